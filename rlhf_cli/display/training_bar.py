@@ -21,9 +21,11 @@ from rlhf_cli.display.terminal import Screen
 from rlhf_cli.runs.heartbeat import EVALUATION, Heartbeat
 from rlhf_cli.runs.metrics_file import describe_held_out, evaluation_sets
 
+_WIDE = 100
+"""Columns of a terminal in which the rounds fit beside the steps and the time left with its evaluations."""
 _QUIET_S = 60.0
 """Without a terminal, print a line at least this often while batches or steps end."""
-_PASSES = ("evaluating, sampled", "evaluating, greedy")
+_PASSES = ("sampled", "greedy")
 """What the two passes of a policy's evaluation are called, in their order (trainers/evaluation_mixin.py)."""
 
 
@@ -52,7 +54,7 @@ class TimeLeft:
     """An estimate of the seconds until the training ends, from the mean step and the last evaluation of this attempt.
 
     The time of an evaluation is no part of a step. The first step also warms up, so its time counts only until the
-    second one has ended. `now` is a clock in seconds.
+    second one has ended. `now` is a clock in seconds; that of a heartbeat stands still while the process is stopped.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -113,14 +115,15 @@ def _clock(seconds: float) -> str:
 class TrainingBar(TrainerCallback):
     """A callback that draws a bar with the newest total reward (or loss), and shows every evaluation above it.
 
-    A trainer that takes several steps with one round of rollouts counts rounds beside the steps. Without a terminal, a
-    line is printed every tenth of the run, and after each minute. Use it in the main process only.
+    A trainer that takes several steps with one round of rollouts counts rounds beside the steps, where a line has room.
+    Without a terminal, a line is printed every tenth of the run, and after each minute. Use it in the main process
+    only.
     """
 
     def __init__(self, heartbeat: Heartbeat | None = None, left: TimeLeft | None = None) -> None:
         # Bind to the current stdout, because it is redirected while TRL prints its tables.
         self._console = Screen(file=sys.stdout)
-        self.left = left or TimeLeft()
+        self.left = left or TimeLeft(heartbeat.working_s if heartbeat is not None else time.monotonic)
         self._bar = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(),
@@ -170,7 +173,7 @@ class TrainingBar(TrainerCallback):
 
     def _count(self, state: TrainerState, unit: str = "") -> str:
         steps = f"{unit}{state.global_step}/{state.max_steps}"
-        if self._per_round <= 1:
+        if self._per_round <= 1 or (self._console.is_terminal and self._console.width < _WIDE):
             return steps
         rounds = math.ceil(state.max_steps / self._per_round)
         started = min(rounds, math.floor(state.global_step / self._per_round) + 1)
@@ -245,11 +248,11 @@ class _EvaluationBar:
             self._loader, self._num_batches = loader, 0
             self._num_passes += 1
         self._num_batches += 1
-        doing = _PASSES[min(self._num_passes, len(_PASSES)) - 1] if generates else "evaluating"
+        doing = _PASSES[min(self._num_passes, len(_PASSES)) - 1] if generates else ""
         rows = len(cast(Sized, loader.dataset))
         done = round(rows * self._num_batches / max(1, len(loader)))
-        self._bar.update(self._task, description=doing, total=rows, completed=done, count=f"{done} of {rows}")
-        return f"{doing} {done} of {rows}"
+        self._bar.update(self._task, latest=doing, total=rows, completed=done, count=f"{done} of {rows}")
+        return f"evaluating{', ' * bool(doing)}{doing} {done} of {rows}"
 
     def remove(self) -> None:
         """Take the bar off the screen."""

@@ -51,6 +51,8 @@ _LOOKS = 20
 _LONGEST_LOOK_S = 5.0
 _LATE_LOOKS, _LATE_S = 4, 2.0
 """Extra time that a rank has to end itself before another rank reports its hang."""
+_STOPPED_S = 1.0
+"""A look that is later than this may be late because the process was stopped."""
 _FAR_SHARE = 0.25
 """Share of the timeout that a rank waits longer if the ranks it waits for are on other machines."""
 
@@ -72,10 +74,16 @@ class Watchdog:
         return min(_LONGEST_LOOK_S, self.timeout_s / _LOOKS)
 
     def look(self, looks: mmap.mmap) -> None:
-        """Look from time to time, in a thread, whether the rank makes progress; show each look in `looks`."""
-        looked_at = time.monotonic()
+        """Look from time to time, in a thread, whether the rank makes progress; show each look in `looks`.
+
+        A late look after which the process has hardly computed means that it was stopped; the heartbeat counts this.
+        """
+        looked_at, computed_s = time.monotonic(), time.process_time()
         while not self.is_closed.wait(self.look_s):
-            was_stopped, looked_at = self._is_late(looked_at), time.monotonic()
+            was_stopped, late_s = self._is_late(looked_at), time.monotonic() - looked_at - self.look_s
+            if late_s > max(_STOPPED_S, 2 * (time.process_time() - computed_s)):
+                self.heartbeat.stopped_s += late_s
+            looked_at, computed_s = time.monotonic(), time.process_time()
             looks[0] = (looks[0] + 1) % 256
             beat = self.heartbeat.read()
             if was_stopped:
@@ -205,13 +213,10 @@ def _failure_of(beat: Beat, stacks: tuple[tuple[str, ...], ...], timeout_s: floa
     if beat.rewards:
         key = f"rewards.{beat.rewards[0]}"
         hint = f"{key}.timeout_s=60  # ends a call after 60 s\n{key}.isolate=true  # ends the row, not the run\n{hint}"
-    error = RlhfError(
-        what,
-        where=f"rank {beat.rank}, {beat.phase}" + (f", {rewards}" if rewards else ""),
-        got="\n".join(_innermost(stacks)) or "unknown: its stack could not be read",
-        expected=f"progress within launch.hang_timeout_s={timeout_s:g}",
-        hint=hint,
-    )
+    where = f"rank {beat.rank}, {beat.phase}" + (f", {rewards}" if rewards else "")
+    got = "\n".join(_innermost(stacks)) or "unknown: its stack could not be read"
+    expected = f"progress within launch.hang_timeout_s={timeout_s:g}"
+    error = RlhfError(what, where=where, got=got, expected=expected, hint=hint)
     told = "\n".join("\n".join(("thread:", *(f"  {line}" for line in stack))) for stack in stacks) or "  unknown"
     trace = f"rank {beat.rank} hangs; its threads, the innermost place last:\n{told}"
     return RankFailure(beat.rank, time.time() - beat.age_s, message=str(error), traceback=trace)

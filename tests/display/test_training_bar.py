@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -86,6 +87,30 @@ def test_an_evaluation_counts_its_rows_in_both_passes(capsys: pytest.CaptureFixt
     heartbeat.close()
 
 
+@pytest.mark.parametrize("steps_per_generation", [1, 16])
+def test_a_line_of_eighty_columns_has_room_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps_per_generation: int
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as a terminal
+    monkeypatch.setenv("COLUMNS", "80")
+    heartbeat, args = Heartbeat(tmp_path, 0), arguments(**POLICY, steps_per_generation=steps_per_generation)
+    bar, state = TrainingBar(heartbeat), SimpleNamespace(global_step=1234, max_steps=20000)
+    bar.on_train_begin(args, state, None)  # type: ignore[arg-type]
+    bar.on_log(args, state, None, logs={"reward": 0.912})  # type: ignore[arg-type]
+    bar.left.step_ends()
+    bar.left.estimate(state.max_steps, 12)
+    with heartbeat.during(EVALUATION):
+        bar.on_prediction_step(args, None, None, eval_dataloader=DataLoader([*range(1000)]))  # type: ignore[arg-type]
+        rows = ["".join(part.text for part in line) for line in bar._console.render_lines(bar._bar.get_renderable())]
+    bar.stop()
+    assert [row.split()[0] for row in rows] == ["training", "evaluating"]
+    assert "1234/20000" in rows[0]
+    assert rows[0].rstrip().endswith(" + 12 evaluations")
+    assert rows[1].split()[3:6] == ["of", "1000", "sampled"]
+    assert "…" not in "".join(rows)
+    heartbeat.close()
+
+
 def test_the_time_left_counts_evaluations() -> None:
     """Worked by hand: a first step of 10 s, then steps of 2 s; one evaluation of 30 s."""
     at = [0.0]
@@ -106,6 +131,20 @@ def test_the_time_left_counts_evaluations() -> None:
     assert str(left) == "0:01:10", "5 x 2 s + 2 x 30 s"
     at[0] += 4
     assert str(left) == "0:01:06", "it counts down until the next estimate"
+
+
+def test_the_time_left_leaves_out_that_the_process_was_stopped(tmp_path: Path) -> None:
+    heartbeat = Heartbeat(tmp_path, 0)
+    left = TrainingBar(heartbeat).left
+    for _ in range(2):
+        left.step_ends()
+    heartbeat.stopped_s += 3600  # as the watchdog notes it: the clock has gone on
+    monotonic = time.monotonic
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("rlhf_cli.runs.heartbeat.time.monotonic", lambda: monotonic() + 3600)
+        left.estimate(10, 0)
+        assert str(left) < "0:10:00"
+    heartbeat.close()
 
 
 @pytest.mark.parametrize(
