@@ -38,7 +38,7 @@ def show_evaluation(console: Console, evaluation: Evaluation, files: list[Path])
         _reward_model(console, measured)
     else:
         _policy(console, measured)
-    console.print("\n[dim]in brackets: 95 % intervals (Wilson for proportions, Student for means)")
+    console.print("\n[dim]in brackets: 95 % intervals (Wilson where every score is 0 or 1, else Student)")
     for file in files:
         console.print(as_typed(file), soft_wrap=True)
 

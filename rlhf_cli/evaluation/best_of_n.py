@@ -25,6 +25,7 @@ there. An answer without text is not used at all, because no trainer accepts it.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections import Counter
@@ -101,11 +102,10 @@ def best_of_n(prompts: Sequence[SampledPrompt], *, by: str = TOTAL) -> BestOfN:
     names = [name for name in (TOTAL, *scored[0][0].answers[0].rewards) if name != by]
 
     def curve_of(value: Callable[[SampledAnswer], float | None]) -> list[Estimate]:
-        picked = [_picked(weights, [value(answer) for answer in prompt.answers]) for prompt, weights in scored]
-        return [
-            mean_with_interval([mean for mean in column if not math.isnan(mean)])
-            for column in np.array(picked).T.tolist()
-        ]
+        values = [[value(answer) for answer in prompt.answers] for prompt, _ in scored]
+        picked = np.array([_picked(weights, row) for (_, weights), row in zip(scored, values, strict=True)])
+        usable = ([mean for mean in column if not math.isnan(mean)] for column in picked.T.tolist())
+        return [mean_with_interval(means, itertools.chain(*values)) for means in usable]
 
     scores = curve_of(partial(SampledAnswer.score, by=by))
     rewards = {name: curve_of(partial(SampledAnswer.score, by=name)) for name in names}

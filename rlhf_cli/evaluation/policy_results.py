@@ -5,7 +5,6 @@ All intervals are over prompts, because the answers to one prompt are not indepe
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from statistics import fmean
@@ -14,15 +13,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from rlhf_cli.data.rows import prompt_key
-from rlhf_cli.numerics.intervals import (
-    Estimate,
-    attempt_counts,
-    majority,
-    mean_with_interval,
-    pass_at_k,
-    student,
-    wilson,
-)
+from rlhf_cli.numerics.intervals import Estimate, attempt_counts, majority, mean_with_interval, pass_at_k, student
 from rlhf_cli.rewards.completion_text import Completion, text_of
 from rlhf_cli.rewards.stack.scored_rows import ScoredRow
 from rlhf_cli.runs.run_folder import POLICY, SAMPLED
@@ -169,6 +160,10 @@ class PartAnswers:
                 means.append(fmean(values))
         return means
 
+    def estimate(self, value: Callable[[int], float | None]) -> Estimate:
+        """Return the mean over the prompts; Wilson's interval is conservative here."""
+        return mean_with_interval(self.by_prompt(value), map(value, range(len(self.answers))))
+
 
 def sum_up_answers(
     parts: Mapping[str, PartAnswers],
@@ -220,18 +215,13 @@ def completions_of(parts: Mapping[str, PartAnswers]) -> list[dict[str, object]]:
     ]
 
 
-def share(shares: Sequence[float]) -> Estimate:
-    """Return the mean of shares, one per prompt, with Wilson's interval, which is conservative here."""
-    return wilson(math.fsum(shares), len(shares))
-
-
 def _part(part: PartAnswers, names: Sequence[str]) -> PartEvaluation:
     lengths = [len(answer.completion_ids) for answer in part.answers]
     tokens = student(part.by_prompt(lambda row: float(lengths[row])))
     return PartEvaluation(
         rewards={name: _means(part, name) for name in names},
-        total=mean_with_interval(part.by_prompt(lambda row: part.scored[row].total)),
-        truncated=share(part.by_prompt(lambda row: float(part.answers[row].is_truncated))),
+        total=part.estimate(lambda row: part.scored[row].total),
+        truncated=part.estimate(lambda row: float(part.answers[row].is_truncated)),
         tokens=TokenEstimate(**vars(tokens), max=max(lengths)),
     )
 
@@ -239,9 +229,9 @@ def _part(part: PartAnswers, names: Sequence[str]) -> PartEvaluation:
 def _means(part: PartAnswers, name: str) -> RewardEstimates:
     rewards = [row.rewards[name] for row in part.scored]
     return RewardEstimates(
-        raw=mean_with_interval(part.by_prompt(lambda row: rewards[row].raw)),
-        effective=mean_with_interval(part.by_prompt(lambda row: rewards[row].effective)),
-        weighted=mean_with_interval(part.by_prompt(lambda row: rewards[row].weighted)),
+        raw=part.estimate(lambda row: rewards[row].raw),
+        effective=part.estimate(lambda row: rewards[row].effective),
+        weighted=part.estimate(lambda row: rewards[row].weighted),
     )
 
 
@@ -264,9 +254,9 @@ def _attempts(part: PartAnswers, names: Sequence[str]) -> dict[str, Attempts]:
         spans = [slice(start, start + part.each) for start in range(0, len(right), part.each)]
         attempts[name] = Attempts(
             pass_at={
-                k: share([pass_at_k(part.each, int(sum(right[span])), k) for span in spans])
+                k: mean_with_interval([pass_at_k(part.each, int(sum(right[span])), k) for span in spans], right)
                 for k in attempt_counts(part.each)
             },
-            maj_at={part.each: share([majority(texts[span], right[span]) for span in spans])},
+            maj_at={part.each: mean_with_interval([majority(texts[span], right[span]) for span in spans], right)},
         )
     return attempts

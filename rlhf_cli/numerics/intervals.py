@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean, stdev
 
@@ -79,10 +79,13 @@ def student(values: Sequence[float], *, comparisons: int = 1) -> Estimate:
     return Estimate(finite_or_none(mean), low, high, count)
 
 
-def mean_with_interval(values: Sequence[float]) -> Estimate:
-    """Return Wilson's interval if every value is 0 or 1, else Student's."""
-    is_share = values and all(value in (0.0, 1.0) for value in values)
-    return wilson(sum(values), len(values)) if is_share else student(values)
+def mean_with_interval(means: Sequence[float], scores: Iterable[float | None] | None = None) -> Estimate:
+    """Return Wilson's interval, which stays within 0 and 1, if every score is 0 or 1 (or None), else Student's.
+
+    `means` are averages of some of the `scores` each, such as of the answers to a prompt; None: they are the scores.
+    """
+    is_share = means and all(score in (None, 0.0, 1.0) for score in (means if scores is None else scores))
+    return wilson(min(math.fsum(means), len(means)), len(means)) if is_share else student(means)
 
 
 def t_quantile(probability: float, degrees: int) -> float:

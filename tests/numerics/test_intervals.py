@@ -58,6 +58,8 @@ def test_student_of_several_that_are_looked_at_together() -> None:
 def test_a_mean_of_zeros_and_ones_is_a_proportion_and_any_other_is_students() -> None:
     assert mean_with_interval([0.0, 1.0, 1.0]) == wilson(2, 3)
     assert mean_with_interval([0.0, 1.0, 0.5]) == student([0.0, 1.0, 0.5])
+    assert mean_with_interval([1.0, 1.0, 0.5], [1.0, 1.0, None, 1.0, 1.0, 0.0]) == wilson(2.5, 3)
+    assert mean_with_interval([1.0, 1.0, 0.5], [1.0, 1.0, 0.5, 0.5]) == student([1.0, 1.0, 0.5])
     assert mean_with_interval([0.5, 0.5]) == Estimate(0.5, None, None, 2)
     assert mean_with_interval([]) == Estimate(None, None, None, 0)
 
