@@ -56,14 +56,13 @@ def existing_run(experiment: Experiment, composed: Composed) -> RunFolder | None
             return None
         what, hint = "a folder of that name exists, and it is not a run", f"run.name={name}-2"
         raise RunError(what, where=str(folder.path), got="no config.yaml in it", expected="another name", hint=hint)
-    (status,) = without_lost_jobs([read_status(folder)])
-    problem, got, hint = "", "", "run.name=ANOTHER"
-    if status.state == RUNNING and status.host == socket.gethostname():
-        problem = "is being trained right now"
-        got = f"process {status.pid} on {status.host}, step {status.step}"
+    status = without_lost_jobs({folder: read_status(folder)})[folder]
+    problem, got, hint = "", "", f"run.name=ANOTHER, or rlhf status {folder.typed}"
+    if status.state == RUNNING and (status.host == socket.gethostname() or experiment.run.resume == "never"):
+        problem, job = "is being trained right now", f", job {status.job_id}" if status.job_id is not None else ""
+        got = f"process {status.pid} on {status.host}{job}, step {status.step}"
     elif status.state == QUEUED:
         problem, got = "is queued: Slurm will start it", f"job {status.job_id}"
-        hint = f"run.name=ANOTHER, or rlhf status {folder.typed}"
     elif experiment.run.resume == "never":
         problem = "exists already"
         got = f"it is {describe_state(status.state, status.reason)}, at step {status.step}"

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import RunFolder, runs_in
-from rlhf_cli.runs.run_status import KILLED, PREEMPTED, QUEUED, RUNNING, UNREADABLE, RunRow, Status, pace, read_status
+from rlhf_cli.runs.run_status import (
+    KILLED,
+    PREEMPTED,
+    QUEUED,
+    RUNNING,
+    UNREADABLE,
+    RunRow,
+    Status,
+    own_job_id,
+    pace,
+    read_status,
+)
+from rlhf_cli.runs.writer_lock import forget_writer, read_writer
 
 SLURM_TIMEOUT_S = 60.0
 _FORMAT = "%i|%T|%r|%j|%k"
@@ -88,12 +100,7 @@ _ASKED = (QUEUED, RUNNING, KILLED, PREEMPTED)
 
 def overview(places: list[Path], *, mine: bool = False) -> tuple[list[RunRow], str | None]:
     """Return a row for every run below `places`; with `mine` also for this user's other Slurm jobs that wait or run."""
-    read: dict[RunFolder, Status] = {}
-    for folder in dict.fromkeys(folder for place in places for folder in runs_in(place)):
-        try:
-            read[folder] = read_status(folder)
-        except RunError as error:  # one damaged run must not hide the others
-            read[folder] = Status(UNREADABLE, reason=f"{error.what}: {error.got}")
+    read = states_of(folder for place in places for folder in runs_in(place))
     wanted = {status.job_id for status in read.values() if status.job_id is not None and status.state in _ASKED}
     jobs, problem = ask_slurm(wanted, mine=mine)
     rows = []
@@ -106,21 +113,9 @@ def overview(places: list[Path], *, mine: bool = False) -> tuple[list[RunRow], s
             s_per_step, log_age_s = pace(folder)
         if status.state in (RUNNING, QUEUED) and status.max_steps is not None and s_per_step is not None:
             left = max(0, status.max_steps - status.step) * s_per_step
-        rows.append(
-            RunRow(
-                run=folder.shown,
-                state=status.state,
-                step=status.step,
-                max_steps=status.max_steps,
-                s_per_step=s_per_step,
-                time_left_s=left,
-                log_age_s=log_age_s,
-                last_checkpoint=status.last_checkpoint,
-                job_id=status.job_id,
-                slurm_state=job.state if job else None,
-                reason=status.reason,
-            )
-        )
+        steps, slurm_state = (status.step, status.max_steps, s_per_step, left), job.state if job else None
+        saved = (status.last_checkpoint, status.job_id)
+        rows.append(RunRow(folder.shown, status.state, *steps, log_age_s, *saved, slurm_state, status.reason))
     seen = {row.job_id for row in rows}
     for job_id, job in jobs.items() if mine else ():
         # an unfinished job of ours, from a folder that was not scanned
@@ -131,23 +126,45 @@ def overview(places: list[Path], *, mine: bool = False) -> tuple[list[RunRow], s
     return rows, problem
 
 
-def without_lost_jobs(statuses: Sequence[Status]) -> list[Status]:
-    """Return the statuses, where a QUEUED run is KILLED if its job was cancelled before it began, or has no id.
+def states_of(folders: Iterable[RunFolder]) -> dict[RunFolder, Status]:
+    """Return the states of runs; UNREADABLE for a damaged one, which must not hide the others."""
+    read: dict[RunFolder, Status] = {}
+    for folder in dict.fromkeys(folders):
+        try:
+            read[folder] = read_status(folder)
+        except RunError as error:
+            read[folder] = Status(UNREADABLE, reason=f"{error.what}: {error.got}")
+    return read
 
-    Ask Slurm once. If it does not answer, a run with a job id stays QUEUED. A submission that was killed before
-    Slurm answered leaves a run without an id.
+
+def without_lost_jobs(runs: Mapping[RunFolder, Status]) -> dict[RunFolder, Status]:
+    """Return the states of runs, KILLED if the job has ended or was cancelled, QUEUED if it waits again.
+
+    Ask Slurm once, but not for the job of this process nor for what lives on this machine; if it does not answer, the
+    states stay. The folder of a run or a sweep whose job has ended needs no `--take-over` afterwards. A submission that
+    was killed before Slurm answered leaves a run without an id.
     """
-    waiting = [status.job_id for status in statuses if status.state == QUEUED and status.job_id is not None]
-    jobs, problem = ask_slurm(waiting, mine=False)
-    found = []
-    for status in statuses:
-        asked = status
+    asked = {folder: job_id for folder, status in runs.items() if (job_id := _unsure_job(folder, status)) is not None}
+    jobs, problem = ask_slurm(set(asked.values()), mine=False)
+    known = dict(runs)
+    for folder, status in runs.items():
         if status.state == QUEUED and status.job_id is None:
-            asked = replace(status, state=KILLED, reason="its submission to Slurm was cut off")
-        elif status.state == QUEUED and problem is None:
-            asked = with_job_state(status, jobs.get(status.job_id or ""))
-        found.append(asked if asked.state == KILLED else status)
-    return found
+            known[folder] = replace(status, state=KILLED, reason="its submission to Slurm was cut off")
+        elif folder in asked and problem is None:
+            job = jobs.get(asked[folder])
+            found = with_job_state(status, job)
+            known[folder] = found if found.state in (KILLED, QUEUED) else status
+            if job is None or job.has_ended:
+                forget_writer(folder, found)
+    return known
+
+
+def _unsure_job(folder: RunFolder, status: Status) -> str | None:
+    """Return the job of a run or a sweep whose process is not known to live; None without one, or in this very job."""
+    writer = read_writer(folder)
+    process = status.process or (writer and writer.process)
+    job_id = status.job_id if status.state in _ASKED else writer and writer.slurm_job
+    return None if job_id == own_job_id() or (process and process.is_alive()) else job_id
 
 
 def with_job_state(status: Status, job: SlurmJob | None) -> Status:

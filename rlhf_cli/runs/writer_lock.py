@@ -7,7 +7,6 @@ between machines, so a folder last written from another machine may still be in 
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,10 +18,9 @@ from pydantic import TypeAdapter, ValidationError
 from rlhf_cli.errors import RunError
 from rlhf_cli.process import ProcessIdentity, boot_id, this_process
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
-from rlhf_cli.runs.run_status import RUNNING, WRITER_LOCK, read_status
+from rlhf_cli.runs.run_status import KILLED, RUNNING, WRITER_LOCK, Status, own_job_id, read_status
 
 _RECORD = ".writer.json"
-_SLURM_JOB = "SLURM_JOB_ID"
 _READERS_S = 0.3
 """Seconds to wait for the lock: a reader that corrects the status of a killed run holds it briefly."""
 
@@ -53,17 +51,14 @@ def only_writer(folder: RunFolder, *, take_over: bool = False, what: str = "run"
         try:
             lock.acquire(timeout=_READERS_S)
             taken_over = _taken_over(folder, take_over=take_over, what=what)
-            write_json(folder.path / _RECORD, asdict(Writer(this_process(), time.time(), os.environ.get(_SLURM_JOB))))
+            write_json(folder.path / _RECORD, asdict(Writer(this_process(), time.time(), own_job_id())))
         except Timeout:
             raise _busy(folder, read_writer(folder), what) from None
         except OSError as error:
-            raise RunError(
-                "the run folder cannot be written to",
-                where=str(folder.path),
-                got=error.strerror or str(error),
-                expected="a folder in which a run can write its checkpoints and metrics",
-                advice=f"cp -r {folder.shown} SOMEWHERE_ELSE, and resume that",
-            ) from error
+            problem, got = "the run folder cannot be written to", error.strerror or str(error)
+            expected = "a folder in which a run can write its checkpoints and metrics"
+            advice, where = f"cp -r {folder.shown} SOMEWHERE_ELSE, and resume that", str(folder.path)
+            raise RunError(problem, where=where, got=got, expected=expected, advice=advice) from error
         yield taken_over
     finally:
         if lock.is_locked:
@@ -78,6 +73,18 @@ def read_writer(folder: RunFolder) -> Writer | None:
     with suppress(RunError, ValidationError):
         return TypeAdapter(Writer).validate_python(read_json(folder.path / _RECORD))
     return None
+
+
+def forget_writer(folder: RunFolder, status: Status) -> None:
+    """Forget the writer of a run or a sweep whose Slurm job has ended; `status` is recorded if it is a killed run's.
+
+    Do nothing if another process has taken the folder since.
+    """
+    with suppress(OSError, Timeout, RunError), FileLock(folder.path / WRITER_LOCK, timeout=0):
+        if read_status(folder).updated_at == status.updated_at:
+            (folder.path / _RECORD).unlink(missing_ok=True)
+            if status.state == KILLED and status.process is not None:
+                write_json(folder.status, asdict(status))
 
 
 def _taken_over(folder: RunFolder, *, take_over: bool, what: str) -> str | None:
@@ -95,17 +102,14 @@ def _taken_over(folder: RunFolder, *, take_over: bool, what: str) -> str | None:
         alive = before.process.is_alive()
         if alive:
             raise _busy(folder, before, what)
-        job = os.environ.get(_SLURM_JOB)
+        job = own_job_id()
         is_same_job = job is not None and job == before.slurm_job  # Slurm requeues a job only after all of it has ended
         is_same_boot = before.process.boot is not None and before.process.boot == boot_id()  # of another container
         if alive is None and not (take_over or is_same_job or is_same_boot):
-            raise RunError(
-                f"the {what} was last written to from another machine, and may still be running there",
-                where=str(folder.path),
-                got=before.describe(),
-                expected=f"a {what} without another writer: look on {before.process.host}",
-                advice="--take-over, if that process is gone",
-            )
+            problem = f"the {what} was last written to from another machine, and may still be running there"
+            expected = f"a {what} without another writer: look on {before.process.host}"
+            advice, got = "--take-over, if that process is gone", before.describe()
+            raise RunError(problem, where=str(folder.path), got=got, expected=expected, advice=advice)
         said = said or f"taken over from {before.describe()}, which ended without a final status"
     return said
 
@@ -114,10 +118,6 @@ def _busy(folder: RunFolder, writer: Writer | None, what: str) -> RunError:
     got = "an unknown process" if writer is None else writer.describe()
     if writer is not None and writer.process.is_alive() is False:
         got += "; it has ended, but a process that it started still lives"
-    return RunError(
-        f"the {what} is being trained right now",
-        where=str(folder.path),
-        got=got,
-        expected="one writer at a time: wait for it, or stop it",
-        hint=f"rlhf status {folder.typed}",
-    )
+    problem, hint = f"the {what} is being trained right now", f"rlhf status {folder.typed}"
+    expected = "one writer at a time: wait for it, or stop it"
+    return RunError(problem, where=str(folder.path), got=got, expected=expected, hint=hint)

@@ -12,7 +12,7 @@ from rlhf_cli.display.terminal import Screen, facts_grid
 from rlhf_cli.errors import EXIT_OK, ConfigError, RunError, UserError
 from rlhf_cli.launch.freeze import refuse_foreign_code, refuse_foreign_words
 from rlhf_cli.launch.resuming import Resumed, resumed, without_passed_deadline
-from rlhf_cli.launch.run_states import without_lost_jobs
+from rlhf_cli.launch.run_states import states_of, without_lost_jobs
 from rlhf_cli.launch.slurm_submission import check_sweep, submit_sweep
 from rlhf_cli.plan.batches import count
 from rlhf_cli.plan.prepare import prepare_from
@@ -95,15 +95,14 @@ def resume_sweep(
     if (folder / JOURNAL).is_file():
         return sweep_folder.SweepEnd(_resume_search(folder, allowed, options), folder, is_dry=options.dry_run)
     console, sweep = Screen(), sweep_folder.open_sweep(folder)
-    with only_writer(RunFolder(sweep.path), take_over=allowed.take_over, what="sweep"):
-        runs = [(job, sweep.run_of(job)) for job in sweep.jobs]
-        take_over = allowed.take_over
-        begun = {job.name: read_status(run, take_over=take_over) for job, run in runs if run.config.is_file()}
-        begun = dict(zip(begun, without_lost_jobs([*begun.values()]), strict=True))
-        statuses = [(job, begun.get(job.name)) for job in sweep.jobs]
+    here, runs, take_over = RunFolder(sweep.path), map(sweep.run_of, sweep.jobs), allowed.take_over
+    begun = {run: read_status(run, take_over=take_over) for run in runs if run.config.is_file()}
+    begun = without_lost_jobs({here: Status(CREATED), **begun})
+    with only_writer(here, take_over=take_over, what="sweep"):
+        statuses = [(job, begun.get(sweep.run_of(job))) for job in sweep.jobs]
         wanted = [(job, status) for job, status in statuses if _is_wanted(status, options)]
         plans = {job.name: (status, _planned(sweep, job, status, options)) for job, status in statuses}
-        show_planned(console, RunFolder(sweep.path).shown, plans)
+        show_planned(console, here.shown, plans)
         for changed in {other_versions(sweep.run_of(job)) for job, status in wanted if status is not None} - {None}:
             console.print(f"warning: runs started with other versions: {changed}", soft_wrap=True)
         jobs = _ready(sweep, wanted, allowed, options)
@@ -137,6 +136,7 @@ def _resume_search(folder: Path, allowed: ResumeOptions, options: SweepOptions) 
     typed = read_json(folder / SWEEP).get("overrides")
     if (plan := search_plan([*map(str, typed)] if isinstance(typed, list) else [])) is None:
         raise RunError("the words of this sweep no longer describe a search", where=str(folder / SWEEP))
+    without_lost_jobs({RunFolder(folder): Status(CREATED), **states_of(trials)})
     return continue_search(Screen(), plan, folder.resolve(), options, allowed)
 
 

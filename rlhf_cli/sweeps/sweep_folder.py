@@ -29,12 +29,14 @@ from rlhf_cli.errors import ConfigError, Problems, RunError, UserError, raise_an
 from rlhf_cli.launch.freeze import create_run, experiment_name, freeze_again, take_as_ours
 from rlhf_cli.launch.one_run import refuse_other_size
 from rlhf_cli.launch.resuming import Resumed
+from rlhf_cli.launch.run_states import states_of, without_lost_jobs
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import Adjust, Prepared, prepare
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.provenance import made_by
 from rlhf_cli.runs.run_folder import SWEEP, RunFolder, read_json, runs_below, unreadable, write_json
-from rlhf_cli.runs.run_status import CREATED, FINISHED, UNREADABLE, read_status, run_result, words_in
+from rlhf_cli.runs.run_status import CREATED, FINISHED, QUEUED, RUNNING, Status, run_result, words_in
+from rlhf_cli.runs.writer_lock import read_writer
 from rlhf_cli.sweeps.sweep_grid import SweepJob
 from rlhf_cli.text.redaction import redacted_tree
 
@@ -109,8 +111,19 @@ def new_sweep_folder(jobs: Sequence[CheckedJob]) -> Path:
 
 
 def _exists(folder: Path) -> RunError:
+    """Return the error for a folder that exists; of a sweep at work, it says which process or jobs are."""
+    sweep = RunFolder(folder)
+    states = without_lost_jobs({sweep: Status(CREATED), **states_of(runs_below(folder))}).values()
+    at_work = [status for status in states if status.state in (RUNNING, QUEUED)]
+    writer, jobs = read_writer(sweep), dict.fromkeys(status.job_id for status in at_work if status.job_id is not None)
+    if (writer is not None and writer.process.is_alive() is not False) or at_work:
+        what, expected = "the sweep in this folder is running", "an unused name, or to wait for it"
+        got = [writer.describe()] if writer is not None else [f"job {job_id}" for job_id in jobs]
+        got += [f"{len(at_work)} runs are training or queued"]
+        hint = f"run.name=ANOTHER, or rlhf status {sweep.typed}"
+        return RunError(what, where=str(folder), got="; ".join(got), expected=expected, hint=hint)
     what, expected = "the folder of the sweep already exists", "an unused name, or to resume the sweep in it"
-    hint = f"run.name=ANOTHER, or rlhf resume {shlex.quote(str(folder))}"
+    hint = f"run.name=ANOTHER, or rlhf resume {sweep.typed}"
     return RunError(what, where=str(folder), expected=expected, hint=hint)
 
 
@@ -243,7 +256,7 @@ def show_expectations(console: Console, folders: Sequence[RunFolder]) -> None:
 def report(console: Console, folder: Path) -> None:
     """Write a sweep's report. Never raise: the training itself has succeeded."""
     runs = [RunFolder(config.parent) for config in folder.glob("*/config.yaml")]
-    if all(not run.status.is_file() or _state(run) == CREATED for run in runs):
+    if all(status.state == CREATED for status in states_of(runs).values()):
         return
     from rlhf_cli.display.page.page_content import report_at_the_end
     from rlhf_cli.runs.tracking.wandb_files import unsent
@@ -263,16 +276,9 @@ def print_folder(console: Console, folder: Path) -> None:
 
 def resume_hint(sweep: SweepFolder) -> str:
     """Return the line that says how to resume an unfinished sweep."""
-    left = [_state(sweep.run_of(job)) != FINISHED for job in sweep.jobs]
+    left = [status.state != FINISHED for status in states_of(map(sweep.run_of, sweep.jobs)).values()]
     runs = f"{sum(left)} of {len(left)} runs {'is' if sum(left) == 1 else 'are'} not done"
     return f"{runs}; `rlhf resume {RunFolder(sweep.path).typed}` continues them"
-
-
-def _state(run: RunFolder) -> str:
-    try:
-        return read_status(run).state
-    except RunError:
-        return UNREADABLE
 
 
 @dataclass(frozen=True)

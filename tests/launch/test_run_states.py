@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from pathlib import Path
 
 import pytest
 
-from rlhf_cli.launch.run_states import SlurmJob, overview, with_job_state
+from rlhf_cli.errors import RunError
+from rlhf_cli.launch.run_states import SlurmJob, overview, with_job_state, without_lost_jobs
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_status import Status, update_status
+from rlhf_cli.runs.run_status import Status, read_status, update_status
+from rlhf_cli.runs.writer_lock import only_writer
 from tests.support.stand_in_slurm import StandInSlurm, stand_in
 
 
@@ -71,6 +75,35 @@ def test_a_slurm_that_is_down_concludes_nothing(slurm: StandInSlurm, place: Path
     rows, notice = overview([place / "runs"])
     assert rows[0].state == "queued"
     assert "Unable to contact" in str(notice)
+
+
+@pytest.mark.parametrize(
+    ("said", "state", "is_free"),
+    [
+        ("", "killed", True),
+        ("7|TIMEOUT|None|rlhf:a|/a\n", "killed", True),
+        ("7|PENDING|BeginTime|rlhf:a|/a\n", "queued", False),
+        ("7|RUNNING|None|rlhf:a|/a\n", "running", False),
+        (None, "running", False),
+    ],
+)
+def test_a_run_and_a_sweep_that_slurm_killed_on_a_node_need_no_take_over(
+    slurm: StandInSlurm, place: Path, said: str | None, state: str, is_free: bool
+) -> None:
+    run = queued_run(place, "a", "7", "running")
+    sweep, process = RunFolder(run.path.parent), {"pid": 4711, "host": "node07", "start_ticks": 1, "boot": "theirs"}
+    status = update_status(run, **process)
+    for folder in (run, sweep):
+        (folder.path / ".writer.json").write_text(json.dumps({"process": process, "since": 1.0, "slurm_job": "7"}))
+    slurm.says("squeue", said or "", error="no contact\n" if said is None else None)
+    known = without_lost_jobs({sweep: Status("created"), run: status})  # type: ignore[arg-type]
+    assert (known[run].state, known[sweep].state) == (state, "created")
+    assert len(slurm.calls) == 1
+    assert (read_status(run).state == "killed") is is_free
+    for folder in (run, sweep):
+        ends = contextlib.nullcontext() if is_free else pytest.raises(RunError, match="another machine")
+        with ends, only_writer(folder):
+            pass
 
 
 def test_what_this_user_has_in_line_elsewhere(slurm: StandInSlurm, place: Path) -> None:

@@ -143,9 +143,11 @@ class TestRunFolder:
         with pytest.raises(RunError):
             begin_sweep(place / "sweep", [], [], [])
 
-    def test_a_run_that_is_being_trained(self, refused: Refused, write: Write) -> None:
-        self.run(write, state="running", step=7, pid=os.getpid(), host=socket.gethostname())
-        error = refused(*self.NAMED, "run.resume=auto")
+    @pytest.mark.parametrize(("host", "more"), [(socket.gethostname(), ["run.resume=auto"]), ("elsewhere", [])])
+    def test_a_run_that_is_being_trained(self, refused: Refused, write: Write, host: str, more: list[str]) -> None:
+        self.run(write, state="running", step=7, pid=os.getpid(), host=host)
+        error = refused(*self.NAMED, *more)
         assert error.what == "run 'first' is being trained right now"
-        assert error.got == f"process {os.getpid()} on {socket.gethostname()}, step 7"
-        assert (error.expected, error.hint) == ("another name", "run.name=ANOTHER")  # run.resume=auto was refused
+        assert error.got == f"process {os.getpid()} on {host}, step 7"
+        assert error.expected == "another name"  # run.resume=auto was refused
+        assert error.hint == "run.name=ANOTHER, or rlhf status runs/quickstart/first"

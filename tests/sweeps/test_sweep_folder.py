@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from rlhf_cli.errors import ConfigError, RunError, UserError
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import update_status
 from rlhf_cli.runs.tracking import wandb_files
+from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.sweeps import sweep_folder
 from rlhf_cli.sweeps.sweep_folder import JobProblems, add_job, begin_sweep, new_sweep_folder, open_sweep, report
 from rlhf_cli.sweeps.sweep_grid import SweepJob
@@ -51,7 +53,7 @@ def test_a_sweep_is_below_its_experiment_and_never_in_a_folder_that_exists(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweep_folder, "experiment_name", lambda composed: composed)
-    monkeypatch.setattr("time.strftime", lambda _: "now")
+    monkeypatch.setattr("time.strftime", lambda *_: "now")
     runs = place / "runs"
     assert new_sweep_folder(jobs_of("one", "one", name="mine")) == runs / "one" / "mine"
     assert new_sweep_folder(jobs_of("one", "two", name="mine")) == runs / "sweep" / "mine"
@@ -64,6 +66,11 @@ def test_a_sweep_is_below_its_experiment_and_never_in_a_folder_that_exists(
             new_sweep_folder(jobs_of("one", name=name))
         assert str(caught.value.where).endswith(name or "now-2")
         assert "run.name=" in str(caught.value.hint)
+        assert "rlhf resume runs/one/" in str(caught.value.hint)
+    with only_writer(RunFolder(runs / "one" / "mine"), what="sweep"), pytest.raises(RunError) as caught:
+        new_sweep_folder(jobs_of("one", name="mine"))
+    assert f"process {os.getpid()} on " in str(caught.value.got)
+    assert "rlhf status runs/one/mine" in str(caught.value.hint), "to resume what runs would be refused"
 
 
 def test_the_jobs_of_a_sweep_are_read_as_they_were_written(place: Path) -> None:

@@ -62,7 +62,7 @@ def run(options: Options, leader: Leader | None = None) -> int:
     options.refuse_sweep_flags("rlhf resume SWEEP")
     status = read_status(folder)
     if status.job_id != own_job_id():
-        (status,) = without_lost_jobs([status])
+        status = without_lost_jobs({folder: status})[folder]
         if status.state == QUEUED:
             what, got = "the run is queued: Slurm will start it", f"job {status.job_id}"
             hint = f"rlhf status {folder.typed}, or scancel {status.job_id}"
