@@ -60,16 +60,16 @@ def take(gpus: Sequence[str], run: str) -> HeldGpus | None:
         lock = FileLock(_lock_file(gpu))
         try:
             lock.acquire(timeout=0)
-        except Timeout:
+            held.append(lock)
+            record = Path(lock.lock_file).with_suffix(".txt")
+            record.unlink(missing_ok=True)  # writing through a link would overwrite another file
+            with open(os.open(record, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
+                stream.write(f"process {os.getpid()}, {run}")
+        except (Timeout, OSError) as error:
             HeldGpus((), held).release()
-            return None
-        except OSError as error:  # a link, or another user's file
-            raise _unusable(str(error), Path(lock.lock_file)) from error
-        held.append(lock)
-        record = Path(lock.lock_file).with_suffix(".txt")
-        record.unlink(missing_ok=True)  # writing through a link would overwrite another file
-        with open(os.open(record, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
-            stream.write(f"process {os.getpid()}, {run}")
+            if isinstance(error, Timeout):
+                return None
+            raise _unusable(str(error), Path(lock.lock_file)) from error  # a link, another user's file, a full disk
     return HeldGpus(tuple(gpus), held)
 
 
@@ -118,7 +118,10 @@ def _lock_file(gpu: str) -> Path:
 def _folder() -> Path:
     """Return the folder of the locks, creating it: in /tmp, or in the cache folder if another user can write that."""
     if named := os.environ.get(_FOLDER):
-        Path(named).mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            Path(named).mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise _unusable(str(error), Path(named)) from error
         return Path(named)
     cached = cache_folder("gpus") / f"{os.getuid()}-{socket.gethostname()}"
     for folder in (Path(tempfile.gettempdir()) / f"rlhf-gpus-{os.getuid()}", cached):
@@ -131,5 +134,5 @@ def _folder() -> Path:
 
 
 def _unusable(got: str, place: Path) -> RunError:
-    hint = f"export {_FOLDER}=~/rlhf-gpus"
-    return RunError("the GPUs cannot be locked", where=str(place), got=got, expected="a folder of your own", hint=hint)
+    expected, hint = "a folder of your own, with room", f"export {_FOLDER}=~/rlhf-gpus"
+    return RunError("the GPUs cannot be locked", where=str(place), got=got, expected=expected, hint=hint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Callable
@@ -75,6 +76,31 @@ def test_a_link_in_a_folder_that_was_named_is_not_followed(
         take(["0"], "runs/a")
     assert str(named) in str(refused.value.where)
     assert precious.read_text() == "mine"
+
+
+@pytest.mark.parametrize("full", ["lock", "txt", "folder"])
+def test_a_full_disk_holds_no_gpu(taken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str) -> None:
+    """An empty lock may still have room where its record has none."""
+    opened = os.open
+
+    def open_until_full(path: os.PathLike[str], *args: int, **named: int) -> int:
+        if str(path).endswith(f"1.{full}"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return opened(path, *args, **named)
+
+    if full == "folder":
+        (tmp_path / "file").touch()
+        monkeypatch.setenv("RLHF_GPU_LOCKS", str(tmp_path / "file" / "locks"))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", open_until_full)
+        with pytest.raises(RunError) as refused:
+            take(["0", "1"], "runs/a")
+    assert ("Not a directory" if full == "folder" else "No space left on device") in str(refused.value.got)
+    assert "export RLHF_GPU_LOCKS=" in str(refused.value.hint)
+    if full != "folder":
+        held = take(["0", "1"], "runs/b")
+        assert held is not None, "neither GPU is still held"
+        held.release()
 
 
 def test_a_folder_of_one_s_own_is_private(taken: Path) -> None:
