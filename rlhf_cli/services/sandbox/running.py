@@ -7,6 +7,7 @@ The isolation is set up by `launcher.py` in the new process. Linux only.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import json
 import logging
@@ -20,6 +21,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal, TypeAlias, TypedDict, get_args
@@ -131,21 +133,17 @@ def protections(isolation: Isolation = "auto") -> dict[str, bool]:
 
 def _pick(isolation: Isolation) -> Literal["bubblewrap", "namespaces", "limits"]:
     if isolation not in get_args(Isolation):
-        raise RewardError(
-            "unknown isolation", where="args.isolation", got=isolation, expected=" | ".join(get_args(Isolation))
-        )
+        expected = " | ".join(get_args(Isolation))
+        raise RewardError("unknown isolation", where="args.isolation", got=isolation, expected=expected)
     if sys.platform != "linux":
         raise RewardError("model-written code runs on Linux only", where="args.isolation", got=sys.platform)
     if isolation == "auto":
         return _strongest(shutil.which("bwrap"))
     _, trouble = _probe(isolation, shutil.which("bwrap"))
     if trouble:
-        raise RewardError(
-            f"isolation: {isolation} does not work here",
-            where="args.isolation",
-            got=trouble,
-            expected="auto, or what docs/how-to/rewards.md says this machine can do",
-        )
+        what = f"isolation: {isolation} does not work here"
+        expected = "auto, or what docs/how-to/rewards.md says this machine can do"
+        raise RewardError(what, where="args.isolation", got=trouble, expected=expected)
     return isolation
 
 
@@ -198,10 +196,10 @@ def _run(
     max_processes: int = 4,
     max_file_mb: int = 1,
 ) -> tuple[ProgramResult, dict[str, bool]]:
-    # systemd's range for dynamic users; each run has its own, so that the kernel counts its processes alone.
-    user = 61184 + secrets.randbelow(4336)
+    _clear_left()
     with (
-        tempfile.TemporaryDirectory(prefix="rlhf-sandbox-", ignore_cleanup_errors=True) as folder,
+        tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as folder,
+        _locked(folder),
         tempfile.TemporaryFile() as job_file,
         tempfile.TemporaryFile() as stdin_file,
     ):
@@ -216,7 +214,7 @@ def _run(
             "mode": mode,
             "root": folder,
             "visible": visible(),
-            "user": user,
+            "user": secrets.choice(_USERS),
             "python": interpreter(),
             "environment": environment,
         }
@@ -245,11 +243,45 @@ def _run(
             os.close(reader)
             os.chmod(folder, 0o700)  # the program may have closed it
             if set(os.listdir(folder)) - {"main.py"}:  # another process removes it, which can take minutes
-                os.rename(folder, f"{folder}-left")
-                subprocess.run(["sh", "-c", _REMOVE, f"{folder}-left"], start_new_session=True, check=False)
+                _remove(folder)
 
 
+_PREFIX, _USERS = "rlhf-sandbox-", range(61184, 65520)
+"""The folders, and systemd's range for dynamic users: one for each run, so the kernel counts its processes alone."""
+_JUST_MADE_S = 10.0
 _REMOVE = '(chmod -R u+rwx "$0"; rm -rf -- "$0") >/dev/null 2>&1 &'
+
+
+def _remove(folder: str) -> None:
+    os.rename(folder, left := f"{folder}-left")
+    subprocess.run(["sh", "-c", _REMOVE, left], start_new_session=True, check=False)
+
+
+@contextlib.contextmanager
+def _locked(folder: str) -> Iterator[bool]:
+    """Lock a folder while the context is open, and yield whether no living process had locked it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        yield False  # on a file system without locks, it is nobody's to remove
+    else:
+        yield True
+    finally:
+        os.close(descriptor)
+
+
+@functools.cache
+def _clear_left() -> None:
+    """Remove the folders of this user whose process was killed, once per process."""
+    for place in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            found, user = place.lstat(), os.geteuid()
+            is_ours = found.st_uid == user or (user == 0 and found.st_uid in _USERS)
+            if is_ours and time.time() - found.st_ctime > _JUST_MADE_S:  # else it may not be locked yet
+                with _locked(str(place)) as is_left:
+                    if is_left:
+                        _remove(str(place))
 
 
 def _listen(
@@ -276,12 +308,10 @@ def _listen(
     for line in events.text().splitlines():
         facts |= json.loads(line)
     if "failed" in facts or "in_force" not in facts:
-        raise RewardError(
-            "the sandbox for model-written code failed",
-            got=facts.get("failed") or err.text()[-500:].strip() or f"its launcher ended with {process.returncode}",
-            expected="a sandbox that can start a program",
-            advice="docs/how-to/rewards.md says what a machine has to allow",
-        )
+        got = facts.get("failed") or err.text()[-500:].strip() or f"its launcher ended with {process.returncode}"
+        what, expected = "the sandbox for model-written code failed", "a sandbox that can start a program"
+        advice = "docs/how-to/rewards.md says what a machine has to allow"
+        raise RewardError(what, got=got, expected=expected, advice=advice)
     reason = facts.get("killed_reason") if "returncode" in facts else "launcher"
     returncode = facts.get("returncode", -signal.SIGKILL)
     if returncode == -signal.SIGXCPU:
