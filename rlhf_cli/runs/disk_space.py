@@ -13,18 +13,21 @@ from rlhf_cli.errors import RlhfError, RunError, message_of, with_causes
 from rlhf_cli.runs.run_folder import RunFolder
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_IN_WORDS = re.compile(
-    rf"\(os error ({'|'.join(str(number) for number in _FULL)})\)"
-    "|PytorchStreamWriter failed|inline_container|iostream error"
-)
-"""safetensors reports the OS error number, torch a failed writer or stream; neither raises an OSError."""
+_IN_WORDS = re.compile(rf"\(os error ({'|'.join(str(number) for number in _FULL)})\)")
+"""safetensors reports the OS error number, and raises no OSError."""
+_OF_TORCH = re.compile("PytorchStreamWriter failed|inline_container|iostream error")
+"""torch reports that a writer or a stream failed, in words about its own code."""
 _BLOCK = 512
 """Bytes per block in stat(2), regardless of the file system's block size."""
 
 
 def is_full(error: BaseException) -> bool:
     """Return whether an error or one of its causes means a full disk, an exceeded quota or a file size limit."""
-    return any(getattr(one, "errno", None) in _FULL or _IN_WORDS.search(message_of(one)) for one in with_causes(error))
+    return any(
+        getattr(one, "errno", None) in _FULL or _IN_WORDS.search(text) or _OF_TORCH.search(text)
+        for one in with_causes(error)
+        for text in (message_of(one),)
+    )
 
 
 def no_room(path: Path, *, needed: int | None, kept: Path | None, error: BaseException) -> RunError:
@@ -32,18 +35,16 @@ def no_room(path: Path, *, needed: int | None, kept: Path | None, error: BaseExc
     free = free_bytes(path)
     is_limit = getattr(error, "errno", None) == errno.EFBIG or f"(os error {errno.EFBIG})" in message_of(error)
     are_others = kept is not None and len([*kept.parent.glob("checkpoint-*")]) > 1
+    texts = [message_of(one) or type(one).__name__ for one in with_causes(error)]
+    said = next((text for text in texts if not _OF_TORCH.search(text)), "torch could not write all of the file")
     wanted = "more than there is" if needed is None else f"at least {needed} bytes ({size(needed)})"
-    return RunError(
-        "the file is larger than the limit allows" if is_limit else "the disk is full",
-        where=str(path),
-        got=f"{free} bytes ({size(free)}) free; {(message_of(error).splitlines() or [type(error).__name__])[0]}",
-        expected=f"{wanted} for the file, which was removed again",
-        advice=(
-            "make room, then `rlhf resume`"
-            + (f": {kept.name} is complete, and the run continues from it" if kept is not None else "")
-            + ("; trainer.args.save_total_limit=1 keeps one checkpoint" if are_others else "")
-        ),
-    )
+    what = "the file is larger than the limit allows" if is_limit else "the disk is full"
+    got = f"{free} bytes ({size(free)}) free; {said.splitlines()[0]}"
+    expected = f"{wanted} for the file, which was removed again"
+    advice = "make room, then `rlhf resume`"
+    advice += f": {kept.name} is complete, and the run continues from it" if kept is not None else ""
+    advice += "; trainer.args.save_total_limit=1 keeps one checkpoint" if are_others else ""
+    return RunError(what, where=str(path), got=got, expected=expected, advice=advice)
 
 
 def full_disk(run: RunFolder, error: Exception) -> RunError | None:

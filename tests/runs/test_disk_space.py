@@ -34,18 +34,23 @@ def test_a_folder_takes_the_bytes_of_all_its_files(tmp_path: Path) -> None:
 def test_a_full_disk(last: str | None, tmp_path: Path) -> None:
     run: Any = SimpleNamespace(path=tmp_path, last_checkpoint=lambda: last and tmp_path / last)
     full, file = OSError(errno.ENOSPC, "No space left on device", f"{tmp_path}/a/b"), f"{tmp_path}/a/b"
-    for error, place in ((full, file), (RuntimeError("No space left on device (os error 28)"), str(tmp_path))):
+    torch_s = RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0")
+    torch_s.__cause__ = OSError(errno.ENOSPC, "No space left on device")
+    in_words = RuntimeError("No space left on device (os error 28)")
+    for error, place in ((full, file), (in_words, str(tmp_path)), (torch_s, str(tmp_path))):
         found = full_disk(run, error)
         assert isinstance(found, RunError)
         assert (found.where, "checkpoint-3" in str(found.advice)) == (place, last is not None)
         assert "save_total_limit" not in str(found.advice)  # it would free nothing
         assert found.expected
         assert "No space left on device" in str(found.got)
+        assert "inline_container" not in str(found)
         assert "limit allows" not in str(found)
         assert full_disk(run, found) is None  # it has its advice already
         later = ValueError("the archive was not closed")
         later.__cause__ = error
         assert full_disk(run, later) is not None
+    assert "PytorchStreamWriter" not in str(full_disk(run, RuntimeError("PytorchStreamWriter failed writing file")))
     for limit in (OSError(errno.EFBIG, "File too large", file), RuntimeError("File too large (os error 27)")):
         assert "limit allows" in str(full_disk(run, limit))
     assert full_disk(run, PermissionError(errno.EACCES, "Permission denied")) is None
