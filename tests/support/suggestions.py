@@ -250,8 +250,10 @@ def watch_refusals() -> None:
             return checked(composed, adjust, keep_run_names=keep_run_names)
         except UserError as error:
             if composed_last and composed_last[0][0] is composed:
-                judge = lambda words: checked(compose(words), adjust, keep_run_names=keep_run_names)  # noqa: E731
-                WRONG.extend(useless(composed_last[0][1], error, judge))
+                typed = composed_last[0][1]
+                WRONG.extend(
+                    useless(typed, error, lambda words: checked(compose(words), adjust, keep_run_names=keep_run_names))
+                )
             raise
 
     cli._refused = refused_noted

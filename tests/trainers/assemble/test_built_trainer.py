@@ -222,8 +222,7 @@ def test_what_the_sections_add_to_trl_s_arguments(place: Path, monkeypatch: pyte
     words = ["+exp=quickstart", "model.build=null", "model.path=team/m", "model.revision=v2", "model.lora.r=2"]
     words += ["model.trust_remote_code=true", f"model.{own}", "trainer.callbacks=[transformers:PrinterCallback]"]
     experiment = prepare(words).experiment
-    loaders = lambda policy, **given: (0, 1, (policy, given))  # noqa: E731
-    monkeypatch.setattr(assembling, "loaders_of", loaders)
+    monkeypatch.setattr(assembling, "loaders_of", lambda policy, **given: (0, 1, (policy, given)))
     monkeypatch.setattr(assembling, "tokenizer_of", lambda _, policy, load: ("tokenizer", policy, load))
     monkeypatch.setattr(assembling, "lora_config", lambda _, policy: ("lora", policy))
     interactions: Any = SimpleNamespace(arguments=lambda: {"tools": ["add"]})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 
@@ -33,14 +34,13 @@ OF_THE_HUB = ("model.build=null", "model.path=team/m", "model.revision=v2", "mod
 def test_an_adapter_of_a_reward_model_has_its_head(
     place: Path, monkeypatch: pytest.MonkeyPatch, exp: str, saved: str, expected: Any
 ) -> None:
-    asked: list[Any] = []
-    heads = lambda path, **given: asked.append((path, given)) or ["score"]  # noqa: E731
+    heads = Mock(return_value=["score"])
     monkeypatch.setattr("rlhf_cli.models.scalar_heads.head_names", heads)
     words = [f"+exp={exp}", *OF_THE_HUB, "model.lora.r=2", f"model.lora.modules_to_save={saved}"]
     made = lora_config(prepare(words).experiment, "./policy")
     assert (made.task_type, made.modules_to_save, made.r) == (*expected, 2)
     given = {"revision": "v2", "trust_remote_code": True}
-    assert asked == ([("./policy", given)] if exp == "toy_reward" else [])
+    assert heads.mock_calls == ([call("./policy", **given)] if exp == "toy_reward" else [])
 
 
 @pytest.mark.parametrize(("pad", "padding"), [(None, "<eos>"), ("<pad>", "<pad>")])
@@ -48,7 +48,11 @@ def test_a_teacher_and_a_policy_of_the_hub_are_asked_for_merged_and_in_their_typ
     place: Path, monkeypatch: pytest.MonkeyPatch, pad: str | None, padding: str
 ) -> None:
     asked: list[Any] = []
-    note = lambda path, **given: asked.append((path, given)) or f"merged {path}"  # noqa: E731
+
+    def note(path: str, **given: object) -> str:
+        asked.append((path, given))
+        return f"merged {path}"
+
     tokenizer = SimpleNamespace(pad_token=pad, eos_token="<eos>")
     monkeypatch.setattr(policy_loading, "require_model", note)
     monkeypatch.setattr(policy_loading, "merged_model", note)

@@ -189,7 +189,10 @@ def test_a_round_of_training_adapts_the_coefficient_by_the_rows_that_count(
 
 def test_answers_of_a_prompt_stay_together_where_it_extends_over_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     of_trl = grpo_trainer.shuffle_sequence_dict
-    shuffle = lambda self, batch: grpo_trainer.shuffle_sequence_dict  # noqa: E731
+
+    def shuffle(self: object, batch: object) -> object:
+        return grpo_trainer.shuffle_sequence_dict
+
     monkeypatch.setattr(GuardMixin, "_prepare_inputs", shuffle, raising=False)
     trainer: Any = Alone()
     trainer.args, trainer.accelerator.process_index = (
