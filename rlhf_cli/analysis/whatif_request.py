@@ -46,13 +46,9 @@ def alternatives(words: list[str]) -> list[list[str]]:
     """Return every combination of the words' values, typed as for `rlhf train -m`. Raise ConfigError beyond 50."""
     combinations = [list(chosen) for chosen in itertools.product(*map(_values, words))]
     if len(combinations) > 50:
-        raise ConfigError(
-            "these are too many alternatives for a table",
-            where="command line",
-            got=f"{len(combinations)} combinations",
-            expected="at most 50",
-            advice="give fewer values per word",
-        )
+        what, got = "these are too many alternatives for a table", f"{len(combinations)} combinations"
+        advice = "give fewer values per word"
+        raise ConfigError(what, where="command line", got=got, expected="at most 50", advice=advice)
     return combinations
 
 
@@ -75,38 +71,27 @@ def ask(run: RunFolder, words: list[str]) -> WhatIfQuestion:
     old = prepare_from(run, []).experiment
     row = old.trainer.row
     if not row.generates:
-        raise RunError(
-            "this run has no rollouts to settle again",
-            where=run.shown,
-            got=f"{row.name}, which learns from rows that are given",
-            expected="a run of GRPO, RLOO or PPO",
-            hint="rlhf list trainer",
-        )
+        what, expected = "this run has no rollouts to settle again", "a run of GRPO, RLOO or PPO"
+        got = f"{row.name}, which learns from rows that are given"
+        raise RunError(what, where=run.shown, got=got, expected=expected, hint="rlhf list trainer")
     # A setting of an unknown reward would otherwise be reported as lacking a function.
     made = {found[1] for word in words if (found := _MADE.match(word))}
     for word in words:
         named = re.match(r"^\+*rewards\.(\w+)\.", word)
         if named and named[1] not in {*made, *old.rewards}:
             close = nearest(named[1], old.rewards)
-            raise ConfigError(
-                f"the run has no reward {named[1]!r}",
-                where="command line",
-                got=word,
-                expected="one of " + ", ".join(old.rewards),
-                hint=word.replace(named[1], close, 1) if close else _SCORE,
-            )
+            what, expected = f"the run has no reward {named[1]!r}", "one of " + ", ".join(old.rewards)
+            hint = word.replace(named[1], close, 1) if close else _SCORE
+            raise ConfigError(what, where="command line", got=word, expected=expected, hint=hint)
     new = prepare_from(run, words).experiment
     changes = tuple(change for change in _changes(old, new) if whatif_effect(change.key) != "ignored")
     if not changes:
         weights = ((name, reward.weight) for name, reward in old.rewards.items())
         weighty = ((name, weight) for name, weight in weights if isinstance(weight, float) and weight)
-        raise ConfigError(
-            "nothing would have been different",
-            where="command line",
-            got=" ".join(words) or "no word",
-            expected="another weight, gate, clip, offset, normalize, aggregate, advantages or truncation",
-            hint=next((f"rewards.{name}.weight={2 * weight:g}" for name, weight in weighty), _SCORE),
-        )
+        what, got = "nothing would have been different", " ".join(words) or "no word"
+        expected = "another weight, gate, clip, offset, normalize, aggregate, advantages or truncation"
+        hint = next((f"rewards.{name}.weight={2 * weight:g}" for name, weight in weighty), _SCORE)
+        raise ConfigError(what, where="command line", got=got, expected=expected, hint=hint)
     raise_any(problem for change in changes if (problem := _problem(change, old)) is not None)
     return WhatIfQuestion(tuple(words), old, new, changes)
 
@@ -118,21 +103,16 @@ def _problem(change: KeyChange, old: Experiment) -> UserError | None:
     if whatif_effect(change.key) == "settles" and not is_new:
         return None
     if not is_new and whatif_effect(change.key) is None:
-        return ConfigError(
-            "this decides what is sampled or learned, not what a stored completion is worth",
-            where=change.key,
-            got=f"{change.old} -> {change.new}",
-            expected="rewards.NAME.weight, gate, offset, clip, normalize, on_error; aggregate, advantages, primary,"
-            " truncation; trainer.args.scale_rewards, normalize_advantages, reward_clip_range",
-            advice="rlhf train asks it of a training",
-        )
-    return ConfigError(
-        f"the run has scored no reward {name!r}" if is_new else f"the run has not scored {name!r} like this",
-        where=change.key,
-        got="rewards " + ", ".join(old.rewards) if is_new else f"{change.old} -> {change.new}",
-        expected="one that it has scored" if is_new else None,
-        hint=_SCORE,
-    )
+        what = "this decides what is sampled or learned, not what a stored completion is worth"
+        expected = "rewards.NAME.weight, gate, offset, clip, normalize, on_error; aggregate, advantages, primary,"
+        expected += " truncation; trainer.args.scale_rewards, normalize_advantages, reward_clip_range"
+        got, advice = f"{change.old} -> {change.new}", "rlhf train asks it of a training"
+        return ConfigError(what, where=change.key, got=got, expected=expected, advice=advice)
+    if is_new:
+        what, got = f"the run has scored no reward {name!r}", "rewards " + ", ".join(old.rewards)
+        return ConfigError(what, where=change.key, got=got, expected="one that it has scored", hint=_SCORE)
+    what, got = f"the run has not scored {name!r} like this", f"{change.old} -> {change.new}"
+    return ConfigError(what, where=change.key, got=got, hint=_SCORE)
 
 
 def _changes(old: Experiment, new: Experiment) -> Iterator[KeyChange]:

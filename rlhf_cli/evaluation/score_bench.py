@@ -94,13 +94,10 @@ def labels_of(rows: Sequence[dict[str, object]], column: str) -> list[float | No
     values = ["" if row.get(column) is None else row[column] for row in rows]
     for number, value in enumerate(values, 1):
         if str(value).strip().casefold() not in _LABELS:
-            raise DataError(
-                "a label must be true or false",
-                where=f"--label {column}, row {number} (the first row is 1)",
-                got=repr(value)[:80],
-                expected=f"{', '.join(_TRUE[:3])}, or {', '.join(_FALSE[:3])}",
-                advice="a column of grades is not a label: write whether each answer is good",
-            )
+            what, where = "a label must be true or false", f"--label {column}, row {number} (the first row is 1)"
+            got, expected = repr(value)[:80], f"{', '.join(_TRUE[:3])}, or {', '.join(_FALSE[:3])}"
+            advice = "a column of grades is not a label: write whether each answer is good"
+            raise DataError(what, where=where, got=got, expected=expected, advice=advice)
     return [_LABELS[str(value).strip().casefold()] for value in values]
 
 

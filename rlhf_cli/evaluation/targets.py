@@ -107,13 +107,11 @@ class EvaluationRows:
             return
         if not section.get("eval"):
             run = self.target.run
-            raise ConfigError(
-                "there are no rows to evaluate on",
-                where="data.eval",
-                got="a model folder without a run" if run is None else "a run that held out no rows",
-                expected="--data FILE, or data.eval.path=FILE, data.eval.world=NAME",
-                hint=f"rlhf eval {run.shown if run is not None else self.target.model} --data FILE",
-            )
+            got = "a model folder without a run" if run is None else "a run that held out no rows"
+            expected = "--data FILE, or data.eval.path=FILE, data.eval.world=NAME"
+            hint = f"rlhf eval {run.shown if run is not None else self.target.model} --data FILE"
+            what = "there are no rows to evaluate on"
+            raise ConfigError(what, where="data.eval", got=got, expected=expected, hint=hint)
         if is_alone and isinstance(section["eval"], dict):
             section.pop("path", None)
             rows = section["eval"]

@@ -158,15 +158,14 @@ def refuse_other_size(leader: Leader | None, prepared: Prepared, planned: int) -
     """Raise ConfigError if the launcher started another number of ranks, or is absent for several machines."""
     launch, where = prepared.experiment.launch, prepared.composed.origins.where
     if leader is None and launch.nodes > 1 and launch.slurm is None:
-        raise ConfigError(
-            "a run on several machines needs a launcher, which starts this command on each of them",
-            where=where("launch.nodes"),
-            got=f"launch.nodes={launch.nodes}",
-            expected="torchrun on each machine, launch=slurm, or one machine",
-            hint="launch.nodes=1",
-            advice=f"torchrun --nnodes={launch.nodes} --nproc-per-node=GPUS --rdzv-backend=c10d "
-            "--rdzv-endpoint=HOST:29500 --no-python rlhf train ... on each machine; rlhf train --dry-run prints it",
+        what = "a run on several machines needs a launcher, which starts this command on each of them"
+        got, expected = f"launch.nodes={launch.nodes}", "torchrun on each machine, launch=slurm, or one machine"
+        advice = (
+            f"torchrun --nnodes={launch.nodes} --nproc-per-node=GPUS --rdzv-backend=c10d --rdzv-endpoint=HOST:29500"
         )
+        advice += " --no-python rlhf train ... on each machine; rlhf train --dry-run prints it"
+        place, hint = where("launch.nodes"), "launch.nodes=1"
+        raise ConfigError(what, where=place, got=got, expected=expected, hint=hint, advice=advice)
     if leader is None:
         return
     if planned != leader.group.world_size:

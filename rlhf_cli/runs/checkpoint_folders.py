@@ -178,10 +178,8 @@ def missing_state(checkpoint: Path, *, may_lose: bool) -> list[str]:
         return []  # it does not verify, so an older one will be used
     missing = [what for what, names in _STATE.items() if not any(any(checkpoint.glob(name)) for name in names)]
     if missing and not may_lose:
-        raise RunError(
-            f"the checkpoint lacks {' and '.join(missing)}, so the run cannot continue exactly",
-            where=str(checkpoint),
-            expected="a checkpoint written with trainer.args.save_only_model=false, and all of its files",
-            advice="run.resume_weights_only=true keeps the weights; optimizer, schedule and random numbers start again",
-        )
+        what = f"the checkpoint lacks {' and '.join(missing)}, so the run cannot continue exactly"
+        expected = "a checkpoint written with trainer.args.save_only_model=false, and all of its files"
+        advice = "run.resume_weights_only=true keeps the weights; optimizer, schedule and random numbers start again"
+        raise RunError(what, where=str(checkpoint), expected=expected, advice=advice)
     return missing

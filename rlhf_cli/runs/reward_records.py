@@ -83,14 +83,11 @@ def mean_reward(model: str, *, with_eos: bool = False, where: str) -> float:
         run = run_of(folder)
         typed = run.shown if run is not None else os.path.relpath(folder) if folder.is_dir() else "FOLDER"
         option = "" if (trained_with_eos(model) is True) == with_eos else " --eos" if with_eos else " --no-eos"
-        raise RunError(
-            "the mean of this reward model has not been measured",
-            where=where,
-            got=f"offset: auto, and no evaluation in {evaluations_of(folder)}"
-            + (" since the model was written" if stored else ""),
-            expected="a file that `rlhf eval` wrote, or a number",
-            hint=f"rlhf eval {typed}" + ("" if run is not None else " --data FILE") + option,
-        )
+        what = "the mean of this reward model has not been measured"
+        since = " since the model was written" if stored else ""
+        got = f"offset: auto, and no evaluation in {evaluations_of(folder)}{since}"
+        hint = f"rlhf eval {typed}" + ("" if run is not None else " --data FILE") + option
+        raise RunError(what, where=where, got=got, expected="a file that `rlhf eval` wrote, or a number", hint=hint)
     return max(valid)[1]
 
 

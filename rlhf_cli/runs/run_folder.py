@@ -135,12 +135,9 @@ def open_run(path: Path) -> RunFolder:
         if held:
             got = "a sweep: several runs of one command" if is_sweep else f"a folder with {len(held)} runs"
         newest = max(held, key=lambda run: run.config.stat().st_mtime, default=None)
-        raise RunError(
-            f"{path} is not a run folder",
-            got=got,
-            expected="a folder that `rlhf train` made, such as runs/quickstart/20260131-101500",
-            hint=_instead(path) if newest is None else newest.typed,
-        )
+        expected = "a folder that `rlhf train` made, such as runs/quickstart/20260131-101500"
+        hint = _instead(path) if newest is None else newest.typed
+        raise RunError(f"{path} is not a run folder", got=got, expected=expected, hint=hint)
     return folder
 
 
@@ -231,13 +228,10 @@ _WAYS_OUT = {
 def unreadable(path: Path, got: str) -> RunError:
     """Return the error for an unreadable file of a run folder, with a hint how to continue without it."""
     size = path.stat().st_size if path.is_file() else None
-    return RunError(
-        f"{path.name.partition(':')[0]} cannot be read",
-        where=as_typed(path),
-        got="an empty file" if size == 0 else got,
-        expected="a file as the run wrote it: a kill, a full disk or an editor may have damaged it",
-        advice=_WAYS_OUT.get(path.name.partition(":")[0], "move it away"),
-    )
+    name, got = path.name.partition(":")[0], "an empty file" if size == 0 else got
+    expected = "a file as the run wrote it: a kill, a full disk or an editor may have damaged it"
+    advice = _WAYS_OUT.get(name, "move it away")
+    return RunError(f"{name} cannot be read", where=as_typed(path), got=got, expected=expected, advice=advice)
 
 
 def said(error: Exception) -> str:

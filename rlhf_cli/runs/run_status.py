@@ -340,10 +340,6 @@ def refuse_links(folder: Path) -> None:
     if found:
         shown = [f"{link.relative_to(folder)}{f' -> {link.readlink()}' if link.is_symlink() else ''}" for link in found]
         link, target = shlex.quote(str(found[0])), shlex.quote(str(found[0].resolve()))
-        raise RunError(
-            "the run folder holds links to the outside, or pipes: what they name would be read or overwritten",
-            where=str(folder),
-            got="\n".join(shown[:_MOST_LINKS]),
-            expected="only files and folders",
-            hint=f"rm {link} && cp -r {target} {link}",
-        )
+        what = "the run folder holds links to the outside, or pipes: what they name would be read or overwritten"
+        got, hint = "\n".join(shown[:_MOST_LINKS]), f"rm {link} && cp -r {target} {link}"
+        raise RunError(what, where=str(folder), got=got, expected="only files and folders", hint=hint)

@@ -212,12 +212,10 @@ def _plain_url(url: str, path: str) -> str:
     except (httpx2.InvalidURL, TypeError):
         parsed = httpx2.URL("")
     if parsed.userinfo:
-        raise RewardError(
-            "a URL must not contain a password, because it is stored in the run folder",
-            where="args.url",
-            got=f"{parsed.scheme}://***@{parsed.host}{parsed.path}",
-            hint="api_key_env: NAME, the environment variable that holds a key",
-        )
+        what = "a URL must not contain a password, because it is stored in the run folder"
+        got = f"{parsed.scheme}://***@{parsed.host}{parsed.path}"
+        hint = "api_key_env: NAME, the environment variable that holds a key"
+        raise RewardError(what, where="args.url", got=got, hint=hint)
     if parsed.scheme not in ("http", "https") or not parsed.host:
         # Do not show it: a malformed url may still contain a password.
         raise RewardError("invalid URL of a server", where="args.url", expected="http://HOST:PORT/PATH, or https://")

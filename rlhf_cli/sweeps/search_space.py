@@ -58,11 +58,8 @@ def from_section(section: Mapping[str, str], rewards: Iterable[str], typed: Iter
             is_pattern = len(parts) == 3 and parts[0] == "rewards"
             keys = [f"rewards.{name}.{parts[2]}" for name in names if is_pattern and fnmatchcase(name, parts[1])]
         if not keys:
-            raise ConfigError(
-                f"{key} matches no reward",
-                where=f"sweep.space.{key}",
-                expected=f"rewards.NAME.weight, of {', '.join(names)}" if names else "an experiment with rewards",
-            )
+            expected = f"rewards.NAME.weight, of {', '.join(names)}" if names else "an experiment with rewards"
+            raise ConfigError(f"{key} matches no reward", where=f"sweep.space.{key}", expected=expected)
         word = f"{keys[0]}={text}"
         override = _parse(word)
         if override is None or not override.is_sweep_override():
@@ -84,9 +81,8 @@ def distribution_of(override: Override) -> BaseDistribution:
     try:
         from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
     except ImportError:
-        raise ConfigError(
-            "a search needs Optuna, which is not installed", where="sweep", hint="pip install 'rlhf-cli[search]'"
-        ) from None
+        what, hint = "a search needs Optuna, which is not installed", "pip install 'rlhf-cli[search]'"
+        raise ConfigError(what, where="sweep", hint=hint) from None
     sweep, word = override.value(), override.input_line
     if isinstance(sweep, IntervalSweep) or (
         isinstance(sweep, RangeSweep) and sweep.step == 1 and isinstance(sweep.start, int)
@@ -156,13 +152,9 @@ def value_so_far(objective: Objective, logged: Sequence[float]) -> float | None:
 def never_logged(objective: Objective, logged: Iterable[str], *, where: str) -> RunError:
     """Return the error for an objective that a finished run never logged, with the nearest logged name."""
     close, sign = nearest(objective.metric, sorted(logged)), "-" if objective.less_is_better else ""
-    return RunError(
-        f"no run of this search logs {objective.metric}",
-        where=where,
-        got=f"sweep.objective={objective}",
-        expected="a metric that is logged",
-        hint=f"sweep.objective={sign}{close}" if close else "docs/reference/metrics.md",
-    )
+    what, got = f"no run of this search logs {objective.metric}", f"sweep.objective={objective}"
+    hint = f"sweep.objective={sign}{close}" if close else "docs/reference/metrics.md"
+    return RunError(what, where=where, got=got, expected="a metric that is logged", hint=hint)
 
 
 SECTION = "sweep"
@@ -236,16 +228,12 @@ def without_section(tree: JsonTree, origins: Origins) -> None:
 def _refuse(space: Space, objectives: Sequence[Objective], rewards: list[str]) -> None:
     if not space:
         what, expected = "the search has no key to vary", "keys with several values"
-        raise ConfigError(
-            what, where="sweep.space", expected=expected, hint="'rewards.NAME.weight=interval(0,2)', or sweep=weights"
-        )
+        hint = "'rewards.NAME.weight=interval(0,2)', or sweep=weights"
+        raise ConfigError(what, where="sweep.space", expected=expected, hint=hint)
     if "seed" in space:
-        raise ConfigError(
-            "the seed cannot be searched, because the best seed is luck",
-            where="command line",
-            got="seed in the space of the search",
-            advice="after the search, run the best settings with several seeds: rlhf train -m ... seed=1,2,3",
-        )
+        what, got = "the seed cannot be searched, because the best seed is luck", "seed in the space of the search"
+        advice = "after the search, run the best settings with several seeds: rlhf train -m ... seed=1,2,3"
+        raise ConfigError(what, where="command line", got=got, advice=advice)
     moving = [key for key in space if moves_the_total(key)]
     for objective in objectives:
         metric = objective.metric.removeprefix("eval_")

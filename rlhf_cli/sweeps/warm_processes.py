@@ -122,11 +122,9 @@ class WarmProcesses:
                 found.append(JobEvent(*self._pipe.recv()))
         except (EOFError, OSError):
             lines = self._output.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
-            raise RlhfError(
-                "the process that starts the runs of the sweep has ended, and all of its runs with it",
-                got="\n".join([f"exit code {self._server.wait()}", *lines]),
-                hint=f"rlhf resume {self._sweep.typed}",
-            ) from None
+            what = "the process that starts the runs of the sweep has ended, and all of its runs with it"
+            got, hint = "\n".join([f"exit code {self._server.wait()}", *lines]), f"rlhf resume {self._sweep.typed}"
+            raise RlhfError(what, got=got, hint=hint) from None
         return found
 
     def close(self) -> None:

@@ -43,12 +43,9 @@ def read_wandb(word: str, *, wanted: Wanted | None = None, api: Api | None = Non
     """
     parts = word.removeprefix(PREFIX).strip("/").split("/")
     if len(parts) < 2 or not all(parts):
-        raise RunError(
-            "this does not name runs of wandb",
-            got=word,
-            expected="wandb:entity/project or wandb:entity/project/group",
-            hint="rlhf compare wandb:my-team/rlhf/quickstart/20260131-101500",
-        )
+        expected = "wandb:entity/project or wandb:entity/project/group"
+        hint = "rlhf compare wandb:my-team/rlhf/quickstart/20260131-101500"
+        raise RunError("this does not name runs of wandb", got=word, expected=expected, hint=hint)
     path, group = "/".join(parts[:2]), "/".join(parts[2:])
     try:
         if api is None:
@@ -59,13 +56,10 @@ def read_wandb(word: str, *, wanted: Wanted | None = None, api: Api | None = Non
         # A group also holds runs that do not train, such as the one that logged the sweep's report.
         runs = [_logged(run, path, wanted) for run in found if "trainer" in run.config]
     except Exception as error:  # wandb raises its own, those of requests and plain ValueErrors
-        raise RunError(
-            "wandb did not answer",
-            where=word,
-            got=str(error).splitlines()[0] if str(error) else type(error).__name__,
-            expected="a login (`wandb login`, or WANDB_API_KEY), a network, and a project that you may read",
-            advice="rlhf compare runs/...: run folders hold the same metrics and need no network",
-        ) from error
+        got = str(error).splitlines()[0] if str(error) else type(error).__name__
+        expected = "a login (`wandb login`, or WANDB_API_KEY), a network, and a project that you may read"
+        advice = "rlhf compare runs/...: run folders hold the same metrics and need no network"
+        raise RunError("wandb did not answer", where=word, got=got, expected=expected, advice=advice) from error
     if not runs:
         hint = f"rlhf compare wandb:{path}" if group else None
         raise RunError("wandb has no such runs", got=word, hint=hint)

@@ -361,25 +361,17 @@ def chosen_kinds(typed: Sequence[str]) -> tuple[AttackKind, ...]:
     names = [name.strip() for text in typed for name in text.split(",") if name.strip()]
     for name in names:
         if name not in by_name:
-            raise ConfigError(
-                f"there is no kind of answer {name!r}",
-                where="--kinds",
-                expected="one of " + ", ".join(by_name),
-                hint=nearest(name, by_name),
-            )
+            what, expected = f"there is no kind of answer {name!r}", "one of " + ", ".join(by_name)
+            raise ConfigError(what, where="--kinds", expected=expected, hint=nearest(name, by_name))
     return tuple(kind for kind in KINDS if kind.name in names) if names else KINDS
 
 
 def plan_of(experiment: Experiment, kinds: tuple[AttackKind, ...], *, limit: int | None, gold: str | None) -> AuditPlan:
     """Return the plan of an audit with at most `limit` rows; None for a default that depends on the cost."""
     if not experiment.rewards:
-        raise ConfigError(
-            "there is no reward to attack",
-            where="rewards",
-            got=f"trainer={experiment.trainer.name}, rewards is empty",
-            expected="an experiment with rewards",
-            hint="reward@rewards.NAME=exact_match, or rlhf list reward",
-        )
+        what, got = "there is no reward to attack", f"trainer={experiment.trainer.name}, rewards is empty"
+        expected, hint = "an experiment with rewards", "reward@rewards.NAME=exact_match, or rlhf list reward"
+        raise ConfigError(what, where="rewards", got=got, expected=expected, hint=hint)
     costly = expensive(experiment)
     rows = experiment_rows(experiment, limit or (_COSTLY_ROWS if costly else _ROWS))
     cost = None
@@ -395,13 +387,9 @@ def experiment_rows(experiment: Experiment, limit: int) -> list[dict[str, object
     prompt = experiment.data.model_dump()["prompt"]
     rows = first_rows(training_sources(experiment), prompt=prompt, seed=experiment.seed, limit=limit)
     if not rows or "prompt" not in rows[0]:
-        raise DataError(
-            "the data has no column 'prompt'",
-            where="data",
-            got="columns " + ", ".join(rows[0] if rows else ()),
-            expected="a column of prompts",
-            hint="data.rename.prompt=COLUMN, or data.prompt='Question: {COLUMN}'",
-        )
+        what, got = "the data has no column 'prompt'", "columns " + ", ".join(rows[0] if rows else ())
+        hint = "data.rename.prompt=COLUMN, or data.prompt='Question: {COLUMN}'"
+        raise DataError(what, where="data", got=got, expected="a column of prompts", hint=hint)
     return rows
 
 
@@ -410,10 +398,6 @@ def attack_reachable(experiment: Experiment, plan: AuditPlan) -> AuditResult:
     left_out = unreachable(experiment)
     if len(left_out) == len(experiment.rewards):
         name, why = next(iter(left_out.items()))
-        raise ConfigError(
-            "no reward can be called",
-            where=f"rewards.{name}",
-            got=why,
-            advice=f"start it, or set rewards.{name}.args.url=URL or rewards.{name}.model=FOLDER",
-        )
+        advice = f"start it, or set rewards.{name}.args.url=URL or rewards.{name}.model=FOLDER"
+        raise ConfigError("no reward can be called", where=f"rewards.{name}", got=why, advice=advice)
     return attack(experiment, plan, left_out=left_out)

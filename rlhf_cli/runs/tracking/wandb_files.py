@@ -105,12 +105,9 @@ def send(sendings: Sequence[Sending], *, upload: Upload) -> list[Sending]:
     except ValueError as error:
         raise UserError("WANDB_BASE_URL is not an address", got=str(error), hint="unset WANDB_BASE_URL") from None
     if not has_login(host):
-        raise UserError(
-            f"there is no wandb login for {host}",
-            got="no WANDB_API_KEY, and no login in ~/.netrc",
-            expected="an account to send the runs to",
-            hint="wandb login, or export WANDB_API_KEY=...",
-        )
+        what, got = f"there is no wandb login for {host}", "no WANDB_API_KEY, and no login in ~/.netrc"
+        expected, hint = "an account to send the runs to", "wandb login, or export WANDB_API_KEY=..."
+        raise UserError(what, got=got, expected=expected, hint=hint)
     if (silence := no_answer(host, port)) is not None:  # `wandb sync` would try for days
         raise UserError("wandb cannot be reached", got=silence, advice="type the same command again with a network")
     output = upload(files)
