@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rlhf_cli.runs import heartbeat
@@ -111,7 +111,7 @@ class TimeSpent:
 
     def __init__(self) -> None:
         self.elapsed_s = 0.0
-        self.seconds: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
 
     def take(self, event: Mapping[str, object]) -> None:
         """Add a log event; one without its seconds, of a damaged log, adds nothing."""
@@ -124,7 +124,8 @@ class TimeSpent:
 
     def shares(self) -> dict[str, float]:
         """Return each phase's share, largest first; they add up to 1. {} if nothing was timed."""
-        return {key: s / self.elapsed_s for key, s in self.seconds.most_common()} if self.elapsed_s > 0.0 else {}
+        ordered = sorted(self.seconds.items(), key=lambda item: -item[1])
+        return {key: seconds / self.elapsed_s for key, seconds in ordered} if self.elapsed_s > 0.0 else {}
 
 
 def phase_label(key: str) -> str:
