@@ -162,9 +162,9 @@ def without_lost_jobs(runs: Mapping[RunFolder, Status]) -> dict[RunFolder, Statu
 def _unsure_job(folder: RunFolder, status: Status) -> str | None:
     """Return the job of a run or a sweep whose process is not known to live; None without one, or in this very job."""
     writer = read_writer(folder)
-    process = status.process or (writer and writer.process)
-    job_id = status.job_id if status.state in _ASKED else writer and writer.slurm_job
-    return None if job_id == own_job_id() or (process and process.is_alive()) else job_id
+    process, job_id = (writer.process, writer.slurm_job) if writer is not None else (None, None)
+    process, job_id = status.process or process, status.job_id if status.state in _ASKED else job_id
+    return None if job_id == own_job_id() or (process is not None and process.is_alive()) else job_id
 
 
 def with_job_state(status: Status, job: SlurmJob | None) -> Status:
