@@ -50,8 +50,9 @@ class Range:
 
 
 _ADAM = "torch.optim.AdamW takes no other"
-_STEPS = "transformers takes no other"
+_STEPS, _EVENTS = "transformers takes no other", ("logging", "eval", "save")
 _COUNT, _SHARE = "it is a number of them", "it is a share"
+_COUNTS = ("num_beams", "per_device_eval_batch_size", "ref_model_sync_steps")
 
 RANGES: tuple[Range, ...] = (
     Range("learning_rate", at_least=0, why="a step goes against the gradient"),
@@ -60,9 +61,8 @@ RANGES: tuple[Range, ...] = (
     Range("min_p", at_least=0, at_most=1, why="it is a share of the largest probability"),
     Range("top_k", at_least=0, why="it is a number of tokens; 0 keeps all"),
     Range("repetition_penalty", above=0, why="scores are divided by it; 1 is none"),
-    Range("max_completion_length", at_least=1, why="an answer has a token"),
-    Range("max_new_tokens", at_least=1, why="an answer has a token"),
-    Range("num_beams", at_least=1, why=_COUNT),
+    *(Range(name, at_least=1, why="an answer has a token") for name in ("max_completion_length", "max_new_tokens")),
+    *(Range(name, at_least=1, why=_COUNT) for name in _COUNTS),
     Range("num_return_sequences", at_least=1, at_most=1, why="num_generations says how many answers a prompt gets"),
     Range("vllm_group_port", at_least=1, at_most=65535, why="it is a port of TCP"),
     Range("warmup_steps", at_least=0, why=_STEPS),
@@ -70,21 +70,14 @@ RANGES: tuple[Range, ...] = (
     Range("beta", at_least=0, why="below 0 it pays for leaving the reference"),
     Range("epsilon", at_least=0, why="it is the width of a range around a ratio of 1"),
     Range("epsilon_high", at_least=0, why="it is the width of a range above a ratio of 1"),
-    Range("per_device_eval_batch_size", at_least=1, why=_COUNT),
-    Range("ref_model_sync_steps", at_least=1, why=_COUNT),
-    Range("ref_model_mixup_alpha", at_least=0, at_most=1, why=_SHARE),
-    Range("top_entropy_quantile", at_least=0, at_most=1, why=_SHARE),
+    *(Range(name, at_least=0, at_most=1, why=_SHARE) for name in ("ref_model_mixup_alpha", "top_entropy_quantile")),
     Range("label_smoothing", at_least=0, below=0.5, why="it is the share of wrong labels, less than half"),
     Range("max_grad_norm", at_least=0, why="it is a length; 0 does not clip"),
-    Range("adam_beta1", at_least=0, below=1, why=_ADAM),
-    Range("adam_beta2", at_least=0, below=1, why=_ADAM),
-    Range("adam_epsilon", at_least=0, why=_ADAM),
-    Range("weight_decay", at_least=0, why=_ADAM),
+    *(Range(name, at_least=0, below=1, why=_ADAM) for name in ("adam_beta1", "adam_beta2")),
+    *(Range(name, at_least=0, why=_ADAM) for name in ("adam_epsilon", "weight_decay")),
     Range("dataloader_num_workers", at_least=0, why="torch's DataLoader takes no other"),
     Range("dataloader_prefetch_factor", at_least=1, why="torch's DataLoader takes no other"),
-    Range("logging_steps", above=0, why=_STEPS, strategy="logging_strategy"),
-    Range("eval_steps", above=0, why=_STEPS, strategy="eval_strategy"),
-    Range("save_steps", above=0, why=_STEPS, strategy="save_strategy"),
+    *(Range(f"{what}_steps", above=0, why=_STEPS, strategy=f"{what}_strategy") for what in _EVENTS),
 )
 
 
@@ -112,7 +105,9 @@ def _lacks_one(kwargs: object) -> bool:
 
 
 _MIN, _MAX = (f"vllm_importance_sampling_clip_{end}" for end in ("min", "max"))
-_SYNC, _EVERY = "sync_ref_model", "train_sampling_strategy"
+_SYNC, _EVERY, _AHEAD = "sync_ref_model", "train_sampling_strategy", "precompute_ref_log_probs"
+_RATE, _WORKERS, _UNUSED = "lr_scheduler_kwargs", "dataloader_num_workers", "remove_unused_columns"
+_SMOOTHING, _AOT = "label_smoothing", {"aot", "aot_unpaired"}
 _GALORE = ("galore_adamw", "galore_adamw_8bit", "galore_adafactor", "apollo_adamw")
 _LOW_RANK = tuple(f"{name}{end}" for end in ("", "_layerwise") for name in _GALORE)
 _NO_TARGETS = {"optim": _LOW_RANK.__contains__, "optim_target_modules": None}
@@ -132,21 +127,11 @@ _NO_DECAY = {
 _AVERAGED = {"teacher_model_kind": "ema"}
 _BEST = {"save_strategy": "best", "metric_for_best_model": None}
 REFUSALS = (
-    Refusal("packing", _NO_MAXIMUM, _FILLED, "max_length=1024"),
-    Refusal("eval_packing", _NO_MAXIMUM, _FILLED, "max_length=1024"),
+    *(Refusal(name, _NO_MAXIMUM, _FILLED, "max_length=1024") for name in ("packing", "eval_packing")),
     Refusal("padding_free", {"packing": not_, "max_length": bool}, "it cuts no rows at max_length", "packing=true"),
-    Refusal(
-        "label_smoothing",
-        {"label_smoothing": 0, "losses": {"exo_pair"}},
-        "exo_pair needs some",
-        "label_smoothing=0.001",
-    ),
-    Refusal(
-        "use_weighting", {"losses": {"aot", "aot_unpaired"}.intersection}, "aot cannot weigh pairs", "loss_type=sigmoid"
-    ),
-    Refusal(
-        _SYNC, {"precompute_ref_log_probs": bool}, "precomputed ones never change", "precompute_ref_log_probs=false"
-    ),
+    Refusal(_SMOOTHING, {_SMOOTHING: 0, "losses": {"exo_pair"}}, "exo_pair needs some", f"{_SMOOTHING}=0.001"),
+    Refusal("use_weighting", {"losses": _AOT.intersection}, "aot cannot weigh pairs", "loss_type=sigmoid"),
+    Refusal(_SYNC, {_AHEAD: bool}, "precomputed ones never change", f"{_AHEAD}=false"),
     Refusal(_SYNC, {"beta": 0, "generates": True}, "with beta=0 there is no reference model", "beta=0.04"),
     Refusal(_SYNC, {"uses_lora": True}, "with model.lora the reference is the model itself", f"{_SYNC}=false"),
     Refusal(_EVERY, _OTHER_ORDER, "the KL term of loss_type=kto compares neighbours", f"{_EVERY}=sequential"),
@@ -158,39 +143,40 @@ REFUSALS = (
     Refusal("auto_find_batch_size", {"generates": True}, "it would split groups", "auto_find_batch_size=false"),
     Refusal("vllm_importance_sampling_correction", _UNBOUNDED, "a mode that truncates needs a bound", f"{_MAX}=3.0"),
     Refusal("tf32", {"use_cpu": True}, "TF32 is a format of GPUs, and this run uses the CPU", "tf32=null"),
-    Refusal(
-        "dataloader_prefetch_factor", {"dataloader_num_workers": 0}, "workers prefetch", "dataloader_num_workers=2"
-    ),
+    Refusal("dataloader_prefetch_factor", {_WORKERS: 0}, "workers prefetch", f"{_WORKERS}=2"),
     Refusal("fp16_full_eval", {"bf16_full_eval": bool}, "bf16_full_eval is another precision", "bf16_full_eval=false"),
-    Refusal(
-        "remove_unused_columns",
-        {"remove_unused_columns": True, "generates": True},
-        "rewards read the columns of the data",
-        "remove_unused_columns=false",
-    ),
+    Refusal(_UNUSED, {_UNUSED: True, "generates": True}, "rewards read the columns of the data", f"{_UNUSED}=false"),
     Refusal("optim", _NO_TARGETS, "it projects the matrices that are named", "optim_target_modules=all-linear"),
     Refusal("metric_for_best_model", _BEST, "save_strategy=best asks for it", "save_strategy=steps"),
-    Refusal(
-        "lr_scheduler_kwargs", _LAST_RATE, "the schedule ends at one of them", "lr_scheduler_kwargs.min_lr_rate=0.1"
-    ),
-    Refusal(
-        "lr_scheduler_kwargs", _NO_DECAY, "the schedule needs num_decay_steps", "lr_scheduler_kwargs.num_decay_steps=10"
-    ),
+    Refusal(_RATE, _LAST_RATE, "the schedule ends at one of them", f"{_RATE}.min_lr_rate=0.1"),
+    Refusal(_RATE, _NO_DECAY, "the schedule needs num_decay_steps", f"{_RATE}.num_decay_steps=10"),
 )
 """The combinations that TRL or transformers refuse only when they build a trainer; none needs the model."""
 
+_CLIPPED = "dapo grpo bnpo dr_grpo luspo"
+_OF_LOSSES = {
+    **{"DPOConfig.label_smoothing": "robust exo_pair aot aot_unpaired", "DPOConfig.discopop_tau": "discopop"},
+    **{"CPOConfig.label_smoothing": "sigmoid simpo", "CPOConfig.simpo_gamma": "simpo"},
+    **{"TPOConfig.label_smoothing": "sigmoid tpo-l", "TPOConfig.tpo_l_gamma": "tpo-l"},
+    **dict.fromkeys(("GRPOConfig.epsilon", "GRPOConfig.epsilon_high"), f"{_CLIPPED} cispo"),
+    **{"GRPOConfig.delta": _CLIPPED},
+    **{f"GRPOConfig.sapo_temperature_{sign}": "sapo" for sign in ("pos", "neg")},
+    **{f"GRPOConfig.vespo_{part}_{sign}": "vespo" for part in ("k", "lambda") for sign in ("pos", "neg")},
+}
+_WITH_WARMUP = "constant_with_warmup linear cosine cosine_with_restarts polynomial inverse_sqrt cosine_with_min_lr"
+_WITH_WARMUP += " cosine_warmup_with_min_lr warmup_stable_decay"
 UNREAD: tuple[tuple[str, str, tuple[object, ...]], ...] = (
-    ("eval_steps", "eval_strategy", ("steps",)),
-    ("save_steps", "save_strategy", ("steps",)),
-    ("logging_steps", "logging_strategy", ("steps",)),
+    *((f"{what}_steps", f"{what}_strategy", ("steps",)) for what in _EVENTS),
+    ("warmup_steps", "lr_scheduler_type", tuple(_WITH_WARMUP.split())),
     ("gradient_checkpointing_kwargs", "gradient_checkpointing", (True,)),
-    ("ref_model_mixup_alpha", "sync_ref_model", (True,)),
-    ("ref_model_sync_steps", "sync_ref_model", (True,)),
+    *((f"ref_model_{what}", "sync_ref_model", (True,)) for what in ("mixup_alpha", "sync_steps")),
     ("liger_kernel_config", "use_liger_kernel", (True,)),
     ("optim_target_modules", "optim", _LOW_RANK),
+    ("DPOConfig.f_alpha_divergence_coef", "f_divergence_type", ("alpha_divergence",)),
     *((f"hub_{name}", "push_to_hub", (True,)) for name in _OF_UPLOADS),
+    *((name, "loss_type", tuple(losses.split())) for name, losses in _OF_LOSSES.items()),
 )
-"""(Argument, the argument that decides whether it is read, its values with which it is)."""
+"""(Argument or CONFIG.argument, the argument that decides whether it is read, its values with which it is)."""
 
 STOP_STRINGS = {"hf": "stop_strings", "vllm": "stop", "vllm_server": "stop"}
 """Way to generate -> its key in `generation_kwargs` for texts that end a completion; continuous batching has none."""

@@ -141,10 +141,24 @@ learning_rate=0.999                                                             
 learning_rate=1                                                                              | A.learning_rate     |
 A.transformers_continuous_batching_config.page_size=8 launch.rollout=continuous              |                     |
 A.transformers_continuous_batching_config.page_size=8 | batching_config   | launch.rollout=hf; launch.rollout=continuous
+lr_scheduler_type=constant warmup_steps=9 | A.warmup_steps | RATE=constant; A.RATE=constant_with_warmup
+exp=toy_dpo lr_scheduler_type=constant    |                |
+exp=toy_dpo debug=overfit_rows            |                |
+exp=toy_dpo label_smoothing=0.1 | A.label_smoothing | LOSS=null; A.LOSS=robust
+exp=toy_dpo label_smoothing=0.1 LOSS=[ipo,exo_pair] |   |
+exp=toy_dpo trainer=cpo label_smoothing=0.1         |   |
+exp=toy_dpo trainer=cpo label_smoothing=0.1 LOSS=ipo | A.label_smoothing | LOSS=ipo; A.LOSS=sigmoid
+epsilon=0.1 LOSS=sapo delta=4 | A.epsilon A.delta | LOSS=sapo; A.LOSS=dapo
+trainer=gmpo epsilon=0.1 LOSS=sapo |              |
+exp=toy_dpo A.label_smoothing_factor=0.1 | A.label_smoothing_factor | trainer=dpo; trainer=sft
+exp=toy_sft A.label_smoothing_factor=0.1 |        |
+train_sampling_strategy=group_by_length  | A.train_sampling_strategy | trainer=grpo; trainer=sft
+LOSS=cispo                               | LOSS=cispo                |
+LOSS=cispo epsilon_high=5                |                           |
 """
 
 
-@pytest.mark.parametrize(("words", "keys", "instead"), table(UNREAD))
+@pytest.mark.parametrize(("words", "keys", "instead"), table(UNREAD, RATE="lr_scheduler_type", LOSS="loss_type"))
 def test_what_no_one_reads_gives_a_notice(words: str, keys: str, instead: str) -> None:
     found = [str(text) for _, text in told(checks.unread_arguments(subject(words)))]
     for text, key in zip(found, keys.split(), strict=True):

@@ -391,8 +391,7 @@ def test_unread_columns(chat_model: str, place: Path) -> None:
 def test_sharegpt_in_the_first_row_gives_a_notice(chat_model: str, place: Path) -> None:
     written(place, {"conversations": SHAREGPT}, *[{"conversations": TALK}] * 7)
     (text,) = [notice.text for notice in planned(*words("sft", chat_model)).notices if notice.subject == "data"]
-    assert text.startswith("conversations: ")
-    assert text.endswith("user, assistant")
+    assert (text.startswith("conversations: "), text.endswith("user, assistant")) == (True, True)
 
 
 def test_conversations_without_a_last_answer_give_a_notice(chat_model: str, place: Path) -> None:
@@ -430,13 +429,14 @@ def test_two_hundred_rows_are_looked_at_for_what_is_read_twice_or_left_out(chat_
         ("sft", {"prompt": "2+3?", "completion": "2+3? 5"}, "qwen2_5", True),
         ("sft", {"prompt": "2+3?", "completion": "5"}, "qwen2_5", False),
         ("grpo", {"prompt": TALK[:1], "tools": [FUNCTION]}, "qwen2_5", True),
+        ("kto", {"prompt": "2+3?", "completion": "5", "label": False}, "qwen2_5", True),
     ],
     indirect=["chat_model"],
 )
 def test_what_is_left_out_or_read_twice_gives_a_notice(
     trainer: str, row: dict[str, Any], chat_model: str, is_told: bool, place: Path
 ) -> None:
-    """Reasoning that the template leaves out, texts that repeat their prompt, tools that GRPO ignores."""
+    """Reasoning the template leaves out, texts that repeat their prompt, tools GRPO ignores, labels all alike."""
     written(place, *[row] * 4)
     assert [notice.subject for notice in planned(*words(trainer, chat_model)).notices].count("data") == is_told
 

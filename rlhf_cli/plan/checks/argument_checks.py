@@ -143,11 +143,18 @@ def unread_arguments(subject: Subject) -> Findings:
     def is_typed(name: str) -> bool:
         return str(origins.of(_ARGS + name)) == COMMAND_LINE
 
-    rows = [row for row in UNREAD if row[0] in args and of(row[1]) not in row[2]]
+    def chosen(name: str, values: tuple[object, ...]) -> bool:
+        given = of(name)  # DPO has a list of losses
+        return any(value in values for value in (given if isinstance(given, list) else [given]))
+
+    named = {row[0]: row[0].removeprefix(f"{experiment.trainer.row.config_class}.") for row in UNREAD}
+    rows = [(named[row[0]], *row[1:]) for row in UNREAD if args.get(named[row[0]]) and not chosen(row[1], row[2])]
     if isinstance(steps := args.get("max_steps"), int) and steps > 0 and is_typed("num_train_epochs"):
         rows.append(("num_train_epochs", "max_steps", (-1,)))
     for name, decides, values in rows:
-        if is_typed(name) > is_typed(decides) or decides not in args:
+        files = {origin and origin.file for origin in (origins.of(_ARGS + name), origins.of(_ARGS + decides))}
+        are_beside = decides.endswith("_type") and len(files) == 1  # a switch that is off was meant to be
+        if is_typed(name) > is_typed(decides) or decides not in args or are_beside:
             now = of(decides) if of(decides) is not None else "null"
             with_what = f"{decides}={now}; {_ARGS}{decides}={values[0]}".replace("=True", "=true")
             texts[name] = with_what.replace("=False", "=false")
@@ -160,12 +167,15 @@ def unread_arguments(subject: Subject) -> Findings:
     track, trainer, kl = experiment.track, experiment.trainer, experiment.kl
     of_trackers, of_wandb = "track.project track.tags track.notes", "track.entity track.completions_every"
     of_rollouts = "guards.no_signal guards.max_error_share guards.error_window run.keep_completions.last"
+    of_labels, of_order = f"{_ARGS}label_smoothing_factor", f"{_ARGS}train_sampling_strategy"
     of_rollouts += " run.keep_completions.every trainer.passes trainer.generation trainer.dense aggregate"
     for keys, is_unread, with_what in (
         (f"{of_trackers} {of_wandb}", track.mode == "none", "track=none; track=wandb_offline"),
         (of_wandb, track.mode != "none" and track.tracker != "wandb", f"track={track.tracker}; track=wandb_offline"),
         ("kl.coef kl.controller", kl is not None and kl.where == "none", "kl.where=none; kl.where=reward"),
         (of_rollouts, not trainer.row.generates, f"trainer={trainer.name}; trainer=grpo"),
+        (of_labels, trainer.row.name != "SFTTrainer", f"trainer={trainer.name}; trainer=sft"),
+        (of_order, trainer.row.reads_prompts, f"trainer={trainer.name}; trainer=sft"),
         ("guards.error_window", experiment.guards.max_error_share == 1, "guards.max_error_share=1; any less"),
         ("model.revision", experiment.model.build is not None, "model.build; model=local"),
     ):
@@ -174,6 +184,10 @@ def unread_arguments(subject: Subject) -> Findings:
                 yield Notice("no effect", f"{subject.where(key)} is not read with {with_what} reads it")
     if (rewards := experiment.rewards) and all(reward.weight == 0 for reward in rewards.values()):
         yield Notice("no effect", f"the weights of all rewards are 0: {', '.join(rewards)} teach nothing")
+    cap = of("epsilon") if of("epsilon_high") is None else of("epsilon_high")
+    if of("loss_type") == "cispo" and isinstance(cap, int | float) and cap <= 1:
+        what = f"loss_type=cispo multiplies every token by its ratio, at most {cap:g}, and ratios are near 1"
+        yield Notice("cispo", f"{what}: all get the same weight. Usual is {_ARGS}epsilon_high=5")
     if isinstance(rate := of("learning_rate"), int | float) and rate >= 1:
         yield Notice("learning rate", f"{subject.where(_ARGS + 'learning_rate')} is {rate:g}; usual are 1e-6 to 1e-3")
 
@@ -222,11 +236,8 @@ def round_problems(subject: Subject, data: DataFacts) -> Check[Schedule]:
     origins = subject.composed.origins
     batches = plan_batches(experiment.trainer, processes=processes, num_rows=data.num_rows, origins=origins)
     if processes > 1 and batches.accumulation < batches.steps_per_generation:
-        text = (
-            f"each of the {processes} processes shuffles its own rows of a round into minibatches (as in TRL), "
-            "so the weights depend slightly on the number of processes"
-        )
-        yield Notice("minibatches", text)
+        text = f"each of the {processes} processes shuffles its own rows of a round into minibatches (as in TRL), so"
+        yield Notice("minibatches", f"{text} the weights depend slightly on the number of processes")
     yield from _sampling_findings(subject, data, batches)
     kl, rows = experiment.kl, batches.completions_a_round
     if kl is not None and kl.controller != "fixed" and kl.controller.horizon <= MAX_RELATIVE_KL_ERROR * rows:
@@ -289,10 +300,9 @@ def stage_problems(subject: Subject, data: DataFacts, schedule: Schedule) -> Che
     if schedule.steps is not None and schedule.steps <= 0:
         key = f"{_ARGS}num_train_epochs"
         what, expected = "the run would have no steps", "more than 0 of either"
-        got = f"{experiment.trainer.setting('num_train_epochs')} epochs without max_steps"
-        yield ConfigError(
-            what, where=subject.where(key), got=got, expected=expected, hint=f"{key}=1, or {_ARGS}max_steps=100"
-        )
+        got, hint = f"{experiment.trainer.setting('num_train_epochs')} epochs without max_steps", f"{key}=1"
+        hint += f", or {_ARGS}max_steps=100"
+        yield ConfigError(what, where=subject.where(key), got=got, expected=expected, hint=hint)
     return schedule
 
 

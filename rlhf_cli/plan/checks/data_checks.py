@@ -214,11 +214,14 @@ def _reading_notices(subject: Subject, read: ReadSource, columns: list[str]) -> 
     if texts and all(isinstance(asked, str) and asked and str(answer).startswith(asked) for asked, answer in texts):
         what = "every answer begins with its prompt, which TRL writes before it: the model reads the question twice"
         yield Notice(read.source.name, f"{what}. Of transcripts: data.rename.old_prompt=prompt data.transcripts=true")
-    if {"chosen", "rejected"} <= set(columns) and subject.experiment.trainer.row.trains != "reward model":
-        equal = [reason for reason in bad_pairs(read.rows).values() if reason == IDENTICAL]
-        if equal:
-            text = f"{len(equal)} of {len(read.rows)} pairs have the same chosen and rejected answer: no preference"
-            yield Notice(read.source.name, f"{text} is learnt from them. Are the columns right?")
+    are_pairs = {"chosen", "rejected"} <= set(columns) and subject.experiment.trainer.row.trains != "reward model"
+    if are_pairs and (equal := list(bad_pairs(read.rows).values()).count(IDENTICAL)):
+        text = f"{equal} of {len(read.rows)} pairs have the same chosen and rejected answer: no preference"
+        yield Notice(read.source.name, f"{text} is learnt from them. Are the columns right?")
+    labels = set(values_of(read.rows, "label")) if "label" in columns and not subject.experiment.data.mix else ()
+    if len(labels) == 1 < len(read.rows):
+        text = f"all {len(read.rows)} rows read have the label {str(bool(*labels)).lower()}: KTO weighs good answers"
+        yield Notice(read.source.name, f"{text} against bad ones. Is it the right column?")
     learns_all = subject.experiment.trainer.setting("assistant_only_loss") is not True
     for column in (name for name in columns if name in DIALOGUES and learns_all):
         talks = [cast("list[dict[str, object]]", talk) for talk in values_of(read.rows, column)]
