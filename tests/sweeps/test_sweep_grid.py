@@ -86,6 +86,7 @@ def test_wrong_grids_are_refused(typed: list[str], got: str) -> None:
         grid_of(typed)
     assert raised.value.where == "command line"
     assert str(raised.value.got).startswith(got)
+    assert raised.value.expected
 
 
 def test_all_mistakes_of_a_grid_are_reported_together() -> None:
@@ -115,12 +116,15 @@ def test_keys_are_shortened_as_far_as_they_stay_unique() -> None:
         (["seed=0-2"], "'seed=range(0,3)'"),
         (["seed=0..2"], "'seed=range(0,3)'"),
         (["seed=7"], None),
+        (["seed=,"], None),
+        (["seed=1,,2"], None),
     ],
 )
 def test_the_values_that_were_meant(typed: list[str], hint: str | None) -> None:
     with pytest.raises(UserError) as caught:
         grid_of(typed)
     assert caught.value.hint == hint
+    assert caught.value.advice
     assert "expecting" not in str(caught.value.got)
 
 
@@ -135,12 +139,14 @@ def test_the_values_that_were_meant(typed: list[str], hint: str | None) -> None:
 )
 def test_values_appear_in_names_as_users_type_them(values: list[str], names: list[str]) -> None:
     assert names_of([{"a.k": value} for value in values]) == names
+    assert names_of([{"a.k": values[0]}]) == names[:1]
 
 
 def test_every_value_makes_a_unique_folder_name() -> None:
     """Name three hundred values that become equal without unsafe characters or after shortening."""
     texts = ["".join(letters) for letters in itertools.product("/ .,='", "ab$", "/*x", "\n~é")]
     texts += [f"{'/long/path' * 20}/{number}" for number in range(90)]
+    assert len(set(names_of([{"k": "a b"}, {"k": "a/b"}]))) == 2
     names = names_of([{"model.path": text, "seed": "1"} for text in texts])
     assert len(set(names)) == len(texts)
     assert all(re.fullmatch(r"path=[A-Za-z0-9._+-]+,seed=1(~[0-9a-f]{6})?", name) for name in names)
@@ -160,5 +166,6 @@ def test_a_value_of_32_characters_and_a_name_of_120_are_whole() -> None:
 
 def test_a_sweep_has_at_most_5000_runs() -> None:
     assert len(grid_of(["seed=range(0,5000)"]).jobs) == 5000
+    assert len(grid_of(["seed=range(4000,9000,2)"]).jobs) == 2500
     with pytest.raises(UserError):
         grid_of(["seed=range(0,5001)"])
