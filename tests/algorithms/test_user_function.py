@@ -32,8 +32,8 @@ def wide(totals, rewards, lengths, after=1.0):
     is_token = np.arange(4) < lengths[:, None]
     return np.where(is_token, totals[:, None], after), {"a": np.where(is_token, rewards["a"][:, None], 0)}
 
-def parts(totals, rewards, off=0.0):
-    return totals, {name: values + off for name, values in rewards.items()}
+def parts(totals, rewards, off=0.0, scale=1.0):
+    return totals * scale, {name: values * scale + off for name, values in rewards.items()}
 
 def zeros(totals, rewards):
     return totals * 0, {name: values * 0 for name, values in rewards.items()}
@@ -123,6 +123,7 @@ def test_parts_count_only_if_they_add_up(mine: Path) -> None:
     assert list(call("parts").parts) == list(call("parts", off=1e-9).parts) == list(call("zeros").parts) == ["a"]
     wrong = call("parts", off=1e-5)
     assert (wrong.parts, wrong.gave_parts) == ({}, True)
+    assert call("parts", off=1e-9, scale=1e-6).parts == {}  # judged by the size of the advantages
     assert not call("sees").gave_parts
 
 

@@ -223,6 +223,14 @@ def test_a_path_is_added_to_a_url_that_does_not_end_in_it(url: str, expected: st
     assert http_client._plain_url(url, "/v1/chat") == expected
 
 
+def test_a_client_has_the_settings_of_its_reward(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", KEY)
+    given = {"api_key_env": "MY_KEY", "timeout_s": 1.5, "retry_budget_s": 2.5, "max_concurrency": 3}
+    client = JsonClient.of(SimpleNamespace(url="http://h:1", **given), path="/v1")
+    assert client.urls == ["http://h:1/v1"]
+    assert {name: getattr(client, name) for name in given} == given
+
+
 def test_what_json_lacks_is_not_sent() -> None:
     with serving(OK) as server:
         for value in (float("nan"), float("inf")):

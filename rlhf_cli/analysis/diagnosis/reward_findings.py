@@ -248,7 +248,7 @@ def _heavier(log: Log, setup: RunSetup, name: str, largest: str) -> Fix:
     is_raw = [setup.rewards.get(one, {}).get("normalize") in (None, "none") for one in spreads]
     own, others = (one.mean if len(one) and raw else 1.0 for one, raw in zip(spreads.values(), is_raw, strict=True))
     weights = [log.weight(one) or 1.0 for one in spreads]
-    weight = abs(weights[1]) * others / (3.0 * own) if own else 1.0
+    weight = abs(weights[1]) * others / (3.0 * own)  # own > 0: its scores vary
     if is_raw[0] and weight > _MOST_TIMES * max(map(abs, weights)):
         reason = f"{name} deviates by {own:.2g} only; normalising gives its scores a deviation of 1, then weigh them"
         return Fix(f"rewards.{name}.normalize=batch", reason)

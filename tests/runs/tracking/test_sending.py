@@ -110,6 +110,15 @@ def test_records_of_several_chunks_are_kept_whole(tmp_path: Path) -> None:
         assert len(file.read_bytes()) == len(kept)
 
 
+def test_records_of_attempts_are_sent_in_their_order_and_marked(tmp_path: Path) -> None:
+    """An attempt without a network begins with another word, and a resumed one has the same id."""
+    names = ("run-20261122_101500-0123abcd", "offline-run-20261122_101501-0123abcd", "run-20261122_101502-0123abcd")
+    files = [record(RunFolder(tmp_path), name) for name in reversed(names)][::-1]
+    assert wandb_files.unsent(tmp_path) == wandb_files.records_of(tmp_path) == files
+    wandb_files.mark_sent(files[0].parent)
+    assert wandb_files.unsent(tmp_path) == files[1:]
+
+
 def test_wandb_cannot_ask_at_the_terminal(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it says before it fails is returned."""
     python = place / "python"
