@@ -28,7 +28,7 @@ class OwnAdvantages(Algorithm):
 
     def answer(self, settled: Settled, lengths: Tensor, num_generations: int, step: int) -> Answer:
         """Return the advantages of a settled round. Raise RewardError or RewardFailed if the function fails."""
-        counted = ~settled.for_trl.isnan().all(dim=1)
+        counted = ~settled.totals.isnan()
         scores = settled.unfilled.double().T.numpy()
         scored = ScoredRound(
             totals=settled.row_totals.double().numpy(),

@@ -143,7 +143,7 @@ def _picked(weights: Floats, values: Sequence[float | None]) -> list[float]:
     present = np.array([value for value in values if value is not None])
     mass = weights[:, known].sum(axis=1)
     summed = weights[:, known] @ present
-    means: list[float] = np.where(mass > 0, summed / np.where(mass > 0, mass, 1.0), np.nan).tolist()
+    means: list[float] = np.divide(summed, mass, out=np.full_like(mass, np.nan), where=mass > 0).tolist()
     return means
 
 

@@ -181,6 +181,14 @@ def test_rows_are_drawn_from_data_sets_of_five_hundred() -> None:
 
 
 @pytest.mark.usefixtures("stand_in")
+def test_a_task_whose_only_question_is_not_held_out_is_given_up(monkeypatch: pytest.MonkeyPatch, refusal) -> None:
+    """Its digest is above a fifth of 256, so no seed holds it out."""
+    monkeypatch.setattr(After, "__getitem__", lambda task, place: {"question": "1?", "answer": "", "metadata": {}})
+    assert questions(2, task="after") == ["1?", "1?"]
+    assert refusal(rows, task="after", held_out=True).where == "data.args.args"
+
+
+@pytest.mark.usefixtures("stand_in")
 @pytest.mark.parametrize(
     ("levels", "expected"),
     [
@@ -203,6 +211,8 @@ def test_difficulties(levels: dict[str, object], expected: object) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reasoning_gym, "_registry", lambda: {"after": (Same, Count), "later": (Same, Count)})
         assert {row["difficulty"] for row in rows(3, task="after")} == {expected}
+        alone = rows(3, tasks={"after": {}, "later": {"weight": 0}})
+        assert {row["difficulty"] for row in alone} == {expected}
         both = {row["difficulty"] for row in rows(8, tasks={"after": {}, "later": {}})}
         # Of several tasks the number is named, because it is of no common scale.
         assert both == {f"{next(iter(levels))}={expected}" if isinstance(expected, int) else expected}

@@ -66,6 +66,11 @@ def test_what_a_template_does_not_write_is_named(
         assert (error.where, error.got) == (f"data.eval, row 200 (the first row is 1), {column}", got)
 
 
+def test_a_message_that_is_left_out_is_named_by_its_number(refusal) -> None:
+    row = SOUND | {"prompt": [user("a"), user("left", "system")]}
+    assert "message 2, " in refusal(check_rendering, RowTable([row], [*SOUND]), ["prompt"], template, name="data").what
+
+
 def test_the_template_gets_the_prompt_before_an_answer_and_the_variables_of_the_row() -> None:
     row, alone = SOUND | {"chat_template_kwargs": {"a": 1}}, {"tools": None, "add_generation_prompt": False}
     ASKED.clear()

@@ -123,6 +123,7 @@ def test_preferences_agree_with_the_true_score() -> None:
         ("toy_speakers", {"max_value": 0}, "data.args.max_value", None),
         ("toy_preferences", {"num_rows": 0}, "data.args.num_rows", None),
         ("toy_demonstrations", {"wrong_fraction": 1.5}, "data.args.wrong_fraction", None),
+        ("toy_demonstrations", {"wordy_fraction": 1.5}, "data.args.wordy_fraction", None),
     ],
 )
 def test_wrong_world_arguments(world: str, args: dict[str, object], where: str, hint: str | None, refusal) -> None:
