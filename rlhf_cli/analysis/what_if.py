@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
@@ -207,12 +206,7 @@ class RoundRecomputer:
         """Return (N, K) raw scores and (N, K of the stack) fixed ones in float32, like TRL; NaN if missing."""
         for scores in self.scores.values():
             scores.begin(stored)
-        outcomes = self.stack.evaluate(
-            prompts=stored.columns["prompt"],
-            completions=stored.columns["completion"],
-            trainer_state=SimpleNamespace(global_step=stored.updates, max_steps=self._max_steps),
-            **{ROW: list(range(stored.num_rows))},
-        )
+        outcomes = self.stack.evaluate(completions=stored.columns["completion"], **{ROW: list(range(stored.num_rows))})
         raw = [outcomes[name].raw if name in outcomes else stored.numbers(name) for name in names]
         return _matrix(raw), _matrix([outcomes[name].fixed for name in self.stack.names])
 

@@ -143,7 +143,7 @@ def accelerate_environment(file: Path, *, where: str) -> dict[str, str]:
     python_path = os.pathsep.join(entry for entry in sys.path if entry)
     command, environment = [sys.executable, "-m", __name__, str(file)], {**os.environ, "PYTHONPATH": python_path}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False, env=environment)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, env=environment)
     except subprocess.TimeoutExpired:
         what, advice = "accelerate does not answer", "try again: it imports torch, which takes long on a busy machine"
         raise ConfigError(what, where=where, got=f"nothing for {_TIMEOUT_S} s", advice=advice) from None

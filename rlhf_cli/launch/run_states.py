@@ -85,7 +85,7 @@ def ask_slurm(job_ids: Collection[str], *, mine: bool) -> tuple[dict[str, SlurmJ
 def run_slurm(*command: str) -> subprocess.CompletedProcess[str] | None:
     """Run one of Slurm's commands; return None if it is missing or does not answer in time."""
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=SLURM_TIMEOUT_S, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=SLURM_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired):
         return None
 

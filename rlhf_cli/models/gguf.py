@@ -149,7 +149,7 @@ def _converted(file: Path, sha256: str, where: str) -> Path:
         print(f"converting {file.name} to a model folder, once: about 20 s", file=sys.stderr, flush=True)
         words = [sys.executable, "-m", "rlhf_cli.models.gguf", str(file.resolve()), str(folder)]
         environment = {**os.environ, PARENT: str(os.getpid())}
-        done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+        done = subprocess.run(words, capture_output=True, text=True, env=environment)
         if done.returncode == 0:
             return
         lines, is_cut = done.stderr.strip().splitlines(), done.returncode == _CUT

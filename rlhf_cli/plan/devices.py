@@ -91,7 +91,7 @@ def gpu_identity(gpu: str) -> str:
 def answer_of(*command: str) -> str:
     """Return the output of a command, or '' if it does not start or does not answer in time."""
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=False).stdout
+        return subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S).stdout
     except (subprocess.TimeoutExpired, OSError):
         return ""
 

@@ -152,8 +152,7 @@ def read_driver(nvidia_smi: str | None) -> Driver:
     query = [nvidia_smi, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]
     try:
         listed, overview = (
-            subprocess.run(command, capture_output=True, text=True, timeout=10.0, check=False)
-            for command in (query, [nvidia_smi])
+            subprocess.run(command, capture_output=True, text=True, timeout=10.0) for command in (query, [nvidia_smi])
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return Driver(trouble=f"nvidia-smi: {error}")

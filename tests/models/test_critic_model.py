@@ -114,6 +114,21 @@ def test_a_bfloat16_body_has_a_float32_head(policy: Path, reward_model: Path) ->
     assert critic.score.weight.grad.dtype == torch.float32
 
 
+@pytest.mark.parametrize(
+    ("architectures", "kind"),
+    [
+        (["LlamaForCausalLM"], "language model"),
+        (["LlamaForSequenceClassification"], "reward model"),
+        (["LlamaForSequenceClassification", "LlamaModel"], "reward model"),
+        (["LlamaForTokenClassification"], "critic"),
+        (None, "critic"),
+    ],
+)
+def test_a_checkpoint_is_what_its_config_names(architectures: list[str] | None, kind: str, tmp_path: Path) -> None:
+    LlamaConfig(architectures=architectures).save_pretrained(tmp_path)
+    assert scalar_heads._kind_of(str(tmp_path), False) == kind
+
+
 @pytest.mark.parametrize("name", ["score.weight", "score.bias", "model.norm.weight"])
 def test_what_lost_weights_is_refused(name: str, policy: Path, reward_model: Path, tmp_path: Path) -> None:
     """A reward model, which has no bias, and a saved critic."""

@@ -217,10 +217,10 @@ def test_lost_weights_are_refused_not_made_up(tmp_path: Path, reward_model: Path
     weights = {name: weight for name, weight in model.state_dict().items() if name != "score.weight"}
     model.save_pretrained(tmp_path, state_dict=weights)
     AutoTokenizer.from_pretrained(reward_model).save_pretrained(tmp_path)
-    refused(tmp_path, "score.weight")
+    assert "modules_to_save=['score']" in str(refused(tmp_path, "score.weight").advice)
     weights = {name: weight for name, weight in model.state_dict().items() if "q_proj" not in name}
     model.save_pretrained(tmp_path, state_dict=weights)
-    refused(tmp_path, "q_proj")
+    assert refused(tmp_path, "q_proj").advice is None
 
 
 def test_a_score_that_is_not_finite_is_an_error(reward_model: Path) -> None:
@@ -231,11 +231,12 @@ def test_a_score_that_is_not_finite_is_an_error(reward_model: Path) -> None:
     assert scorer.why_not_packed is None  # the trial found the same of padded rows
 
 
-def refused(folder: Path, *got: str) -> None:
+def refused(folder: Path, *got: str) -> ModelError:
     with pytest.raises(ModelError) as caught:
         RewardModelScorer(str(folder))
     assert caught.value.where == f"reward model {folder}"
     assert [part for part in got if part not in str(caught.value.got)] == []
+    return caught.value
 
 
 SEQ_CLS = {"task_type": "SEQ_CLS"}

@@ -95,7 +95,7 @@ def test_a_config_that_transformers_refuses(place: Path) -> None:
     assert mistakes(quick) == mistakes(quick, architectures=["T5GemmaForConditionalGeneration"]) == []
     for kind in ("lama", None):
         assert mistakes(quick, model_type=kind) == [("model.path", f"model_type: {kind}")]
-    for classes in (["NoSuchForCausalLM"], [], None):
+    for classes in (["NoSuchForCausalLM"], [], None, "LlamaForCausalLM"):
         assert mistakes(quick, architectures=classes) == [("model.path", f"architectures: {classes}")]
         assert mistakes(quick, architectures=classes, auto_map={"AutoConfig": "mine.Config"}) == []
         # transformers finds a classifier by the model type

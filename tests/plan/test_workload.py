@@ -31,6 +31,7 @@ PPO = ("+exp=toy_ppo", *CPU)
 def test_a_plan_as_json() -> None:
     plan = planned(*GRPO)
     assert plan.memory is not None
+    assert plan.describe_steps() == "120, one round each; 1 x 64 completions per device"
     written = plan.as_json()
     assert json.loads(json.dumps(written["memory"])) == json.loads(json.dumps(plan.memory.as_json()))
     assert (written["stage"], replace(plan, memory=None).as_json()["memory"]) == (None, None)
@@ -46,6 +47,8 @@ def test_ppo_learns_from_a_round_in_16_steps() -> None:
     assert (work.rounds, work.steps_a_round, work.completions, work.prompts) == (1.25, 16, 512, 512)
     assert (work.max_tokens, work.epochs) == (4096, 512 / 2000)
     assert shown["steps"].startswith("20 = 1.25 rounds x 16; ")
+    twice = planned(*GRPO, "trainer.args.num_iterations=2")
+    assert twice.describe_steps() == "120 = 60 rounds x 2; 1 x 64 completions per device"
     assert shown["steps"].endswith("the last round is used in part")
     assert "512 completions of 512 prompts (0.256 times the data), 4096 tokens generated at most" in shown["in all"]
 

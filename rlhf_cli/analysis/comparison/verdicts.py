@@ -302,7 +302,8 @@ def _balanced(grouped: GroupedRuns, numbers: Mapping[str, float], key: str, text
     balanced: dict[str, dict[str, float]] = {text: {} for text in texts}
     for text in texts:
         for seed, by_rest in cells[text].items():
-            common = [rest for rest in by_rest if all(rest in cells[other].get(seed, {rest: 0}) for other in texts)]
+            others = [cells[other][seed] for other in texts if seed in cells[other]]
+            common = [rest for rest in by_rest if all(rest in other for other in others)]
             if common:
                 balanced[text][seed] = sum(by_rest[rest] for rest in common) / len(common)
     return balanced

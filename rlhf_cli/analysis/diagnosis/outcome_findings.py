@@ -160,8 +160,8 @@ def _fall(watched: Curve, trained: Curve, sign: float, scale: float) -> Curve | 
 def _best_step(curve: Curve, sign: float) -> int:
     """Return the step at the end of the best tenth of a curve."""
     width = max(1, len(curve) // 10)
-    smooth = np.convolve(sign * curve.values, np.full(width, 1.0 / width), mode="valid")
-    return int(curve.steps[int(np.argmax(smooth)) + width - 1])
+    sums = np.convolve(sign * curve.values, np.ones(width), mode="valid")
+    return int(curve.steps[int(np.argmax(sums)) + width - 1])
 
 
 _LITTLE = 0.2

@@ -50,7 +50,7 @@ def why_not_packed(model: PreTrainedModel | PeftModel) -> str | None:
     text = config.get_text_config()
     if text is not config:
         return "it reads more than text"
-    if not getattr(model, "_supports_attention_backend", False):
+    if not model._supports_attention_backend:
         return "its attention is not one of transformers' attention functions"
     values = {name: getattr(text, name) for name in READ if hasattr(text, name)}
     return why_values_not_packed(values, str(config._attn_implementation))

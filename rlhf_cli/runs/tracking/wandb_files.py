@@ -52,7 +52,7 @@ def upload(files: Sequence[Path]) -> str:
     for file in files:
         cut_off_half_a_record(file)
     command = [sys.executable, "-m", "wandb", "sync", "--include-online", *map(str, files)]
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     return redacted((done.stdout + done.stderr).strip())
 
 

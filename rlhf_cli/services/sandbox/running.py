@@ -254,7 +254,7 @@ _REMOVE = '(chmod -R u+rwx "$0"; rm -rf -- "$0") >/dev/null 2>&1 &'
 
 def _remove(folder: str) -> None:
     os.rename(folder, left := f"{folder}-left")
-    subprocess.run(["sh", "-c", _REMOVE, left], start_new_session=True, check=False)
+    subprocess.run(["sh", "-c", _REMOVE, left], start_new_session=True)
 
 
 @contextlib.contextmanager

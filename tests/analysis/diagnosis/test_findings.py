@@ -176,6 +176,14 @@ def test_redundant_pairs_have_a_finding_each() -> None:
     moving = {**alike([1.0] * 20, b=1.5), "rewards/a/weight": [1.0, 3.0] * 10}
     assert words(moving, kind="redundant") == ["rewards.a.weight=0"]  # a changing weight counts as 1
     assert verdict(alike([1.0] * 20, b=0.0), kind="redundant") == "fine"
+    only_one = {**alike([1.0] * 20), "rewards/b/std": [0.5] * 10 + [0.0] * 10}
+    assert verdict(only_one, kind="redundant") == "fine"
+    assert verdict(alike([1.0] * 20), kind="redundant") == "warning"
+
+
+def test_a_gate_shows_how_often_it_was_open_on_average() -> None:
+    (finding,) = found({"rewards/style/open_fraction": [0.0] * 9 + [0.05]}, GATED, kind="gate")
+    assert finding.evidence[0].says == "0.005 on average over steps 1 to 10"
 
 
 @pytest.mark.fault(38)

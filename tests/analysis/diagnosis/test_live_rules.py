@@ -130,6 +130,10 @@ def test_what_an_evaluation_logs_is_waited_for_until_there_was_one() -> None:
     assert list(rules.never_logged()) == []
     rules.take(9, {"eval_reward": 0.1})
     assert len(list(rules.never_logged())) == 1
+    rules = StoppingRules({"": rule("kll > 1")}, [])
+    for step in range(1, 9):
+        rules.take(step, {"eval_loss": 0.1, "epoch": 1.0})
+    assert list(rules.never_logged()) == []
 
 
 def test_what_is_said_is_of_the_last_five_and_of_the_first_rule() -> None:

@@ -85,6 +85,9 @@ def test_all_that_differs_at_the_step_and_nothing_later(compared) -> None:
     found = compared(log(), log(s3={"loss": 5.0}, eval={"eval_reward": 1.0}, s4={"loss": 7.0}))
     assert (found.first_step, found.also) == (3, ["eval_reward"])
     assert compared(log(), log(s4={"loss": 7.0}), up_to=3).equal
+    # A run that was resumed after step 3 has the line of its first call there.
+    (*before, summary), after = log(), log(s4={"loss": 7.0})[4:]
+    assert compared(log(), [*before[:4], summary, *after]).first_step == 4
 
 
 def test_a_run_that_ended_earlier_differs(compared) -> None:

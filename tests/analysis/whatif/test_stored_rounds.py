@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
+from rlhf_cli.analysis import stored_rounds
 from rlhf_cli.analysis.stored_rounds import ROW, StoredFailure, StoredRound, StoredScores, read_rounds
 from rlhf_cli.errors import DataError
 from rlhf_cli.runs.run_folder import RunFolder
@@ -56,6 +57,20 @@ def test_a_table_that_was_cut_costs_no_other(run: RunFolder) -> None:
         "completions_00003.parquet",
     ]
     assert "cannot be read" in found.left_out[0]
+
+
+def test_a_table_beyond_the_limit_is_left_out(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_table(run, 1, **PLAIN)
+    large = write_table(run, 2, **{**PLAIN, "more": ["a longer text", "another"]})
+    monkeypatch.setattr(stored_rounds, "LARGEST_TABLE", large.stat().st_size - 1)
+    found = read_rounds(run)
+    assert [text.partition(":")[0] for text in found.left_out] == [large.name]
+
+
+def test_the_rewards_of_environments_are_those_that_the_run_does_not_name() -> None:
+    names = ("a", "a.effective", "world", "world.effective", "only.effective", "other")
+    stored = StoredRound(0, 0, {name: [1.0] for name in names})
+    assert stored.environments(["a"]) == ["world"]
 
 
 def test_tables_without_our_columns_are_named(run: RunFolder) -> None:

@@ -276,3 +276,4 @@ def test_shifted(values: list[float | None], total: float, expected: list[float 
     before = list(values)
     assert shifted(values, total) == pytest.approx(expected)
     assert values == before
+    assert type(shifted(tuple(values), total)) is list
