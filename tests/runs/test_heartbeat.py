@@ -9,7 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.runs.heartbeat import LOADING, LOSS, TRAINING, Heartbeat, heartbeat_files, heartbeats, while_running
+from rlhf_cli.process import boot_id
+from rlhf_cli.runs.heartbeat import (
+    EVALUATION,
+    LOADING,
+    LOSS,
+    TRAINING,
+    Heartbeat,
+    heartbeat_files,
+    heartbeats,
+    in_words,
+    while_running,
+)
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
 
@@ -67,6 +78,18 @@ def test_a_record_that_is_being_written_can_be_read(heartbeat: Heartbeat, tmp_pa
         stream.seek(stream.read().index(LOADING.encode()))
         stream.write(b"\xff")
     assert heartbeats(tmp_path)[3].phase == "\ufffd" + LOADING[1:]
+    with file.open("r+b") as stream:
+        stream.seek(stream.read().index((boot_id() or "").encode()))
+        stream.write(b"\xff")
+    assert heartbeats(tmp_path) == {}  # of another boot
+
+
+@pytest.mark.parametrize(
+    ("phases", "says"),
+    [((), ""), ((TRAINING, LOSS), LOSS), ((EVALUATION,), EVALUATION), ((EVALUATION, "x"), "x of an evaluation")],
+)
+def test_phases_in_words(phases: tuple[str, ...], says: str) -> None:
+    assert in_words(phases) == says
 
 
 def test_who_ends_as_he_wants_to_leaves_nothing(heartbeat: Heartbeat, tmp_path: Path) -> None:

@@ -114,5 +114,8 @@ def test_a_mark_is_of_this_user_and_of_exactly_this_code(tmp_path: Path, monkeyp
     assert (len(key.read_bytes()), key.stat().st_mode & 0o777) == (32, 0o600)
     assert is_made_by_us(record, ["rewards.a.fn: ./a.py:f"])
     assert not is_made_by_us(record, ["rewards.a.fn: ./a.py:g"])
+    key.unlink()  # the folder stays
+    assert "mark" in made_by(["rewards.a.fn: ./a.py:f"])
+    assert not is_made_by_us(record, ["rewards.a.fn: ./a.py:f"])
     monkeypatch.setenv("RLHF_CACHE", str(tmp_path / "another"))
     assert not is_made_by_us(record, ["rewards.a.fn: ./a.py:f"])

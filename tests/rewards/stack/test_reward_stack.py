@@ -91,6 +91,8 @@ class TestOneEvaluationABatch:
         column = stack.columns()[0]
         with stack.batch():
             column(**TWO_ROWS)
+        reward.scores = [5, 6]
+        assert column(**TWO_ROWS) == [5.0, 6.0]
         reward.scores, other.scores = [7, 8], [9]
         with pytest.raises(RewardError), stack.batch():
             column(**TWO_ROWS)
@@ -123,6 +125,14 @@ class TestTogether:
 
         outcomes = stack_of(**{f"r{number}": reward for number in range(33)}).evaluate(**TWO_ROWS)
         assert [outcome.raw for outcome in outcomes.values()] == [[1, 2]] * 33
+
+    def test_threads_take_nothing_more_once_the_stack_is_closed(self, stack_of: Any) -> None:
+        stack = stack_of(**{name: waits(0.0, 1, 2) for name in "ab"})
+        stack.evaluate(**TWO_ROWS)
+        pool = stack._threads()
+        stack.close()
+        with pytest.raises(RuntimeError):
+            pool.submit(int)
 
     def test_negative_control_a_chain_waits_for_each(self) -> None:
         gates: dict[str, Any] = {"a": (), "b": (ScoreGate("a"),), "c": (ScoreGate("b"),), "d": (ScoreGate("c"),)}
