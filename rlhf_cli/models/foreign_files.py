@@ -41,6 +41,19 @@ def naming_foreign_files(paths: Mapping[str, str | None]) -> Iterator[None]:
         raise refusal from error
 
 
+def untrusted_code(key: str, *, where: str, got: str | None = None) -> ModelError:
+    """Return the error for a model with code of its own that nobody trusts; `key` names the model.
+
+    The one setting holds for the policy, a teacher and a critic. The code of a reward model never runs.
+    """
+    what = "the model has its own code and loads only with it; that code was not executed"
+    expected = "a model of transformers' own classes, or code that you have read and trust"
+    hint, advice = "model.trust_remote_code=true", None
+    if key.startswith("rewards."):
+        hint, advice = None, f"load it in a function of yours: {key.rpartition('.')[0]}.fn=./rewards.py:FUNCTION"
+    return ModelError(what, where=where, got=got, expected=expected, hint=hint, advice=advice)
+
+
 def _refusal(error: Exception, paths: Mapping[str, str | None]) -> RlhfError | None:
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     files = [frame.f_code.co_filename for frame in frames]
@@ -50,11 +63,7 @@ def _refusal(error: Exception, paths: Mapping[str, str | None]) -> RlhfError | N
         calls.setdefault(frame.f_code.co_name, frame.f_locals)
     if frames[-1].f_code.co_name == _CODE:
         model = str(frames[-1].f_locals.get("model_name"))
-        key = _key_of(model, paths)
-        what = "the model has its own code and loads only with it; that code was not executed"
-        expected = "a model of transformers' own classes, or code that you have read and trust"
-        hint = "model.trust_remote_code=true" if key.startswith("model.") else None
-        return ModelError(what, where=f"{key}: {model}", expected=expected, hint=hint)
+        return untrusted_code(key := _key_of(model, paths), where=f"{key}: {model}")
     if any(file.endswith(_TEMPLATE) for file in files):
         model = str(getattr(calls.get("apply_chat_template", {}).get("self"), "name_or_path", ""))
         is_other = paths.get("model.chat_template") and Path(model) in map(Path, filter(None, paths.values()))

@@ -83,6 +83,7 @@ def damaged_weights(folder: Path) -> str | None:
 
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|h|blocks?)\.(\d+)\.")
+_NUM_LAYERS = re.compile(r"(?:n|num|decoder)_(?:\w+_)?layers?")
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_in.weight")
 
 
@@ -93,12 +94,13 @@ def unlike_config(shapes: Sequence[WeightShape], config: JsonTree) -> str | None
     with several stacks of layers is not judged, and an embedding may have more rows than tokens (Llama 3.2 Vision).
     """
     found = [(shape.name[: match.start(1)], int(match[1])) for shape in shapes if (match := _LAYER.search(shape.name))]
-    stated, held = (
-        config.get("num_hidden_layers", config.get("n_layer")),
-        max((number for _, number in found), default=0),
-    )
-    if isinstance(stated, int) and len({stack for stack, _ in found}) == 1 and held + 1 < stated:
-        return f"config.json has {stated} layers, the weights have {held + 1}"
+    if len({stack for stack, _ in found}) == 1:
+        held = 1 + max(number for _, number in found)
+        stated = config.get("num_hidden_layers", config.get("n_layer"))
+        if isinstance(stated, int) and held < stated:
+            return f"config.json has {stated} layers, the weights have {held}"
+        if not any(map(_NUM_LAYERS.fullmatch, config)):  # then the class has a number of its own: 32 for Llama
+            return f"config.json has no number of layers, the weights have {held}"
     rows = [shape.shape[0] for shape in shapes if shape.name.endswith(_EMBEDDINGS) and shape.element_bytes > 1]
     size = config.get("vocab_size")
     if len(rows) == 1 and isinstance(size, int) and rows[0] < size:

@@ -109,6 +109,22 @@ def test_a_config_that_transformers_refuses(place: Path) -> None:
     assert mistakes(quick, head_dim=None, rms_norm_eps=1, hidden_act="gelu") == []
 
 
+def test_code_of_a_models_own(place: Path) -> None:
+    """Only the code of reward models can never be trusted."""
+    for name in ("model", "other"):
+        model_copy(place / name, config={"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config"}})
+
+    def advice(*words: str) -> dict[object, str]:
+        subject = subject_of(*MODEL, "+critic.init=other", "trainer=ppo", "+rewards.b.model=other", *words)
+        found = told(config_problems(subject, ModelFolders(subject.experiment)))
+        return {key: str(typed) for key, _, _, typed in found}
+
+    function = "load it in a function of yours: rewards.b.fn=./rewards.py:FUNCTION"
+    trust = dict.fromkeys(("model.path", "critic.init"), "model.trust_remote_code=true")
+    assert advice() == trust | {"rewards.b.model": function}
+    assert advice("model.trust_remote_code=true") == {"rewards.b.model": function}
+
+
 class TestBaseOfAnAdapter:
     """The policy, a critic and a reward model may be adapters, which need their base."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rlhf_cli.config.trl_args import TrlField, class_body, fields_in, package_dir
 from rlhf_cli.errors import ModelError
+from rlhf_cli.models.foreign_files import untrusted_code
 from rlhf_cli.models.model_folders import is_language_model
 from rlhf_cli.models.tokenizer_files import CLASSIFIERS
 from rlhf_cli.plan.checks.facts import Findings, ModelFolders, Subject
@@ -27,10 +28,14 @@ def config_problems(subject: Subject, folders: ModelFolders) -> Findings:
     for key, folder in folders.loaded():
         # TRL takes the class of these by its name, transformers that of all others by the model type.
         is_named = key == "teacher.path" or (key == "model.path" and not trains_classifier)
-        if (mistake := _mistake(folders.config_of(str(folder)), needs_class=is_named)) is not None:
+        config, where, file = folders.config_of(str(folder)), subject.where(key), folder / "config.json"
+        trusts = subject.experiment.model.trust_remote_code and not key.startswith("rewards.")
+        if config.get("auto_map") and (kind := config.get("model_type")) not in _config_classes() and not trusts:
+            yield untrusted_code(key, where=where, got=f"{file}: model_type: {kind}, with auto_map")
+        elif (mistake := _mistake(config, needs_class=is_named)) is not None:
             what, got, expected = mistake
-            got, advice = f"{folder / 'config.json'}: {got}", f"mend that file, or set {key} to another model"
-            yield ModelError(what, where=subject.where(key), got=got, expected=expected, advice=advice)
+            advice = f"mend that file, or set {key} to another model"
+            yield ModelError(what, where=where, got=f"{file}: {got}", expected=expected, advice=advice)
 
 
 def _mistake(config: JsonTree, *, needs_class: bool) -> tuple[str, str, str] | None:
