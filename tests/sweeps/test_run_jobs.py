@@ -183,6 +183,13 @@ def test_where_the_next_job_cannot_be_made_the_server_ends_too(place: Path, monk
     assert sweep.processes.is_closed
 
 
+def test_where_a_job_cannot_begin_the_gpus_of_the_others_are_free(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = Pretended(place, monkeypatch, FINE)  # which has no end for the second job
+    with pytest.raises(IndexError):
+        run_jobs.run_jobs(Console(), [sweep.job(number) for number in range(2)], SweepOptions(at_once=2))
+    assert sweep.released == 2
+
+
 @pytest.mark.parametrize(("at_once", "most"), [(1, 1), (2, 2), (9, 4)])
 def test_no_more_jobs_run_at_a_time_than_asked_for(
     place: Path, monkeypatch: pytest.MonkeyPatch, at_once: int, most: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -177,6 +178,15 @@ def _told_in(place: Path) -> set[str]:
     found = tellers(place, _NEEDLES)
     ours = ("config.yaml", "provenance.json", "completions_00001.parquet", "metrics.jsonl")
     return {needle for needle, files in found.items() if any(not file.endswith(ours) for file in files)}
+
+
+def test_wandb_gets_the_command_without_its_secrets(
+    place: Path, mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = _SECRETS["HF_TOKEN"]
+    monkeypatch.setattr(sys, "argv", ["rlhf", "train", "seed=12345678", f"trainer.args.hub_token={token}"])
+    mirrored(logged_run(place / "runs" / "quickstart" / "one"))
+    assert set(tellers(place, ("seed=12345678", token))) == {"seed=12345678"}
 
 
 @pytest.mark.fault(48)
