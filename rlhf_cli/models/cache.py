@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from filelock import FileLock
 
@@ -21,6 +21,7 @@ from rlhf_cli.models.tokenizer_files import adapter_base
 from rlhf_cli.user_files import cache_folder
 
 if TYPE_CHECKING:
+    from peft import PeftModel
     from transformers import PreTrainedModel
 
 _MANIFEST = "made.json"  # source of a model of the cache and sizes of its files; written last
@@ -103,6 +104,22 @@ def merged_model(path: str, *, dtype: str = "auto", trust_remote_code: bool = Fa
     return str(build_once(name, lambda folder: _merge(adapter, folder, dtype, trust_remote_code)))
 
 
+def merged_into_base(model: PeftModel) -> PreTrainedModel:
+    """Return a model with its adapter merged into it. Raise ValueError for a change that is not finite.
+
+    peft adds a change in place: where the output shares the weights of an adapted input embedding, it would get that
+    change too. So it first gets weights of its own, and peft sets `tie_word_embeddings` to false.
+    """
+    from torch import nn
+
+    base: Any = model.get_base_model()
+    ends = [base.get_input_embeddings(), base.get_output_embeddings()]
+    inner = [getattr(end, "base_layer", end) for end in ends]
+    if inner != ends and None not in ends and inner[0].weight is inner[1].weight:
+        inner[1].weight = nn.Parameter(inner[1].weight.detach().clone())
+    return cast("PreTrainedModel", model.base_model.merge_and_unload(safe_merge=True))
+
+
 def _merge(adapter: Path, folder: Path, dtype: str, trust_remote_code: bool) -> None:
     from huggingface_hub.errors import StrictDataclassError
     from peft import AutoPeftModelForSequenceClassification
@@ -113,17 +130,15 @@ def _merge(adapter: Path, folder: Path, dtype: str, trust_remote_code: bool) -> 
     config = json.loads((adapter / _CONFIG).read_text(encoding="utf-8"))
     is_reward_model = config.get("task_type") == "SEQ_CLS"
     given: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code}
-    if is_reward_model:
-        given["num_labels"] = 1
+    given |= {"num_labels": 1} if is_reward_model else {}
     try:
         _, load_adapter, load_reader = loaders_of(str(adapter), trust_remote_code=trust_remote_code)
         load = AutoPeftModelForSequenceClassification.from_pretrained if is_reward_model else load_adapter
-        model = load(str(adapter), **given).merge_and_unload()
+        model = merged_into_base(load(str(adapter), **given))
         try:
             tokenizer = load_reader(str(adapter), trust_remote_code=trust_remote_code)
         except (OSError, ValueError):  # an adapter saved without one uses its base's
-            base = config["base_model_name_or_path"]
-            tokenizer = load_reader(base, trust_remote_code=trust_remote_code)
+            tokenizer = load_reader(config["base_model_name_or_path"], trust_remote_code=trust_remote_code)
     except (OSError, ValueError, RuntimeError, SafetensorError, StrictDataclassError) as error:
         what, got = "the adapter cannot be merged into its base", f"{adapter}: {type(error).__name__}: {error!s:.300}"
         expected = f"an adapter of {config.get('base_model_name_or_path')}, and that model"

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
 import yaml
 from huggingface_hub import ModelCard, ModelCardData
@@ -22,6 +22,7 @@ from rlhf_cli.config.schema.reward_sections import gate_text
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ModelError, RunError
 from rlhf_cli.evaluation.evaluation_files import read_evaluation
+from rlhf_cli.models.cache import merged_into_base
 from rlhf_cli.models.tokenizer_files import architectures_of
 from rlhf_cli.models.weight_shapes import stored_shapes
 from rlhf_cli.runs.checkpoint_folders import problem_with
@@ -171,9 +172,8 @@ def _starting(path: JsonValue) -> str:
     if not isinstance(path, str):
         return "a transformer of rlhf's own"
     run = run_of(Path(path)) if Path(path).is_absolute() else None
-    return (
-        f"the model of the run {run.label}" if run is not None else path.rpartition("/")[2] if path[0] == "/" else path
-    )
+    own = path.rpartition("/")[2] if path[0] == "/" else path
+    return own if run is None else f"the model of the run {run.label}"
 
 
 def _code(source: SourceModel, folder: Path) -> str:
@@ -187,12 +187,8 @@ def _code(source: SourceModel, folder: Path) -> str:
     else:
         answer = "" if is_policy else ' + " Paris."' + (" + tokenizer.eos_token" if trained_with_eos(folder) else "")
         inputs = f'tokenizer({question}{answer}, return_tensors="pt")'
-    shown = (
-        "tokenizer.decode(model.generate(**inputs, max_new_tokens=64)[0])"
-        if is_policy
-        else "model(**inputs).logits[0, 0]"
-    )
-    return f"inputs = {inputs}\nprint({shown})"
+    generated = "tokenizer.decode(model.generate(**inputs, max_new_tokens=64)[0])"
+    return f"inputs = {inputs}\nprint({generated if is_policy else 'model(**inputs).logits[0, 0]'})"
 
 
 def hub_base(source: SourceModel) -> str | None:
@@ -300,10 +296,8 @@ def export_model(source: SourceModel, folder: Path, say: Callable[[str], None]) 
         named = section(read_json(staged / "model.safetensors.index.json"), "weight_map")
         if shapes is None or (lost := sorted(set(named) - {shape.name for shape in shapes})):
             got = "no safetensors that can be read" if shapes is None else f"no file holds {lost[0]}"
-            expected = "whole weights, as save_pretrained writes them"
-            raise ModelError(
-                "the exported weights are incomplete", where=str(source.folder), got=got, expected=expected
-            )
+            what, expected = "the exported weights are incomplete", "whole weights, as save_pretrained writes them"
+            raise ModelError(what, where=str(source.folder), got=got, expected=expected)
         # Neither secrets nor this machine's folders: the one in which the run started becomes `.`, the home `~`.
         card, notes = model_card(source, staged)
         config = yaml.safe_dump(redacted_tree(source.run.read_config()), sort_keys=False, allow_unicode=True, width=120)
@@ -317,8 +311,7 @@ def export_model(source: SourceModel, folder: Path, say: Callable[[str], None]) 
             folder.rmdir()
         staged.rename(folder)
     files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    is_merged = source.base is not None
-    return ExportedModel(folder, source.kind, source.step, is_merged, files, weights_hash(folder), notes)
+    return ExportedModel(folder, source.kind, source.step, bool(source.base), files, weights_hash(folder), notes)
 
 
 def write_merged_weights(source: SourceModel, base: str, folder: Path) -> None:
@@ -345,7 +338,6 @@ def merged(source: SourceModel) -> PreTrainedModel:
     """Return an adapter merged into its base, in float32."""
     import torch
     from peft import PeftModel
-    from peft.tuners.tuners_utils import BaseTuner
 
     from rlhf_cli.models.model_folders import loaders_of
     from rlhf_cli.models.scalar_heads import load_reward_model
@@ -356,11 +348,7 @@ def merged(source: SourceModel) -> PreTrainedModel:
     else:
         loaded = loaders_of(path, trust_remote_code=trusted)[1](path, dtype=torch.float32, trust_remote_code=trusted)
     assert isinstance(loaded, PeftModel)
-    tuner = loaded.base_model
-    assert isinstance(tuner, BaseTuner)
-    model = cast("PreTrainedModel", tuner.merge_and_unload(safe_merge=True))
-    model.eval()
-    return model
+    return merged_into_base(loaded).eval()
 
 
 def _stored_dtype(base: str, *, trust_remote_code: bool) -> torch.dtype:
@@ -377,13 +365,10 @@ def _stored_dtype(base: str, *, trust_remote_code: bool) -> torch.dtype:
         raise ModelError("the base model of this adapter is missing", where=base, expected=expected, advice=advice)
     config = AutoConfig.from_pretrained(folder if folder.is_dir() else base, trust_remote_code=trust_remote_code)
     if quantized := getattr(config, "quantization_config", None):
-        raise ModelError(
-            "an adapter cannot be merged into a quantised base: rounding would lose what it learnt",
-            where=base,
-            got=f"quantization_config: {quantized}",
-            expected="an adapter on weights in float32, bfloat16 or float16",
-            advice="publish the adapter as it is, RUN/model: transformers and vLLM load it on its base",
-        )
+        what = "an adapter cannot be merged into a quantised base: rounding would lose what it learnt"
+        got, expected = f"quantization_config: {quantized}", "an adapter on weights in float32, bfloat16 or float16"
+        advice = "publish the adapter as it is, RUN/model: transformers and vLLM load it on its base"
+        raise ModelError(what, where=base, got=got, expected=expected, advice=advice)
     return config.dtype if isinstance(config.dtype, torch.dtype) else torch.float32
 
 

@@ -33,6 +33,7 @@ from rlhf_cli.trainers.assemble.algorithm import algorithm_of
 from rlhf_cli.trainers.assemble.policy_loading import policy_path, tokenizer_of
 from rlhf_cli.trainers.assemble.ppo_setup import ppo_setup
 from tests.support.model_copies import model_copy
+from tests.support.tolerances import assert_close
 
 SHAPE = dict.fromkeys(("hidden_size", "intermediate_size"), 16) | {"num_hidden_layers": 1, "num_attention_heads": 2}
 CODE = """\
@@ -194,6 +195,22 @@ def test_weights_have_the_dtype_that_was_asked_for(models: dict[str, Path]) -> N
         stored = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", trust_remote_code=True)
         assert stored.dtype == expected
         assert (Path(folder) / "tokenizer.json").is_file()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # peft's, of tied embeddings
+@pytest.mark.parametrize("target", ["embed_tokens", "q_proj"])
+def test_a_merged_adapter_computes_what_it_computed_apart(target: str, tmp_path: Path) -> None:
+    """The embedded model's embeddings are tied: a change of its input embedding must not change its output."""
+    model: Any = AutoModelForCausalLM.from_pretrained(model_copy(tmp_path / "base"))
+    config = LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=[target], init_lora_weights=False)
+    adapted = get_peft_model(model, config).eval()
+    adapted.save_pretrained(tmp_path / "adapter")
+    write_merged_weights(source(tmp_path / "adapter"), str(tmp_path / "base"), tmp_path / "exported")
+    ids = torch.arange(1, 9)[None]
+    for folder in (merged_model(str(tmp_path / "adapter")), tmp_path / "exported"):
+        whole = AutoModelForCausalLM.from_pretrained(folder)
+        assert_close(whole(ids).logits, adapted(ids).logits)
+        assert whole.config.tie_word_embeddings is (target == "q_proj")
 
 
 @pytest.fixture
