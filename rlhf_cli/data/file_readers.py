@@ -146,13 +146,10 @@ def _parse(line: str, path: Path, where: str) -> Row:
         row = json.loads(line)
     except json.JSONDecodeError as error:
         is_cut_off = not line.endswith("\n") and error.msg != "Extra data"
-        raise DataError(
-            "the last line is cut off" if is_cut_off else f"malformed JSON: {error.msg} at character {error.pos + 1}",
-            where=where,
-            got=shorten(line, around=error.pos),
-            expected="one complete JSON object a line",
-            hint=None if path.suffix.lower() == ".gz" else _in_json(path, line),
-        ) from None
+        what = "the last line is cut off" if is_cut_off else f"malformed JSON: {error.msg} at character {error.pos + 1}"
+        got, expected = shorten(line, around=error.pos), "one complete JSON object a line"
+        hint = None if path.suffix.lower() == ".gz" else _in_json(path, line)
+        raise DataError(what, where=where, got=got, expected=expected, hint=hint) from None
     except (RecursionError, ValueError):
         raise DataError(_BEYOND, where=where, got=shorten(line)) from None
     if not isinstance(row, dict):
@@ -268,24 +265,21 @@ def read_csv(path: Path, texts: Collection[str] = (), written: Collection[str] =
 
 
 def _cells(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    reader = csv.reader((line for _, line in numbered_lines(path)), delimiter=_separator(path), strict=True)
+    separator, is_stated = _separator(path)
+    reader = csv.reader((line for _, line in numbered_lines(path)), delimiter=separator, strict=True)
     header: list[str] = []
     try:
         for row in reader:
             where = f"{path}:{reader.line_num}"
-            if not row:  # a blank line
+            if not row or (is_stated and reader.line_num == 1):  # a blank line, or `sep=;`
                 continue
             if not header:
                 header = _checked_header(row, where)
             elif len(row) != len(header):
-                raise DataError(
-                    f"this row has {len(row)} cells, and the header {len(header)} columns",
-                    where=where,
-                    got=shorten(",".join(row)),
-                    expected=", ".join(header),
-                    advice='a separator or a line break inside a cell needs double quotes (") around the cell, and no '
-                    "space before them",
-                )
+                what = f"this row has {len(row)} cells, and the header {len(header)} columns"
+                got, expected = shorten(",".join(row)), ", ".join(header)
+                advice = 'a separator or line break in a cell needs double quotes (") around it, no space before them'
+                raise DataError(what, where=where, got=got, expected=expected, advice=advice)
             else:
                 yield where, dict(zip(header, row, strict=True))
     except csv.Error as error:
@@ -293,10 +287,16 @@ def _cells(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
         raise DataError(f"malformed CSV: {error}", where=f"{path}:{reader.line_num}", advice=advice) from None
 
 
-def _separator(path: Path) -> str:
-    """Return what separates the columns: a comma if the header has one, else a semicolon, a tab or a bar."""
+def _separator(path: Path) -> tuple[str, bool]:
+    """Return what separates the columns, and whether the first line states it, as Excel's `sep=;` does.
+
+    It is a comma if the header has one, else a semicolon, a tab or a bar.
+    """
     header = next((line for _, line in numbered_lines(path) if line.strip()), "")
-    return next((sign for sign in ("\t,;|" if ".tsv" in path.name.lower() else ",;\t|") if sign in header), ",")
+    if stated := re.fullmatch(r'"?sep=([,;|\t])"?[,;|\t]*\s*', header, re.IGNORECASE):
+        return stated[1], True
+    signs = "\t,;|" if ".tsv" in path.name.lower() else ",;\t|"
+    return next((sign for sign in signs if sign in header), ","), False
 
 
 def _checked_header(header: list[str], where: str) -> list[str]:
@@ -321,13 +321,11 @@ def _kind_of_cell(cell: str) -> Kind:
 
 
 def _convert(cell: str, kind: Kind) -> object:
-    if cell == "":
+    if not cell:
         return None
     if kind == ColumnKind.BOOL:
         return cell.lower() == "true"
-    if kind == ColumnKind.INTEGER:
-        return int(cell)
-    return float(cell) if kind == ColumnKind.NUMBER else cell
+    return int(cell) if kind == ColumnKind.INTEGER else float(cell) if kind == ColumnKind.NUMBER else cell
 
 
 def read_parquet_head(paths: Sequence[Path], limit: int) -> tuple[tuple[str, ...], list[Row], int]:

@@ -40,7 +40,7 @@ _OTHER_NAMES = {
     "messages": ("conversation", "dialogue", "dialog", "chat_messages"),
 }
 """Map a column to its names in other datasets."""
-_XLAM = ("query", "answers")
+XLAM = ("query", "answers")
 """The columns of Salesforce's function calls: a question, and the calls that answer it, beside the tools."""
 
 
@@ -65,10 +65,15 @@ def learnt_columns(
     missing = [name for name in wanted if name not in columns]
     what, got = f"the data has no column {' and no column '.join(map(repr, missing))}", "columns " + ", ".join(columns)
     expected = trainer.expected_columns.replace(TEXT, text_field)
-    if _is_pair(missing) and (twins := _twins(columns)):
+    if {"chosen", "rejected"} <= {*missing} and (twins := _twins(columns)):
         renames = " ".join(map(typed_rename, (name, name), ("chosen", "rejected"), twins))
         advice = f"write a file with these columns, unless {twins[0]} is the better answer in every row: {renames}"
         raise DataError(what, where=name, got=got, expected=expected, advice=advice)
+    near = ((column, stand_in(column, columns, first=first)) for column in missing)
+    if ids := {f"{column}_ids": found for column, found in near if found is not None and found.endswith("_ids")}:
+        is_read, advice = {*ids} in map(set, sets), "write a file with the texts: tokenizer.batch_decode of each column"
+        hint = " ".join(typed_rename(name, new, old) for new, old in ids.items()) if is_read else None
+        raise DataError(what, where=name, got=got, expected=expected, hint=hint, advice=None if is_read else advice)
     from_dialogue = _from_dialogue(trainer, missing, columns, name, first)
     hints, asks = list(from_dialogue), ["prompt"] if "prompt" in trainer.along and "prompt" not in columns else []
     for column in dict.fromkeys((*missing, *asks)):
@@ -83,21 +88,17 @@ def learnt_columns(
     raise DataError(what, where=name, got=got, expected=expected, hint=hint)
 
 
-def _is_pair(missing: Sequence[str]) -> bool:
-    return {"chosen", "rejected"} <= set(missing)
-
-
 def _from_dialogue(
     trainer: TrainerRow, missing: Sequence[str], columns: Sequence[str], name: str, first: Mapping[str, object] | None
 ) -> list[str]:
     """Return what to type so that the missing columns are made of a dialogue; empty if there is none."""
     split, dialogue = ["data.transcripts=true"], next((name for name in DIALOGUES if name in columns), None)
-    if _is_pair(missing) and dialogue and (worse := stand_in("rejected", columns, guesses=False)):
+    if {"chosen", "rejected"} <= {*missing} and dialogue and (worse := stand_in("rejected", columns, guesses=False)):
         return [typed_rename(name, "chosen", dialogue), typed_rename(name, "rejected", worse), *split]
     if not {"prompt", "completion"} <= set(missing):
         return []
-    if "tools" in trainer.along and {*_XLAM, "tools"} <= set(columns):
-        question, calls = _XLAM
+    if "tools" in trainer.along and {*XLAM, "tools"} <= set(columns):
+        question, calls = XLAM
         return [f"data.prompt='[{{role: user, content: \"{{{question}}}\"}}]'", typed_rename(name, "completion", calls)]
     if other := stand_in("messages", columns, guesses=False, first=None if dialogue else first):
         return [typed_rename(name, "messages", other), *(split if ("messages",) not in trainer.learns_from else ())]

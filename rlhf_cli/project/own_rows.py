@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlhf_cli.data.column_kinds import ColumnKind, kind_of, label
+from rlhf_cli.data.learnt_columns import XLAM
 from rlhf_cli.data.peeking import Preview, peek
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ConfigError, DataError
@@ -71,14 +72,9 @@ def training_named(word: str) -> Training:
     """Return the training for a typed word. Raise ConfigError for an unknown one."""
     if word in TRAININGS:
         return TRAININGS[word]
-    close = nearest(word, TRAININGS)
-    raise ConfigError(
-        f"a new project cannot train {word!r}",
-        where="--trains",
-        got=word,
-        expected="one of " + ", ".join(TRAININGS),
-        hint=f"--trains {close}" if close else "rlhf list trainer",
-    )
+    close, expected = nearest(word, TRAININGS), f"one of {', '.join(TRAININGS)}"
+    hint = f"--trains {close}" if close else "rlhf list trainer"
+    raise ConfigError(f"a new project cannot train {word!r}", where="--trains", got=word, expected=expected, hint=hint)
 
 
 _LOOKED_AT_ROWS = 200
@@ -133,6 +129,7 @@ class OwnRows:
     `rename` maps a training's column to the file's column. `num_rows` is None if the file does not say. `has_answer` is
     True if a column allows answers to be checked, `answer_is_number` if it held a number in every inspected row.
     `columns` have their new names. `is_sums`: the prompts are short calculations, which the tiny model can learn.
+    `question` is the column of questions beside tools and calls, which the prompt is a message of; None in other files.
     """
 
     path: str
@@ -143,6 +140,7 @@ class OwnRows:
     is_chat: bool
     columns: tuple[str, ...] = ()
     is_sums: bool = False
+    question: str | None = None
 
 
 def read_own_rows(path: str, training: Training, typed: Mapping[str, str]) -> OwnRows:
@@ -151,15 +149,13 @@ def read_own_rows(path: str, training: Training, typed: Mapping[str, str]) -> Ow
     roles = [column.role for column in COLUMNS[training.rows]]
     for role, column in typed.items():
         if role not in roles or column not in preview.columns:
-            raise DataError(
-                f"{training.name} reads no column {role!r}" if role not in roles else f"there is no column {column!r}",
-                where=f"--column {role}={column}",
-                got=f"columns {', '.join(preview.columns)}",
-                expected="ROLE=COLUMN with one of " + ", ".join(roles),
-            )
-    mapped = _mapped(preview, training, typed)
+            what = f"there is no column {column!r}" if role in roles else f"{training.name} reads no column {role!r}"
+            got, expected = f"columns {', '.join(preview.columns)}", f"ROLE=COLUMN with one of {', '.join(roles)}"
+            raise DataError(what, where=f"--column {role}={column}", got=got, expected=expected)
+    calls = training.rows == "demonstrations" and not typed and {*XLAM, "tools"} <= {*preview.columns}
+    mapped = {"completion": XLAM[1]} if calls else _mapped(preview, training, typed)
     # TRL learns from some rows as they are: messages, pairs.
-    is_ready = any(set(columns) <= set(preview.columns) for columns in training.read_as_they_are)
+    is_ready = calls or any(set(columns) <= set(preview.columns) for columns in training.read_as_they_are)
     needed = [column for column in COLUMNS[training.rows] if column.is_needed and not is_ready]
     if missing := [column for column in needed if column.role not in mapped]:
         raise DataError(
@@ -181,9 +177,10 @@ def read_own_rows(path: str, training: Training, typed: Mapping[str, str]) -> Ow
             isinstance(answer, int | float) or (isinstance(answer, str) and _LAST_NUMBER.search(answer) is not None)
             for answer in answers
         ),
-        is_chat=any(isinstance(prompt, list) for prompt in prompts),
+        is_chat=calls or any(isinstance(prompt, list) for prompt in prompts),
         columns=tuple({column: role for role, column in mapped.items()}.get(name, name) for name in preview.columns),
         is_sums=all(isinstance(prompt, str) and _SUM.fullmatch(prompt) is not None for prompt in prompts),
+        question=XLAM[0] if calls else None,
     )
 
 
@@ -201,13 +198,10 @@ def _look_at(path: str, typed: Mapping[str, str]) -> Preview:
     roles |= {_plain(column) for column in typed.values()}
     source = DataSource(path=path, name="--data", is_read=lambda column: _plain(column) in roles)
     if source.is_hub:
-        raise DataError(
-            "a project is made without a network, so the columns of a dataset on the hub are unknown",
-            where="--data",
-            got=path,
-            expected="sample, or a file: JSONL, JSON, CSV, Parquet",
-            advice=f"rlhf init --data sample, then data.path={path} and data.rename in conf/exp/first.yaml",
-        )
+        what = "a project is made without a network, so the columns of a dataset on the hub are unknown"
+        expected = "sample, or a file: JSONL, JSON, CSV, Parquet"
+        advice = f"rlhf init --data sample, then data.path={path} and data.rename in conf/exp/first.yaml"
+        raise DataError(what, where="--data", got=path, expected=expected, advice=advice)
     try:
         return peek(source, limit=_LOOKED_AT_ROWS)
     except DataError as error:

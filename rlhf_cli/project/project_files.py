@@ -230,6 +230,7 @@ def _facts(choices: ProjectChoices, name: str) -> dict[str, object]:
         "sample_says": sample_says,
         "own_rows": rows is not None,
         "rename": {} if rows is None else rows.rename,
+        "question": rows and rows.question,
         "is_chat": rows is not None and rows.is_chat,
         "brief_full": 2 if rows is None and model.is_tiny else characters // 4,
         "brief_zero": characters,

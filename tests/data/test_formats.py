@@ -41,6 +41,12 @@ def test_kinds_of_values() -> None:
     assert kind_of([1, "x"]) == ListKind(MIXED)
 
 
+@pytest.mark.parametrize("first", ["sep=;", '"sep=;"\r', "\ufeffsep=;", "sep=;;"])
+def test_excel_states_the_separator(first: str, workplace: Path) -> None:
+    (workplace / "t.csv").write_text(f"{first}\na;b\n1;x,y\n", newline="")
+    assert [*read_csv(workplace / "t.csv")] == [(f"{workplace / 't.csv'}:3", {"a": 1, "b": "x,y"})]
+
+
 @pytest.mark.parametrize(("first", "second"), list(itertools.product(list(KINDS)[:-1], repeat=2)))
 def test_a_column_of_two_kinds(first: str, second: str) -> None:
     """Null merges with any kind, integer and number give number, all other pairs are mixed, in any order."""

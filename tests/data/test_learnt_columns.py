@@ -76,6 +76,13 @@ def test_an_incomplete_set_is_refused_with_the_renames_to_type(
     assert "," in error.expected or "messages" in error.expected
 
 
+@pytest.mark.parametrize(("trainer", "is_read"), [("DPO", False), ("ORPO", False), ("Reward", True)])
+def test_token_ids_are_no_texts(trainer: str, is_read: bool, refusal) -> None:
+    error = refusal(learnt_columns, OF[trainer], ("prompt_input_ids", "chosen_input_ids", "rejected_input_ids"))
+    renames = "data.rename.chosen_ids=chosen_input_ids data.rename.rejected_ids=rejected_input_ids"
+    assert (error.hint, error.advice is None) == (renames if is_read else None, is_read)
+
+
 @pytest.mark.parametrize(
     ("trainer", "row", "hint"),
     [

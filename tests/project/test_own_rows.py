@@ -33,6 +33,7 @@ def looked_at(write: Write, trains: str, row: dict[str, object], **typed: str) -
         ("dpo", {"chosen": "b", "rejected": "c"}, {}),
         ("reward", {"better": "b", "worse": "c"}, {"chosen": "better", "rejected": "worse"}),
         ("kto", {"prompt": "a", "answer": "b", "label": "x", "good": True}, {"completion": "answer", "label": "good"}),
+        ("sft", {"query": "a", "answers": "[]", "tools": "[]"}, {"completion": "answers"}),  # xLAM: the prompt is made
         # Columns that TRL reads without renaming.
         ("sft", {"messages": [{"role": "user", "content": "a"}]}, {}),
         ("kto", {"prompt": "a", "chosen": "b", "rejected": "c"}, {}),
