@@ -363,3 +363,12 @@ def test_the_shares_of_a_round_that_are_kept(out: list[bool], shares: tuple[floa
     accelerator: Any = SimpleNamespace(reduce=lambda tensor, reduction: tensor)
     _, found = left_out_mixin.counts_and_shares([output], accelerator)
     assert (found[left_out_mixin.KEPT_ROWS], found[left_out_mixin.KEPT_BATCHES]) == shares
+
+
+def test_a_metric_over_rows_counts_those_of_all_processes() -> None:
+    """Two ranks with two rows each, of which one is left out and has a ratio of 1: (4 x 0.75 - 2 x 1) / 2."""
+    accelerator: Any = SimpleNamespace(num_processes=2, reduce=lambda counts, reduction: 2 * counts)
+    inputs: Any = {"advantages": torch.zeros(2), "completion_mask": torch.tensor([[1, 1], [0, 0]])}
+    metrics = {"vespo/phi_seq_mean": [0.75]}
+    left_out_mixin.count_metrics_over_kept(metrics, inputs, accelerator, counts_clipped_rows=False)
+    assert metrics == {"vespo/phi_seq_mean": [0.5]}
