@@ -182,8 +182,9 @@ def test_redundant_pairs_have_a_finding_each() -> None:
 
 
 def test_a_gate_shows_how_often_it_was_open_on_average() -> None:
-    (finding,) = found({"rewards/style/open_fraction": [0.0] * 9 + [0.05]}, GATED, kind="gate")
-    assert finding.evidence[0].says == "0.005 on average over steps 1 to 10"
+    curves = {"rewards/style/open_fraction": [0.0] * 9 + [0.01], "rewards/runs/mean": [0.25] * 10}
+    (finding,) = found(curves, GATED, kind="gate")
+    assert finding.evidence[0].says == "0.001 on average over steps 1 to 10"
 
 
 @pytest.mark.fault(38)
