@@ -99,7 +99,8 @@ def unlike_config(shapes: Sequence[WeightShape], config: JsonTree) -> str | None
         stated = config.get("num_hidden_layers", config.get("n_layer"))
         if isinstance(stated, int) and held < stated:
             return f"config.json has {stated} layers, the weights have {held}"
-        if not any(map(_NUM_LAYERS.fullmatch, config)):  # then the class has a number of its own: 32 for Llama
+        # A whole config without a number gets that of its class, 32 for Llama; part of one leaves out defaults.
+        if config.get("architectures") and not any(map(_NUM_LAYERS.fullmatch, config)):
             return f"config.json has no number of layers, the weights have {held}"
     rows = [shape.shape[0] for shape in shapes if shape.name.endswith(_EMBEDDINGS) and shape.element_bytes > 1]
     size = config.get("vocab_size")

@@ -136,7 +136,7 @@ print(json.dumps({
 
 def test_what_a_program_is_left_with(run: Run, mode: Isolation, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its limits, its rights and, behind a wall, its own namespaces and what is mounted there."""
-    monkeypatch.setattr("secrets.randbelow", lambda bound: bound - 1)
+    monkeypatch.setattr("secrets.choice", lambda users: users[-1])
     megabyte = 1 << 20
     wanted = {"CORE": (0, 0), "CPU": (7, 8), "AS": (300 * megabyte,) * 2, "FSIZE": (2 * megabyte,) * 2}
     wanted |= {"NOFILE": (64, 64), "NPROC": (9, 9)}
