@@ -117,7 +117,8 @@ def merged_into_base(model: PeftModel) -> PreTrainedModel:
     inner = [getattr(end, "base_layer", end) for end in ends]
     if inner != ends and None not in ends and inner[0].weight is inner[1].weight:
         inner[1].weight = nn.Parameter(inner[1].weight.detach().clone())
-    return cast("PreTrainedModel", model.base_model.merge_and_unload(safe_merge=True))
+    tuner: Any = model.base_model
+    return cast("PreTrainedModel", tuner.merge_and_unload(safe_merge=True))
 
 
 def _merge(adapter: Path, folder: Path, dtype: str, trust_remote_code: bool) -> None:

@@ -48,9 +48,9 @@ def untrusted_code(key: str, *, where: str, got: str | None = None) -> ModelErro
     """
     what = "the model has its own code and loads only with it; that code was not executed"
     expected = "a model of transformers' own classes, or code that you have read and trust"
-    hint, advice = "model.trust_remote_code=true", None
-    if key.startswith("rewards."):
-        hint, advice = None, f"load it in a function of yours: {key.rpartition('.')[0]}.fn=./rewards.py:FUNCTION"
+    is_reward, function = key.startswith("rewards."), f"{key.rpartition('.')[0]}.fn=./rewards.py:FUNCTION"
+    hint = None if is_reward else "model.trust_remote_code=true"
+    advice = f"load it in a function of yours: {function}" if is_reward else None
     return ModelError(what, where=where, got=got, expected=expected, hint=hint, advice=advice)
 
 

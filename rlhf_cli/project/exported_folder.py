@@ -348,7 +348,9 @@ def merged(source: SourceModel) -> PreTrainedModel:
     else:
         loaded = loaders_of(path, trust_remote_code=trusted)[1](path, dtype=torch.float32, trust_remote_code=trusted)
     assert isinstance(loaded, PeftModel)
-    return merged_into_base(loaded).eval()
+    model = merged_into_base(loaded)
+    model.eval()
+    return model
 
 
 def _stored_dtype(base: str, *, trust_remote_code: bool) -> torch.dtype:

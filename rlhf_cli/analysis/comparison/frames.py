@@ -61,8 +61,7 @@ def read_wandb(word: str, *, wanted: Wanted | None = None, api: Api | None = Non
         advice = "rlhf compare runs/...: run folders hold the same metrics and need no network"
         raise RunError("wandb did not answer", where=word, got=got, expected=expected, advice=advice) from error
     if not runs:
-        hint = f"rlhf compare wandb:{path}" if group else None
-        raise RunError("wandb has no such runs", got=word, hint=hint)
+        raise RunError("wandb has no such runs", got=word, hint=f"rlhf compare wandb:{path}" if group else None)
     return runs
 
 
