@@ -42,7 +42,7 @@ def naming_foreign_files(paths: Mapping[str, str | None]) -> Iterator[None]:
 
 
 def untrusted_code(key: str, *, where: str, got: str | None = None) -> ModelError:
-    """Return the error for a model with code of its own that nobody trusts; `key` names the model.
+    """Return the error for a model whose own code is not trusted; `key` names the model.
 
     The one setting holds for the policy, a teacher and a critic. The code of a reward model never runs.
     """

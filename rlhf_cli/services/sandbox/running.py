@@ -264,7 +264,7 @@ def _locked(folder: str) -> Iterator[bool]:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        yield False  # on a file system without locks, it is nobody's to remove
+        yield False  # without locks on this file system, an owner cannot be ruled out
     else:
         yield True
     finally:
