@@ -141,8 +141,8 @@ def without_lost_jobs(runs: Mapping[RunFolder, Status]) -> dict[RunFolder, Statu
     """Return the states of runs, KILLED if the job has ended or was cancelled, QUEUED if it waits again.
 
     Ask Slurm once, but not about the job of this process nor about live processes of this machine; if it does not
-    answer, the states stay. The folder of a run or a sweep whose job has ended needs no `--take-over` afterwards. A submission that
-    was killed before Slurm answered leaves a run without an id.
+    answer, the states stay. The folder of a run or a sweep whose job has ended needs no `--take-over` afterwards. A
+    submission that was killed before Slurm answered leaves a run without an id.
     """
     asked = {folder: job_id for folder, status in runs.items() if (job_id := _unsure_job(folder, status)) is not None}
     jobs, problem = ask_slurm(set(asked.values()), mine=False)
