@@ -22,7 +22,7 @@ from rlhf_cli.runs.heartbeat import EVALUATION, Heartbeat
 from rlhf_cli.runs.metrics_file import describe_held_out, evaluation_sets
 
 _WIDE = 100
-"""Columns of a terminal in which the rounds fit beside the steps and the time left with its evaluations."""
+"""Columns of a terminal in which the numbers of all rounds and steps fit beside the time left and its evaluations."""
 _QUIET_S = 60.0
 """Without a terminal, print a line at least this often while batches or steps end."""
 _PASSES = ("sampled", "greedy")
@@ -115,7 +115,7 @@ def _clock(seconds: float) -> str:
 class TrainingBar(TrainerCallback):
     """A callback that draws a bar with the newest total reward (or loss), and shows every evaluation above it.
 
-    A trainer that takes several steps with one round of rollouts counts rounds beside the steps, where a line has room.
+    A trainer that takes several steps with one round of rollouts counts rounds, and steps too where a line has room.
     Without a terminal, a line is printed every tenth of the run, and after each minute. Use it in the main process
     only.
     """
@@ -173,10 +173,12 @@ class TrainingBar(TrainerCallback):
 
     def _count(self, state: TrainerState, unit: str = "") -> str:
         steps = f"{unit}{state.global_step}/{state.max_steps}"
-        if self._per_round <= 1 or (self._console.is_terminal and self._console.width < _WIDE):
+        if self._per_round <= 1:
             return steps
         rounds = math.ceil(state.max_steps / self._per_round)
         started = min(rounds, math.floor(state.global_step / self._per_round) + 1)
+        if self._console.is_terminal and self._console.width < _WIDE:
+            return f"round {started}"
         return f"round {started}/{rounds}, step {state.global_step}/{state.max_steps}"
 
     # --- evaluation ---

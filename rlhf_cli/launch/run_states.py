@@ -154,7 +154,7 @@ def without_lost_jobs(runs: Mapping[RunFolder, Status]) -> dict[RunFolder, Statu
             job = jobs.get(asked[folder])
             found = with_job_state(status, job)
             known[folder] = found if found.state in (KILLED, QUEUED) else status
-            if job is None or job.has_ended:
+            if job is not None and job.has_ended:  # one that is not known may run in another cluster
                 forget_writer(folder, found)
     return known
 

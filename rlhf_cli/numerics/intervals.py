@@ -56,8 +56,8 @@ def wilson_bounds(share: float, count: float) -> tuple[float, float]:
     z = NormalDist().inv_cdf((1 + LEVEL) / 2)
     centre = (share + z * z / (2 * count)) / (1 + z * z / count)
     half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    # At 0 and 1 the bound equals the share; rounding would shift it.
-    return 0.0 if share == 0 else centre - half, 1.0 if share == 1 else centre + half
+    # At 0 and 1 the bound equals the share; rounding would shift it, and near them it would leave 0 to 1.
+    return 0.0 if share == 0 else max(0.0, centre - half), 1.0 if share == 1 else min(1.0, centre + half)
 
 
 def student(values: Sequence[float], *, comparisons: int = 1) -> Estimate:

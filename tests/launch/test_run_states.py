@@ -80,7 +80,7 @@ def test_a_slurm_that_is_down_concludes_nothing(slurm: StandInSlurm, place: Path
 @pytest.mark.parametrize(
     ("said", "state", "is_free"),
     [
-        ("", "killed", True),
+        ("", "killed", False),
         ("7|TIMEOUT|None|rlhf:a|/a\n", "killed", True),
         ("7|PENDING|BeginTime|rlhf:a|/a\n", "queued", False),
         ("7|RUNNING|None|rlhf:a|/a\n", "running", False),

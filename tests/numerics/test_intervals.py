@@ -18,6 +18,7 @@ from rlhf_cli.numerics.intervals import (
     student_of_groups,
     t_quantile,
     wilson,
+    wilson_bounds,
     wilson_of_groups,
 )
 
@@ -29,6 +30,13 @@ def test_wilson_solves_its_own_equation() -> None:
         estimate = wilson(successes, count)
         for bound in (estimate.low, estimate.high):
             assert abs(estimate.mean - bound) == pytest.approx(z * math.sqrt(bound * (1 - bound) / count), abs=1e-12)
+
+
+def test_wilsons_bounds_stay_within_0_and_1_where_rounding_would_leave_them() -> None:
+    """Without the limits the smallest is -5.6e-17."""
+    shares = [digit * 10.0**-power for power in range(6, 16) for digit in (1, 3, 7)]
+    bounds = [wilson_bounds(share, 1) for tiny in shares for share in (tiny, 1 - tiny)]
+    assert all(low >= 0.0 and high <= 1.0 for low, high in bounds)
 
 
 def test_wilson_as_published() -> None:
