@@ -196,7 +196,7 @@ def not_an_override(typed: list[str], at: int, known: Groups) -> ConfigError:
     elif (path / "config.yaml").is_file():
         hint = f"rlhf resume {shlex.quote(text)}, or rlhf show {shlex.quote(text)}"
     elif path.suffix in (".yaml", ".yml"):
-        hint = f"+exp={path.stem}"
+        hint = _moved(text, "exp") or f"+exp={path.stem}"
     elif of_groups := [group for group, options in known.items() if text in options]:
         hint = {"reward": f"+reward@rewards.{text}", "exp": "+exp"}.get(of_groups[0], of_groups[0]) + f"={text}"
     elif text in valid_keys([]) or re.fullmatch(r"[A-Za-z_]\w*(\.\w+)+", text):
@@ -229,8 +229,7 @@ def no_such_option(key: str, value: str, options: Mapping[str, Path]) -> ConfigE
         return ConfigError(what, where=COMMAND_LINE, got=got, hint=hint)
     close, stem = VALUE_SYNONYMS.get(group, {}).get(option.lower()), re.sub(r"^.*/|\.ya?ml$", "", option)
     close = next((name for name in (close, stem) if name in options), None) or nearest(option, options)
-    other = next((file for one in search_dirs()[:-1] if (file := one / group / f"{stem}.yml").is_file()), None)
-    moved = f"mv {Origin(other)} {Origin(other.with_suffix('.yaml'))}" if other is not None else None
+    moved = None if stem in options else _moved(option, group)
     is_own = group == "model" or (group in _BY_PATH and (re.search(r"[/:.]", option) or Path(option).exists()))
     own = f"{group}={_BY_PATH[group]} {group}.path={option}" if is_own else f"rlhf list {group}"
     named = f"{option.replace('_', '').lower().removesuffix('trainer')}trainer" if group == "trainer" else ""
@@ -241,6 +240,18 @@ def no_such_option(key: str, value: str, options: Mapping[str, Path]) -> ConfigE
     advice = f"rlhf does not run TRL's: {refused.why}; {refused.instead}" if refused is not None else None
     what, expected = f"there is no {group} named {option!r}", "one of " + ", ".join(options)
     return ConfigError(what, where=COMMAND_LINE, got=got, expected=expected, hint=hint, advice=advice)
+
+
+def _moved(text: str, group: str) -> str | None:
+    """Return the command that brings the file `text` to where the options of `group` are, None if there is no file."""
+    named = Path(re.sub(r"\.ya?ml$", "", text))
+    place = Path("conf", group, f"{named.name}.yaml")
+    files = [named.with_suffix(suffix) for suffix in (".yaml", ".yml")] + [place.with_suffix(".yml")]
+    file = next((file for file in files if file.is_file()), place)
+    if file in (place, place.resolve()) or not file.is_file():
+        return None
+    make = "" if place.parent.is_dir() else f"mkdir -p {place.parent} && "
+    return f"{make}mv {shlex.quote(str(file))} {place}"
 
 
 def no_such_group(key: str, text: str) -> ConfigError:

@@ -317,6 +317,8 @@ def _expected(detail: ErrorDetails, path: Path) -> str:
         return "a text: 'interval(0,1)', 'choice(a,b)' or 'range(0,5)'"
     if detail["type"] == "bool_type" and path[0] == "warn":
         return "on or off"
+    if detail["type"] == "string_type" and isinstance(detail["input"], bool):
+        return "a text; YAML reads yes, no, on and off as true and false: write it in quotes"
     if detail["type"] in ("tuple_type", "missing", "too_long"):
         return "[LOW, HIGH], two numbers"
     return pydantic_words(detail["msg"])

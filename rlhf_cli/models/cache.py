@@ -93,7 +93,7 @@ def merged_model(path: str, *, dtype: str = "auto", trust_remote_code: bool = Fa
     adapter = Path(path).expanduser()
     if not (adapter / _CONFIG).is_file() or (adapter / "config.json").is_file():
         return path
-    digest = hashlib.sha256(dtype.encode())
+    digest = hashlib.sha256(f"output of its own {dtype}".encode())
     for file in sorted(file for pattern in _MERGED_FILES for file in adapter.glob(pattern) if file.is_file()):
         digest.update(file.read_bytes())
     base = Path(adapter_base(adapter) or "").expanduser()

@@ -58,9 +58,21 @@ def test_unknown_groups_and_options_and_hydras_own_settings_are_refused(typed: s
 HEADER = "# @package _global_\n"
 
 
-def test_a_file_with_the_other_ending_is_to_be_renamed(write: Write, refused: Refused) -> None:
-    write("conf/exp/mine.yml", HEADER)
-    assert str(refused("exp=mine").hint).startswith("mv ")
+@pytest.mark.parametrize(
+    ("file", "typed", "hint"),
+    [
+        ("conf/exp/mine.yml", "exp=mine", "mv conf/exp/mine.yml conf/exp/mine.yaml"),
+        ("mine.yaml", "exp=./mine.yaml", "mkdir -p conf/exp && mv mine.yaml conf/exp/mine.yaml"),
+        ("in/mine.yml", "in/mine.yml", "mkdir -p conf/exp && mv in/mine.yml conf/exp/mine.yaml"),
+        ("conf/exp/mine.yaml", "conf/exp/mine.yaml", "+exp=mine"),
+        ("conf/exp/mine.yaml", "exp=conf/exp/mine.yaml", "exp=mine"),
+    ],
+)
+def test_a_file_where_no_option_is_looked_for_is_to_be_moved(
+    write: Write, refused: Refused, file: str, typed: str, hint: str
+) -> None:
+    write(file, HEADER)
+    assert refused(typed).hint == hint
 
 
 @pytest.mark.parametrize("text", ["${rewards.format.weigth}", "${..format.weigth}"])

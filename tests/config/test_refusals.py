@@ -64,6 +64,7 @@ def test_a_typo_in_a_file(write: Write, text: str, key: str, line: int, hint: st
         ("track.mode=offlin", "'offlin'", "'online', 'offline' or 'none'"),
         ("track.tags=one", "'one'", "a list"),
         ("track.notes={a: {b: 1}}", "a", "a text"),
+        ("run.name=false", "False", "in quotes"),
         ("rewards.other={}", "{}", "one of `fn`"),
         ("rewards.format.clip=[1]", "[1]", "[LOW, HIGH]"),
         ("rewards.format.clip=[1,2,3]", "[1, 2, 3]", "[LOW, HIGH]"),

@@ -36,6 +36,7 @@ def alone(completions, **columns): assert len(completions) == 1; return [1.0]
 def logs(completions, log_metric, **columns): return [0.0] * len(completions)
 def best(completions, margin=0.0, **columns): return [float(text == max(completions)) for text in completions]
 best.compares_rows = True
+def two_each(completions, **columns): return [[0.5, 0.5] for text in completions]
 """
 # the check; what is typed; what it says: the key, what it got and expected, what to type or do
 FUNCTIONS = """
@@ -76,6 +77,7 @@ function | aggregate=M:other                   |
 trial    | advantages.fn=M:short               | advantages.fn / shape: (1,)  finite
 trial    | X.fn=M:cols                         | X.fn / 'gold' / each completion, here '32' / X.trial=false
 trial    | X.fn=M:looks                        | KeyError: 'gold' / are prompt, answer, a, b; data.rename.gold=
+trial    | X.fn=M:two_each                     | X.fn / 2 values for a completion of 3 tokens
 trial    | X.fn=M:cols X.per=turn              | X.fn / 'gold' / each turn, here '32' / X.trial=false
 trial    | X.fn=M:cols X.per=turn rollout.fn=M:r |
 trial    | X.fn=M:cols X.trial=false           |

@@ -49,7 +49,7 @@ def isolated_with_state(completions, trainer_state):
 def heavy(completions, prompts, answer, trainer_state, log_extra, log_metric, completion_ids):
     import sqlite3
     print("not to be seen")
-    assert completions == answer == ["3"] * 8 and prompts == ["1+2="] * 8
+    assert completions == ["3"] * 7 + ["3 "] and answer == ["3"] * 8 and prompts == ["1+2="] * 8
     assert [bytes(ids).decode() for ids in completion_ids] == completions
     log_extra(column="said", values=completions)
     log_metric(name="x", value=float(trainer_state.global_step))
@@ -156,7 +156,7 @@ def test_a_function_slower_than_its_limit_is_refused(words: list[str], capfd: py
 def test_a_call_that_would_pass_after_its_limit_is_late(words: list[str]) -> None:
     """A reward without a limit of its own has that of the trial."""
     reward = prepare([*words, "rewards.x.fn=./mine.py:slow"]).experiment.rewards["x"]
-    failed = reward_checks._failure("x", reward, {"completions": "3", "prompts": "1+2="}, 2, 0.1)
+    failed = reward_checks._failure("x", reward, {"prompts": "1+2="}, ["3", "3 "], 0.1)
     assert failed is not None
     assert "no answer within 0.1 s" in failed[0]
     assert failed[1] == " (mine.py:47)"

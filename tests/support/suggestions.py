@@ -26,7 +26,7 @@ Judge = Callable[[list[str]], object]
 
 _COMMANDS = {
     **dict.fromkeys(
-        ("pip", "hf", "wandb", "accelerate", "export", "unset", "ls", "cp", "mv", "rm", "scancel", "eval"), 6
+        ("pip", "hf", "wandb", "accelerate", "export", "unset", "ls", "cp", "mkdir", "mv", "rm", "scancel", "eval"), 6
     ),
     **dict.fromkeys(("python", "gunzip", "<", "tail", "iconv", "jq", "sed"), 20),
 }

@@ -145,7 +145,8 @@ def trial_problems(subject: Subject, data: DataFacts) -> Findings:
     """Yield an error for each function that fails on the first row, or a notice if it is late or may fail (`on_error`).
 
     It gets a group of completions, at least two: the row's answer, or "1", as text or as a message. Their token ids are
-    the text's bytes. Reward models and functions that ask a server or run code are not called, nor are those with
+    the text's bytes. The last one ends in a blank, so that a fixed number of values for each row does not pass for one
+    value per token. Reward models and functions that ask a server or run code are not called, nor are those with
     `trial: false`.
     """
     experiment, torch = subject.experiment, sys.modules.get("torch")
@@ -157,20 +158,20 @@ def trial_problems(subject: Subject, data: DataFacts) -> Findings:
         return
     row = opened(rows[0])
     text = next((str(row[name]) for name in _ANSWERS if isinstance(row.get(name), str | int | float)), "1")
-    completion = text if isinstance(row["prompt"], str) else [{"role": "assistant", "content": text}]
     columns = {name: value for name, value in row.items() if name not in ("prompt", "completion")}
-    columns |= {"prompts": row["prompt"], "completions": completion, "completion_ids": list(text.encode())}
+    columns |= {"prompts": row["prompt"]}
     of_rollouts = {"environments", *experiment.rollout_columns}
     num_rows = _group_size(experiment)
     for name, reward in experiment.rewards.items():
-        called = repr((reward.fn, reward.args, reward.isolate, columns))
+        called = repr((reward.fn, reward.args, reward.isolate, columns, text))
         if not reward.trial or reward.fn is None or reward.fn.startswith(KEEP_TIME) or called in _passed:
             continue
         parameters = inspect.signature(resolve(reward.fn, reward.args, where="fn")).parameters
         if of_rollouts & set(required_parameters(parameters)) or (reward.per and experiment.rollout is not None):
             continue  # only a rollout has what it reads, and its turns
         limit_s = min(timeout_of(reward) or TRIAL_S, TRIAL_S)
-        call = partial(_failure, name, reward, columns, num_rows, limit_s)
+        texts = [text] if reward.isolate else [text] * (num_rows - 1) + [f"{text} "]
+        call = partial(_failure, name, reward, columns, texts, limit_s)
         if (failure := in_fork(call, limit_s, f"the reward {name!r}")) is None:
             _passed.add(called)
             continue
@@ -260,14 +261,18 @@ def in_fork(failure: Callable[[], tuple[str, str] | None], limit_s: float, what:
 
 
 def _failure(
-    name: str, reward: Reward, columns: dict[str, object], num_rows: int, limit_s: float
+    name: str, reward: Reward, columns: dict[str, object], texts: list[str], limit_s: float
 ) -> tuple[str, str] | None:
     from rlhf_cli.rewards.stack.reward_stack import RewardStack
 
     function = resolve(str(reward.fn), reward.args, where="fn")
     stack = RewardStack([replace(component(name, reward, function), gates=(), on_error="raise", timeout_s=limit_s)])
     stack.decode = lambda ids, **_: bytes(ids).decode(errors="replace")
-    batch: dict[str, object] = {name: [value] * (1 if reward.isolate else num_rows) for name, value in columns.items()}
+    batch: dict[str, object] = {name: [value] * len(texts) for name, value in columns.items()}
+    batch["completion_ids"] = [list(text.encode()) for text in texts]
+    batch["completions"] = (
+        texts if isinstance(columns["prompts"], str) else [[{"role": "assistant", "content": text}] for text in texts]
+    )
     if not reward.isolate:
         batch |= {"log_extra": lambda column, values: None, "log_metric": lambda name, value: None}
         batch["trainer_state"] = StateOfTrainer(0, 1)
