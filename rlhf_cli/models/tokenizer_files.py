@@ -178,6 +178,13 @@ class TokenizerFiles:
                 counts[row] += len(piece.ids)
         return counts
 
+    def doubled_start(self, text: str) -> str | None:
+        """Return the token that `text` begins with and that the tokenizer adds before it once more, None if none."""
+        if self._fast is None:
+            return None
+        own, added = (self._fast.encode(text[:100], add_special_tokens=adds).ids for adds in (False, True))
+        return str(self._fast.id_to_token(own[0])) if own and added[: len(own) + 1] == [own[0], *own] else None
+
     @cached_property
     def _fast(self) -> Tokenizer | None:
         from tokenizers import Tokenizer  # a compiled library, imported only to count tokens

@@ -146,6 +146,7 @@ def _check(subject: Subject, report: Report) -> _Checked:
     prompt_tokens, data = report.run(prompts.room_for_answers_problems(subject, data, folders, tokenizer), (None, data))
     report.run_all(
         row_tokens.vocabulary_problems(subject, data, folders, tokenizer),
+        row_tokens.start_notices(subject, data, tokenizer),
         row_tokens.length_problems(subject, data, folders, tokenizer),
         row_tokens.context_problems(subject, data, folders, tokenizer),
     )

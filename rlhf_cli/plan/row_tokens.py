@@ -225,6 +225,18 @@ def vocabulary_problems(
                 break
 
 
+def start_notices(subject: Subject, data: DataFacts, tokenizer: TokenizerFiles | None) -> Findings:
+    """Yield a notice for each source whose first row has a plain text that would begin with a token twice."""
+    if tokenizer is None:
+        return
+    for read in data.sources:
+        for row in _rows(subject.experiment, read.rows)[:1]:
+            texts = (text for text in (row.get("prompt"), *_wholes(row)) if isinstance(text, str))
+            if (token := next(filter(None, map(tokenizer.doubled_start, texts)), None)) is not None:
+                text = f"{token} would begin a text twice: the first row has it, and the tokenizer adds it"
+                yield Notice(read.source.name, f"{text}; take it out of the rows")
+
+
 def context_problems(
     subject: Subject, data: DataFacts, folders: ModelFolders, tokenizer: TokenizerFiles | None
 ) -> Findings:

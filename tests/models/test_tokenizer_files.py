@@ -15,6 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from rlhf_cli.errors import ModelError
 from rlhf_cli.models import tokenizer_files as module
 from rlhf_cli.models.tokenizer_files import (
+    EMBEDDED_TOKENIZER,
     TokenizerFiles,
     adapter_base,
     load_tokenizer,
@@ -66,6 +67,17 @@ def theirs(folder: Path) -> PreTrainedTokenizerBase:
 @pytest.fixture
 def ours(folder: Path) -> TokenizerFiles:
     return read_tokenizer(folder, where="model.path")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_twice"), [("<eos>1+2=", True), ("<eos>", True), ("1<eos>", False), ("11", False), ("", False)]
+)
+def test_a_text_that_begins_with_the_token_that_the_tokenizer_adds(
+    ours: TokenizerFiles, theirs: PreTrainedTokenizerBase, text: str, is_twice: bool
+) -> None:
+    assert (theirs(text)["input_ids"][:2] == [1, 1]) is is_twice
+    assert ours.doubled_start(text) == ("<eos>" if is_twice else None)
+    assert read_tokenizer(EMBEDDED_TOKENIZER, where="x").doubled_start(text) is None  # which adds nothing
 
 
 @pytest.mark.parametrize("special_tokens", [True, False])

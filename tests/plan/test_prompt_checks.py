@@ -17,7 +17,7 @@ from rlhf_cli.plan.checks.data_checks import source_problems
 from rlhf_cli.plan.checks.facts import DataFacts, ModelFolders, Report
 from rlhf_cli.plan.checks.prompt_checks import has_conversations, text_argument_problems, tokenizer_problems
 from rlhf_cli.plan.prepare import prepare
-from rlhf_cli.plan.row_tokens import vocabulary_problems
+from rlhf_cli.plan.row_tokens import start_notices, vocabulary_problems
 from rlhf_cli.runs.reward_records import write_text_endings, write_training_format
 from tests.support.model_copies import CONTEXT_TOKENS, model_copy, tokenizer_json
 from tests.support.planning import MINE, ROWS, Refused, Write, planned, subject_of, table, told, unsaid
@@ -167,6 +167,30 @@ class TestTokenizer:
         found = told(vocabulary_problems(subject, data, folders, tokenizer))
 
         assert [one[:2] for one in found] == ([("data, row 1", got)] if got else [])
+
+    @pytest.mark.parametrize(
+        ("trainer", "row", "is_twice"),
+        [
+            ("sft", {"text": "<eos>a"}, True),
+            ("sft", {"text": "a<eos>"}, False),
+            ("sft", {"messages": [{"role": "user", "content": "<eos>a"}, *TALK]}, False),
+            ("grpo reward@rewards.short=brevity", {"prompt": "<eos>a"}, True),
+            ("dpo", {"prompt": "<eos>a", "chosen": "b", "rejected": "c"}, True),
+            ("reward", {"chosen": "b", "rejected": "<eos>c"}, True),
+        ],
+    )
+    def test_a_token_that_would_begin_a_text_twice(
+        self, place, write: Write, trainer: str, row: dict[str, object], is_twice: bool
+    ) -> None:
+        single = [{"SpecialToken": {"id": "<eos>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+        special = {"<eos>": {"id": "<eos>", "ids": [1], "tokens": ["<eos>"]}}
+        adds = {"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": special}
+        model_copy(place / "model", tokenizer={"post_processor": adds})
+        write("rows.jsonl", (json.dumps(row) + "\n") * 8)
+        subject = subject_of(*f"trainer={trainer}".split(), "data=file", "data.path=rows.jsonl", *MODEL)
+        data = Report().run(source_problems(subject), DataFacts())
+        found = list(start_notices(subject, data, read_tokenizer(place / "model", where="model.path")))
+        assert [one.text.partition(" ")[0] for one in found] == ["<eos>"] * is_twice
 
     def test_it_is_read_with_the_templates_of_the_model_section(self, place, write: Write) -> None:
         model_copy(place / "model")
