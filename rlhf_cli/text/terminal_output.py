@@ -65,15 +65,22 @@ def printing() -> Iterator[None]:
         raise OutputLost(error.errno, error.strerror) from error
 
 
+def _is_of_a_bar() -> bool:
+    """Return whether a progress bar called the `write` that asks, directly or through another OverStream."""
+    caller = sys._getframe(2)
+    while caller.f_back is not None and isinstance(caller.f_locals.get("self"), OverStream):
+        caller = caller.f_back
+    return str(caller.f_globals.get("__name__", "")).startswith(_BARS)
+
+
 class SafeStream(OverStream):
     """A text stream that removes secrets and foreign control codes and writes to another stream."""
 
     def write(self, text: str) -> int:
         """Write a text made safe; return the length of the original text."""
         safe = redacted(text)
-        is_ours = isinstance(text, Drawn) or sys._getframe(1).f_globals.get("__name__", "").startswith(_BARS)
         with printing():
-            self._stream.write(safe if is_ours else printable(safe))
+            self._stream.write(safe if isinstance(text, Drawn) or _is_of_a_bar() else printable(safe))
         return len(text)
 
     def flush(self) -> None:

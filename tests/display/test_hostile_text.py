@@ -9,7 +9,8 @@ import io
 import json
 import re
 import shutil
-from contextlib import redirect_stderr, redirect_stdout
+import sys
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pyarrow.parquet
@@ -18,11 +19,13 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
+from tqdm import tqdm
 
 import rlhf_cli
 from rlhf_cli.cli import main
 from rlhf_cli.display.terminal import Screen
-from rlhf_cli.text.terminal_output import SafeStream
+from rlhf_cli.process import lasting_output
+from rlhf_cli.text.terminal_output import SafeStream, safe_output
 from tests.support.small_runs import SMALL
 
 PAYLOAD = "PWN\x1b[2J\x1b]0;title\x07\x9b31m\u202egnp\u2066\u2069x\r\x08\x7f\x00z[/red][link=http://evil]"
@@ -196,3 +199,19 @@ def test_a_screen_colours_only_what_it_says() -> None:
     with screen.capture() as shown:
         screen.print("12 runs in /tmp/x, 'abc': True")
     assert shown.get() == "12 runs in /tmp/x, 'abc': True\n"
+
+
+@pytest.mark.parametrize("outer", ["safe_output", "lasting_output"])
+def test_bars_of_libraries_move_the_cursor_and_foreign_text_does_not(
+    outer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command makes its output safe outside of the stream that outlives a closed pipe, a rank inside."""
+    both = [safe_output(), lasting_output()]
+    with ExitStack() as stack:
+        for change in both if outer == "safe_output" else reversed(both):
+            stack.enter_context(change)
+        for _ in tqdm(range(1), file=sys.stdout):
+            print("a\rb")
+    shown = capsys.readouterr().out
+    assert shown.count("\r") == shown.count("it/s]") == 2
+    assert "a\\x0db" in shown
