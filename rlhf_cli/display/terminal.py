@@ -26,7 +26,7 @@ from rich.text import Text
 
 from rlhf_cli.rewards.completion_text import calls_text, content_text
 from rlhf_cli.runs.run_status import RunState
-from rlhf_cli.text.terminal_output import CONTROL, DrawnOn, printable
+from rlhf_cli.text.terminal_output import CONTROL, DrawnOn, OverStream, is_of_a_bar, printable
 
 
 def one_line(value: object) -> str:
@@ -148,16 +148,36 @@ _LINES = 4
 """Without a terminal, print a line after each quarter of the completions."""
 
 
+class BarsOf(OverStream):
+    """A text stream that tells `show` how far the bars of libraries are, instead of writing them."""
+
+    def __init__(self, stream: TextIO, show: Callable[[str], None]) -> None:
+        super().__init__(stream)
+        self._show = show
+
+    def write(self, text: str) -> int:
+        """Write a text, unless it is a bar such as `Tokenizing:  40%|###  | 4/10 [00:01<00:02]`."""
+        if not is_of_a_bar():
+            return self._stream.write(text)
+        if found := re.match(r"\r(.*?):? +\d+%\|.*?\| (\S+/\S+)", text):
+            self._show(" ".join(found.groups()))
+        return len(text)
+
+
 @contextlib.contextmanager
 def spinner(doing: str, *, shown: bool = True) -> Iterator[Callable[[str], None]]:
-    """Show what is imported or loaded: a spinner, else a line every half minute. Yields a function that changes it."""
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    """Show what is imported or loaded: a spinner, else a line every half minute. Yields a function that changes it.
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    It also shows how far the bars of libraries are.
+    """
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.table import Column
+
+    cut = Column(no_wrap=True, overflow="ellipsis", ratio=1)  # the rest is kept
+    columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", table_column=cut))
     ended, is_terminal = threading.Event(), sys.stdout.isatty()
-    with Progress(
-        *columns, console=Screen(file=sys.stdout), transient=True, disable=not (shown and is_terminal)
-    ) as progress:
+    screen, is_hidden = Screen(file=sys.stdout), not (shown and is_terminal)
+    with Progress(*columns, console=screen, transient=True, disable=is_hidden, expand=True) as progress:
         task = progress.add_task(doing, total=None)
 
         def print_lines() -> None:
@@ -166,8 +186,14 @@ def spinner(doing: str, *, shown: bool = True) -> Iterator[Callable[[str], None]
 
         if shown and not is_terminal:
             threading.Thread(target=print_lines, daemon=True).start()
+
+        def show(doing: str) -> None:
+            progress.update(task, description=doing)
+
+        bars = BarsOf(sys.stderr, show) if shown else sys.stderr
         try:
-            yield lambda doing: progress.update(task, description=doing)
+            with contextlib.redirect_stderr(cast(TextIO, bars)):
+                yield show
         finally:
             ended.set()
 

@@ -65,7 +65,7 @@ def printing() -> Iterator[None]:
         raise OutputLost(error.errno, error.strerror) from error
 
 
-def _is_of_a_bar() -> bool:
+def is_of_a_bar() -> bool:
     """Return whether a progress bar called the `write` that asks, directly or through another OverStream."""
     caller = sys._getframe(2)
     while caller.f_back is not None and isinstance(caller.f_locals.get("self"), OverStream):
@@ -80,7 +80,7 @@ class SafeStream(OverStream):
         """Write a text made safe; return the length of the original text."""
         safe = redacted(text)
         with printing():
-            self._stream.write(safe if isinstance(text, Drawn) or _is_of_a_bar() else printable(safe))
+            self._stream.write(safe if isinstance(text, Drawn) or is_of_a_bar() else printable(safe))
         return len(text)
 
     def flush(self) -> None:

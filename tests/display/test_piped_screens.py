@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tqdm import tqdm
 
 from rlhf_cli.cli import main
 from rlhf_cli.display import terminal
@@ -47,6 +48,20 @@ def test_a_pipe_is_told_what_takes_long(capsys: pytest.CaptureFixture[str], monk
         while not (said := capsys.readouterr().out) and time.monotonic() < deadline:
             time.sleep(0.01)
     assert "loading ./big-model ..." in said.splitlines()
+
+
+def test_a_wait_shows_how_far_the_bar_of_a_library_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bar of its own would begin a line at every step, below a spinner at a terminal."""
+    monkeypatch.setattr(terminal, "_QUIET_S", 0.01)
+    with spinner("importing torch"):
+        print("a warning", file=sys.stderr)
+        for _ in tqdm(range(4), desc="Tokenizing", mininterval=0):
+            time.sleep(0.1)
+    said = capsys.readouterr()
+    assert "Tokenizing 2/4 ..." in said.out.splitlines()
+    assert said.err == "a warning\n"
 
 
 @pytest.mark.parametrize(("quiet_s", "shown"), [(30.0, True), (0.01, False)])
