@@ -125,7 +125,7 @@ eval_steps=5 eval_strategy=no                 |                             |
 save_strategy=no                              |                             |
 vllm_tensor_parallel_size=2                   | A.vllm_tensor_parallel_size | launch.rollout=hf; launch.rollout=vllm
 hub_model_id=a/b                              | A.hub_model_id              | push_to_hub=false; A.push_to_hub=true
-optim_target_modules=[a]                      | A.optim_target_modules      | optim=null; A.optim=galore_adamw
+optim_target_modules=[a]                      | A.optim_target_modules      | the default optim; A.optim=galore_adamw
 track.mode=none track.project=x track.notes=y | track.project track.notes   | track=none; track=wandb_offline
 track=mlflow track.project=x track.entity=y   | track.entity                | track=mlflow; track=wandb_offline
 track.project=x track.entity=y                |                             |
@@ -144,7 +144,7 @@ A.transformers_continuous_batching_config.page_size=8 | batching_config   | laun
 lr_scheduler_type=constant warmup_steps=9 | A.warmup_steps | RATE=constant; A.RATE=constant_with_warmup
 exp=toy_dpo lr_scheduler_type=constant    |                |
 exp=toy_dpo debug=overfit_rows            |                |
-exp=toy_dpo label_smoothing=0.1 | A.label_smoothing | LOSS=null; A.LOSS=robust
+exp=toy_dpo label_smoothing=0.1 | A.label_smoothing | the default LOSS; A.LOSS=robust
 exp=toy_dpo label_smoothing=0.1 LOSS=[ipo,exo_pair] |   |
 exp=toy_dpo trainer=cpo label_smoothing=0.1         |   |
 exp=toy_dpo trainer=cpo label_smoothing=0.1 LOSS=ipo | A.label_smoothing | LOSS=ipo; A.LOSS=sigmoid

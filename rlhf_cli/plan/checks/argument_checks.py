@@ -155,8 +155,8 @@ def unread_arguments(subject: Subject) -> Findings:
         files = {origin and origin.file for origin in (origins.of(_ARGS + name), origins.of(_ARGS + decides))}
         are_beside = decides.endswith("_type") and len(files) == 1  # a switch that is off was meant to be
         if is_typed(name) > is_typed(decides) or decides not in args or are_beside:
-            now = of(decides) if of(decides) is not None else "null"
-            with_what = f"{decides}={now}; {_ARGS}{decides}={values[0]}".replace("=True", "=true")
+            now = f"{decides}={of(decides)}" if of(decides) is not None else f"the default {decides}"
+            with_what = f"{now}; {_ARGS}{decides}={values[0]}".replace("=True", "=true")
             texts[name] = with_what.replace("=False", "=false")
     for of_rollout, rollout in (("vllm_", "vllm"), ("transformers_continuous_", "continuous")):
         if not experiment.launch.rollout.startswith(rollout):
