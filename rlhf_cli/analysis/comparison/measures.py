@@ -100,7 +100,8 @@ def asked_measure(word: str, runs: Sequence[LoggedRun], *, where: str, all_names
     known = {measure.label: measure for measure in default_measures(runs, no_total=None)}
     labels = list(known)
     known |= {measure.metric: replace(measure, label=_label(measure.metric)) for measure in known.values()}
-    measure = known.get(name) or known.get({"truncation": "truncated", "reward": "total"}.get(name, name))
+    other = {"truncation": "truncated", "reward": "total"}.get(name, f"rewards/{name}")  # DPO's `accuracies`
+    measure = known.get(name) or (known.get(other) if name not in logged else None)
     if measure is None and name in logged:
         measure = RunMeasure(_label(name), name, ASKED, sign_of(name))
     if measure is not None:

@@ -77,7 +77,9 @@ _HOLDS_PATH = ("path", "model", "tokenizer", "init", "root", "accelerate_config"
 """Last parts of keys whose value may be a path or `run:NAME`."""
 _HOLDS_FUNCTION = ("fn", "class", "aggregate")
 _ARGS = re.compile(r"trainer\.args|rewards\.\w+\.args")
-_LAST_EVENTS = 20
+_LAST_RUNS, _LAST_EVENTS = 10, 20
+_SHORT = {"total": ("reward",), "kl": ("kl", "kl/k1_policy_ref"), "length": ("completions/mean_length",)}
+"""The short name of a metric -> the names that it stands for."""
 
 
 def candidates(words: Sequence[str]) -> list[str]:
@@ -126,13 +128,16 @@ def _of_flag(flag: Flag, current: str, earlier: list[str]) -> Iterable[str]:
 
 
 def _metrics(words: Sequence[str]) -> list[str]:
-    """Return the metrics of the last run among `words`, or of the newest below runs/, and the experiment's rewards."""
+    """Return the metrics of the newest run that logged any, among `words` or below runs/, and the rewards' means."""
     runs = [run for word in words for run in runs_below(_folder_of(word))] or runs_below(Path("runs"))
-    found = [f"rewards/{name}/mean" for name in section(_tree_of(words), "rewards")]
-    with contextlib.suppress(UserError):
-        newest = max(runs, key=lambda run: run.config.stat().st_mtime, default=None)
-        found += [name for event in read_metrics(newest.metrics)[-_LAST_EVENTS:] for name in event] if newest else []
-    return ["total", "kl", "length", *(re.sub(r"^rewards/([^/]+)/mean$", r"\1", name) for name in found), *found]
+    of_rewards, logged = [f"rewards/{name}/mean" for name in section(_tree_of(words), "rewards")], list[str]()
+    for run in sorted(runs, key=lambda run: run.config.stat().st_mtime, reverse=True)[:_LAST_RUNS]:
+        with contextlib.suppress(UserError):
+            if logged := [name for event in read_metrics(run.metrics)[-_LAST_EVENTS:] for name in event]:
+                break
+    found = [*of_rewards, *logged]
+    short = [name for name, metrics in _SHORT.items() if not logged or not set(metrics).isdisjoint(logged)]
+    return [*short, *(re.sub(r"^rewards/([^/]+)/mean$", r"\1", name) for name in found), *found]
 
 
 def _folder_of(word: str) -> Path:

@@ -110,6 +110,12 @@ def test_typed_measures(word: str, metric: str, label: str, sign: int) -> None:
     assert (found.metric, found.label, found.sign) == (metric, label, sign)
 
 
+def test_the_words_of_the_last_screen_name_metrics_of_trainers_without_rewards() -> None:
+    run = in_memory("x", **{"rewards/margins": [1.0], "rewards/loss": [1.0], "loss": [1.0]})
+    asked = [asked_measure(word, [run], where="--on").metric for word in ("margins", "-margins", "loss")]
+    assert asked == ["rewards/margins", "rewards/margins", "loss"]
+
+
 @pytest.mark.parametrize(
     ("metric", "sign"),
     [

@@ -88,6 +88,8 @@ def runs(place: Path) -> None:
         (folder / "metrics.jsonl").write_text(
             '{"step": 1, "time_s": 1, "rewards/polite/mean": 0.5}\n{"step": 2, "time_s": 2, "loss": 0.1}\n{"st'
         )
+    stopped = place / "runs" / "toy" / "weight=0.1,seed=2" / "metrics.jsonl"
+    stopped.write_text("")
     (place / "rewards.py").write_text(
         "raise SystemExit\ndef polite(completions, *, least: int = 2): ...\ndef _own(): ...\n"
     )
@@ -104,7 +106,9 @@ def runs(place: Path) -> None:
         ("rlhf why run:quickstart/", ["run:quickstart/one", "run:quickstart/two"]),
         ("rlhf compare runs --on pol", ["polite"]),
         ("rlhf compare runs --on -lo", ["-loss"]),
-        ("rlhf compare runs --metrics total,lo", ["total,loss"]),
+        ("rlhf compare runs --metrics total,lo", ["total,loss"]),  # of the newest run that logged something
+        ("rlhf compare runs --metrics to", []),  # which has no total
+        ("rlhf compare runs/toy --metrics to", ["total"]),
         ("rlhf whatif runs/quickstart/one rewards.", ["rewards.polite."]),
         ("rlhf whatif run:quickstart/one rewards.", ["rewards.polite."]),
         ("rlhf reproduce runs/toy --against runs/q", ["runs/quickstart/"]),
