@@ -488,6 +488,10 @@ def test_a_variable_that_the_chat_template_does_not_read(chat_model: str, place:
         assert (error.value.where, error.value.hint) == (f"{key}.{name} (command line)", f"'~{key}.{name}'{hint}")
         assert "enable_thinking" in str(error.value.expected)
     assert planned(*words("grpo", chat_model), f"{key}={{enable_thinking: false}}")
+    for given, unread in (({"enable_thinkng": False, "colour": 1}, True), ({"enable_thinking": False}, False)):
+        written(place, *[{"messages": TALK, "chat_template_kwargs": given}] * 8)
+        told = " ".join(one.text for one in planned(*words("sft", chat_model)).notices)
+        assert ("colour, enable_thinkng" in told) is unread
 
 
 def test_a_path_into_a_renamed_column_has_the_name_of_the_file(chat_model: str, place: Path) -> None:

@@ -147,6 +147,12 @@ def template_problems(
         return rendered(messages, tokenizer, settings | dict(variables))
 
     for read in data.sources:
+        row = read.rows[0] if read.rows and "chat_template_kwargs" in subject.experiment.trainer.row.along else {}
+        given = row.get("chat_template_kwargs")
+        of_row = {name for name, value in given.items() if value is not None} if isinstance(given, dict) else set()
+        if unread := sorted(of_row - known):
+            text = f"the chat template does not read {', '.join(unread)} of the rows' chat_template_kwargs"
+            yield Notice(read.source.name, f"{text}; it reads {', '.join(sorted(known))}")
         try:
             if read.rows is not None and used <= set(read.columns):
                 check_rendering(read.rows, sorted(used), write, name=read.source.name)
