@@ -115,6 +115,7 @@ def value_at(row: object, path: str) -> object:
     if isinstance(row, Mapping) and path in row:
         return row[path]
     for part in path.split("."):
+        row = dict(zip(map(str, range(len(row))), row, strict=True)) if isinstance(row, list) else row
         row = row.get(part) if isinstance(row, Mapping) else None
     return row
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_cli.data.rows import RowTable, Table, map_rows
 from rlhf_cli.data.source import DataSource, Row
+from rlhf_cli.errors import DataError
 from rlhf_cli.tables.trl_trainers import IMAGES
 from rlhf_cli.text.json_values import without_images
 
@@ -21,8 +23,9 @@ def with_images(table: Table, source: DataSource) -> Table:
     if columns and source.path is not None and not source.is_hub:
         from rlhf_cli.data.data_files import find_files
 
-        folder = find_files(source)[0][0].absolute().parent
-        table = map_rows(table, _whole_paths, dict.fromkeys(columns, ""), folder=folder, columns=columns)
+        folders = sorted({file.absolute().parent for file in find_files(source)[0]})
+        given = {"columns": columns, "folders": folders, "where": f"{source.name}.path"}
+        table = map_rows(table, _whole_paths, dict.fromkeys(columns, ""), **given)
     return table if isinstance(table, RowTable) else as_images(table, opens=False)
 
 
@@ -36,9 +39,18 @@ def as_images(dataset: datasets.Dataset, *, opens: bool) -> datasets.Dataset:
     return dataset
 
 
-def _whole_paths(row: Mapping[str, object], _: int, folder: Path, columns: Sequence[str]) -> Row:
+def _whole_paths(row: Mapping[str, object], _: int, columns: Sequence[str], folders: Sequence[Path], where: str) -> Row:
     def whole(value: object) -> object:
-        return str(folder / value) if isinstance(value, str) and "://" not in value else value
+        if not isinstance(value, str) or "://" in value or Path(value).is_absolute():
+            return value
+        if len(folders) > 1:
+            what, got = (
+                "which folder a picture lies in is unknown",
+                f"{value}, and files in {folders[0]} and {folders[1]}",
+            )
+            expected = "whole paths of pictures, or all data files in one folder, or a source under data.mix for each"
+            raise DataError(what, where=where, got=got, expected=expected)
+        return str(folders[0] / value)
 
     return {name: list(map(whole, one)) if isinstance(one := row[name], list) else whole(one) for name in columns}
 
@@ -53,7 +65,7 @@ def opened(row: Row) -> Row:
     """Return a row with its images opened that are stored as `datasets` does it, or in files."""
 
     def image(value: object) -> object:
-        stored = {"path": value, "bytes": None} if isinstance(value, str) and Path(value).is_file() else value
+        stored = {"path": value, "bytes": None} if isinstance(value, str) and os.path.isfile(value) else value
         if not isinstance(stored, dict):
             return value
         import datasets

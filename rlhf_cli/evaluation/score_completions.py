@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import NOT_GIVEN, Source
 from rlhf_cli.data.dialogues import read_conversations
+from rlhf_cli.data.images import opened
 from rlhf_cli.data.learnt_columns import stand_in
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.preparing import prepare, template_columns
@@ -134,7 +135,7 @@ def read_completions(
         if column not in table.column_names
     )
     table = read_conversations(table, ("prompt", "completion"), name=str(path))
-    read = [dict(table[row]) for row in range(len(table))]
+    read = [opened(dict(table[row])) for row in range(len(table))]
     for number, row in enumerate(read, 1):
         if kind_of_text(completion := row["completion"]) is None:
             got, where = f"{completion!r:.80}", f"{path}, row {number} (the first row is 1)"

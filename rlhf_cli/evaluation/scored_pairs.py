@@ -106,6 +106,8 @@ def _parted(row: Row, number: int, as_chat: bool) -> tuple[Completion, Completio
     prompt, chosen, rejected = row.get("prompt"), row["chosen"], row["rejected"]
     if not chosen or not rejected:
         raise _odd(row, number, "an answer on both sides")
+    if isinstance(prompt, str) and isinstance(chosen, list) and isinstance(rejected, list):
+        prompt = None  # as in training: both answers repeat it
     if isinstance(chosen, str) and isinstance(rejected, str) and isinstance(prompt, str | list | None):
         if not as_chat and not isinstance(prompt, list):
             return prompt or "", chosen, rejected

@@ -144,9 +144,14 @@ def _is_unbegun(folder: Path) -> bool:
 
 
 def absolute_paths(value: JsonValue, *, key: str = "") -> JsonValue:
-    """Return the value of a key with absolute local paths, so that the run can be resumed from any folder."""
+    """Return the value of a key with absolute local paths, so that the run can be resumed from any folder.
+
+    A `model` of a function's own arguments is what a server calls it, so it is a path only if it begins like one.
+    """
     if isinstance(value, dict):
-        return {name: absolute_paths(item, key=name) for name, item in value.items()}
+        is_name = key == "args" and str(value.get("model"))[:1] not in "/.~"
+        kept = {"model"} if is_name else set()
+        return {name: item if name in kept else absolute_paths(item, key=name) for name, item in value.items()}
     if isinstance(value, list):
         return [absolute_paths(item, key=key) for item in value]
     if not isinstance(value, str):

@@ -25,6 +25,7 @@ from rlhf_cli.launch.gpu_locks import gpus_held
 from rlhf_cli.launch.ranks_end import error_of, first_failure, forget_failures, resume_hint
 from rlhf_cli.launch.stopping import preempted
 from rlhf_cli.plan.batches import count
+from rlhf_cli.plan.checks.machine_checks import without_passed_deadline
 from rlhf_cli.plan.launch_plan import LaunchPlan, as_shell, plan_launch, torchrun_command
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import Prepared, prepare_from
@@ -198,7 +199,8 @@ def reproduce(
     num_steps = steps or logged
     is_whole = num_steps == logged and status.state == FINISHED and stopped_by_rule(status) is None
 
-    def adjust(tree: JsonTree, _: Origins) -> None:
+    def adjust(tree: JsonTree, origins: Origins) -> None:
+        without_passed_deadline(tree, origins)
         section(tree, "run").update(name=None, resume="never")
         if not is_whole:  # earlier rules did not end the run before this step
             tree["stop"] = {REPRODUCED: {"when": f"{STEP} >= {num_steps}", "for": 1}}

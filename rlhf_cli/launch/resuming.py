@@ -6,7 +6,6 @@ A change is accepted if it cannot change the result, or if `--allow` names it (t
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -22,7 +21,7 @@ from rlhf_cli.errors import RunError
 from rlhf_cli.launch.freeze import absolute_paths, freeze_again, take_as_ours
 from rlhf_cli.launch.gpu_locks import gpus_held
 from rlhf_cli.launch.one_run import refuse_other_size, show_end_of, show_run_folder, train_frozen
-from rlhf_cli.plan.checks.machine_checks import has_passed
+from rlhf_cli.plan.checks.machine_checks import DEADLINE, has_passed
 from rlhf_cli.plan.devices import planned_processes
 from rlhf_cli.plan.launch_plan import plan_launch
 from rlhf_cli.plan.preflight import preflight
@@ -55,7 +54,6 @@ if TYPE_CHECKING:
 _MEASURED = ("offset", "with_eos")
 _HOW_IT_WAS_FOUND = ("run.name", "run.root", "run.resume")
 """Keys that only locate the run; a typed one changes nothing."""
-_DEADLINE = ("launch", "must_save_by")
 _LENGTH = ("trainer.args.max_steps", "trainer.args.num_train_epochs")
 _LONGEST = 60
 _HASH = 12
@@ -150,9 +148,9 @@ def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Res
     ran_as = world_size if isinstance(world_size, int) else None
     frozen = prepare_from(folder, []).experiment.model_dump(mode="json")
     changes = [_judged(change, allowed, typed.experiment, ran_as, step) for change in _changes(frozen, typed)]
-    old = section(frozen, _DEADLINE[0]).get(_DEADLINE[1])
-    if isinstance(old, str) and has_passed(old) and all(change.path != _DEADLINE for change in changes):
-        changes.append(Change(_DEADLINE, old, None, "taken", "it has passed"))
+    old = section(frozen, DEADLINE[0]).get(DEADLINE[1])
+    if isinstance(old, str) and has_passed(old) and all(change.path != DEADLINE for change in changes):
+        changes.append(Change(DEADLINE, old, None, "taken", "it has passed"))
     taken = tuple(change for change in changes if change.effect == "taken")
 
     def apply(tree: JsonTree, origins: Origins) -> None:
@@ -187,14 +185,6 @@ def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Res
         newest = checkpoints_in(folder.checkpoints)[-1][1]
         missing_state(newest, may_lose=prepared.experiment.run.resume_weights_only)
     return Resumed(folder, status, prepared, plan, taken, tuple(files))
-
-
-def without_passed_deadline(tree: JsonTree, _: Origins) -> None:
-    """Remove a deadline that has passed, in place: a run that a resumed sweep begins has none, like a resumed one."""
-    launch = section(tree, _DEADLINE[0])
-    with suppress(ValueError):  # validating reports it
-        if isinstance(old := launch.get(_DEADLINE[1]), str) and has_passed(old):
-            launch[_DEADLINE[1]] = None
 
 
 def newest_step(folder: RunFolder) -> int:

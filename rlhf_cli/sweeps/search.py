@@ -19,8 +19,8 @@ from rlhf_cli.config.origins import Origins
 from rlhf_cli.display.sweep_progress import JobProgress
 from rlhf_cli.display.terminal import Cell, facts_grid, plain_table
 from rlhf_cli.errors import EXIT_OK, ConfigError, UserError
-from rlhf_cli.launch.resuming import resumed, without_passed_deadline
-from rlhf_cli.plan.checks.machine_checks import has_passed
+from rlhf_cli.launch.resuming import resumed
+from rlhf_cli.plan.checks.machine_checks import has_passed, without_passed_deadline
 from rlhf_cli.plan.prepare import prepare_from
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, PRUNED, RUNNING, Status, read_status, update_status

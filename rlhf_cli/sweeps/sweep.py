@@ -11,10 +11,11 @@ from rlhf_cli.display.run_tables import show_planned
 from rlhf_cli.display.terminal import Screen, facts_grid
 from rlhf_cli.errors import EXIT_OK, ConfigError, RunError, UserError
 from rlhf_cli.launch.freeze import refuse_foreign_code, refuse_foreign_words
-from rlhf_cli.launch.resuming import Resumed, resumed, without_passed_deadline
+from rlhf_cli.launch.resuming import Resumed, resumed
 from rlhf_cli.launch.run_states import states_of, without_lost_jobs
 from rlhf_cli.launch.slurm_submission import check_sweep, submit_sweep
 from rlhf_cli.plan.batches import count
+from rlhf_cli.plan.checks.machine_checks import without_passed_deadline
 from rlhf_cli.plan.prepare import prepare_from
 from rlhf_cli.runs.provenance import other_versions
 from rlhf_cli.runs.run_folder import SWEEP, RunFolder, read_json

@@ -79,6 +79,7 @@ USER, GOOD, BAD = [{"role": role, "content": t} for role, t in (("user", "q"), (
     [
         {"prompt": [USER], "chosen": [GOOD], "rejected": [BAD]},
         {"chosen": [USER, GOOD], "rejected": [USER, BAD]},
+        {"prompt": "q", "chosen": [USER, GOOD], "rejected": [USER, BAD]},  # training does not read this prompt
         {"prompt": [USER], "chosen": "x", "rejected": "y"},
     ],
 )
@@ -117,7 +118,7 @@ def test_plain_texts() -> None:
         ({"prompt": None, "chosen": [GOOD], "rejected": "y"}, "NoneType, list, str", "text on both sides, or a list"),
         ({"prompt": [USER], "chosen": [GOOD], "rejected": "y"}, "list, list, str", "text on both sides, or a list"),
         ({"prompt": [USER], "chosen": "x", "rejected": [BAD]}, "list, str, list", "text on both sides, or a list"),
-        ({"prompt": "q", "chosen": [USER, GOOD], "rejected": [USER, BAD]}, "str, list, list", "text on both sides, or"),
+        ({"prompt": "q", "chosen": [GOOD], "rejected": [BAD]}, "str, list, list", "transcripts that begin with the"),
         ({"prompt": [], "chosen": [GOOD], "rejected": [BAD]}, "list, list, list", "text on both sides, or a list"),
         ({"chosen": [GOOD], "rejected": [BAD]}, "NoneType, list, list", "transcripts that begin with the same message"),
     ],

@@ -12,7 +12,6 @@ import pytest
 from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ConfigError, DataError, UserError
-from rlhf_cli.launch.freeze import absolute_paths
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.plan.run_plan import Plan
@@ -354,18 +353,6 @@ def test_a_path_into_a_column_keeps_its_type(place: Path) -> None:
     rows = load_split([DataSource(path="rows.jsonl", rename={"answer": "extra.a"})], seed=0)
     assert rows[0]["answer"] is None
     assert rows[1001]["answer"] == "5"
-
-
-def test_paths_are_frozen_with_their_suffix(place: Path) -> None:
-    """The hub's cache holds links to files without one. A pattern and a function are looked up from any folder."""
-    for name in ("blob", "own.py", "sum"):
-        (place / name).write_text("")
-    (place / "rows.jsonl").symlink_to("blob")
-    for typed in ("rows.jsonl", "*.jsonl"):
-        assert absolute_paths({"path": [typed, "a/b"]}) == {"path": [str(place / typed), "a/b"]}
-    for key in ("fn", "class", "callbacks", "aggregate"):
-        assert absolute_paths({key: "./own.py:f"}) == {key: f"{place}/own.py:f"}
-    assert absolute_paths({"aggregate": "sum"}) == {"aggregate": "sum"}
 
 
 def test_unread_columns(chat_model: str, place: Path) -> None:

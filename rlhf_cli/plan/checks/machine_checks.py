@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import cast, get_args
 
+from rlhf_cli.config.origins import Origins
 from rlhf_cli.errors import ConfigError, RewardError, RunError
 from rlhf_cli.plan.checks.facts import Check, Findings, Subject
 from rlhf_cli.plan.devices import (
@@ -22,6 +24,7 @@ from rlhf_cli.plan.devices import (
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.plan.workload import space_problems
 from rlhf_cli.tables.strategies import STRATEGIES
+from rlhf_cli.text.json_values import JsonTree, section
 
 RUNS_CODE = "rlhf_cli.rewards.code:"
 
@@ -133,9 +136,20 @@ def launch_notices(subject: Subject) -> Findings:
         yield Notice("launch", text)
 
 
+DEADLINE = ("launch", "must_save_by")
+
+
 def has_passed(deadline: str, *, grace_s: float = 0.0) -> bool:
     """Return whether `launch.must_save_by` lies in the past, or less than the grace period ahead."""
     return datetime.fromisoformat(deadline).astimezone() <= datetime.now().astimezone() + timedelta(seconds=grace_s)
+
+
+def without_passed_deadline(tree: JsonTree, _: Origins) -> None:
+    """Remove a deadline that has passed, in place, as a resumed run does: it was for an earlier start."""
+    launch = section(tree, DEADLINE[0])
+    with suppress(ValueError):  # validating reports it
+        if isinstance(old := launch.get(DEADLINE[1]), str) and has_passed(old):
+            launch[DEADLINE[1]] = None
 
 
 def deadline_problems(subject: Subject) -> Findings:
