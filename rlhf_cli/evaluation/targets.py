@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_cli.config.origins import COMMAND_LINE, Origins
-from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import Eval
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import DataSource
@@ -16,6 +15,7 @@ from rlhf_cli.errors import ConfigError, RunError
 from rlhf_cli.models.gguf import model_folder
 from rlhf_cli.models.model_folders import describe_model, is_reward_model
 from rlhf_cli.plan.checks.hub_checks import require_on_hub
+from rlhf_cli.plan.prepare import Prepared
 from rlhf_cli.runs.run_folder import (
     POLICY,
     REWARD_MODEL,
@@ -72,15 +72,21 @@ def find_target(path: Path) -> Target:
     return Target(kind, run.model, run.label, evaluations_of(run.model), run)
 
 
-def with_typed_model(target: Target, experiment: Experiment, words: list[str]) -> Target:
-    """Return the target with the model of a typed `model.path`. Raise ModelError if neither this machine nor the hub
-    has it.
+def with_typed_model(target: Target, prepared: Prepared) -> Target:
+    """Return the target with the model that was set over the run's own. Raise ConfigError for one that is built, and
+    ModelError if neither this machine nor the hub has it.
     """
-    if not any(word.lstrip("+").startswith("model.path=") for word in words):
+    composed, path = prepared.composed, prepared.experiment.model.path
+    other_keys = (key for key, origin in composed.origins.by_key.items() if origin.file != composed.frozen)
+    is_typed = target.run is None or any(key.startswith(("model.path", "model.build")) for key in other_keys)
+    if not is_typed or path == str(target.model):
         return target
-    other = Path(str(experiment.model.path))
+    if path is None:
+        what, got = "a model that is built has not been trained", "the settings of a new model"
+        raise ConfigError(what, where="model.build", got=got, expected="a model that exists", hint="model.path=FOLDER")
+    other = Path(path)
     if not other.expanduser().exists():
-        require_on_hub(HubQuestion("model", str(other)), where="model.path", local="model.path=FOLDER")
+        require_on_hub(HubQuestion("model", path), where="model.path", local="model.path=FOLDER")
     return replace(target, model=other, label=f"{other.name} by the rewards of {target.label}")
 
 

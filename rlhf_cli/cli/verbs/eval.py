@@ -72,10 +72,10 @@ def run(options: Options) -> int:
     if target.run is None:
         quoted = str(target.model).replace("\\", "\\\\").replace("'", "\\'")
         alone = ["trainer=reward", "model=local", f"model.path='{quoted}'", "data=file"]
-        experiment = prepare([*alone, *words], adjust=rows).experiment
+        prepared = prepare([*alone, *words], adjust=rows)
     else:
-        experiment = prepare_from(target.run, words, adjust=rows).experiment
-    target = with_typed_model(target, experiment, words)
+        prepared = prepare_from(target.run, words, adjust=rows)
+    target, experiment = with_typed_model(target, prepared), prepared.experiment
     sets = _sets(options, list(experiment.data.evals))
 
     with spinner("importing torch and TRL"):

@@ -122,7 +122,7 @@ def _prepared(options: Options) -> tuple[Target, Prepared]:
     refuse_foreign_code(target.run, trust=options.on("--trust"), command=f"rlhf generate {target.run.typed}")
     refuse_links(target.run.path)
     prepared = prepare_from(target.run, words, adjust=EvaluationRows(target, data))
-    return with_typed_model(target, prepared.experiment, words), prepared
+    return with_typed_model(target, prepared), prepared
 
 
 def _decimal(options: Options, name: str) -> float | None:

@@ -188,6 +188,23 @@ class TestTextEndings:
             assert what in " ".join(capsys.readouterr().out.replace("│", "").split())
 
 
+@pytest.mark.parametrize("word", ["model.path=other", "model={path: ./other}", "model={path: ./other, dtype: auto}"])
+def test_a_model_is_set_by_any_word(run: Path, place: Path, word: str) -> None:
+    """A model that gives every pair the same score is not reported under the run's name, with the run's numbers."""
+    save_golden_reward_model(place / "other", {"x": 3.0, "y": 3.0, "z": 3.0})
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["model"] = {"build": {"hidden_size": 4, "num_layers": 1, "num_heads": 1, "context_tokens": 9}}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    assert main(["eval", "run:rm", word, "--out", "out"]) == 0
+    (file,) = Path("out").glob("*.json")
+    found = content(Path("out"), file.stem)
+    assert found["model"].startswith("other by ")
+    assert found["rewards"]["mean"]["mean"] == pytest.approx(3.0, **MODEL)
+    for built in ("model=tiny_untrained", "model.build.seed=3"):
+        assert main(["eval", "run:rm", built, "--out", "out"]) == 2
+    assert len(list(Path("out").iterdir())) == 1
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
