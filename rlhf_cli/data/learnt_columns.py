@@ -235,10 +235,10 @@ def _wrong_messages(column: str, messages: _Messages, reads: Mapping[str, bool |
             return f"text; {who} has a part of the type {other}, which this model does not read"
         if message.get("tool_calls") and not reads["tools"]:
             return f"messages of text; {who} calls a tool, which this trainer does not read"
-        unlearned = next((key for key in _SWITCHES if key in message and not _is_learnt(message[key])), None)
+        unlearned = _unlearned(message)
         if unlearned and column != "prompt" and not reads["answer"] and message["role"] in _ANSWERING:
             what = f"{who} has {unlearned}: {message[unlearned]}, and TRL learns every message of the assistant"
-            ends_learnt = column in DIALOGUES and all(_is_learnt(messages[-1].get(key, 1)) for key in _SWITCHES)
+            ends_learnt = column in DIALOGUES and _unlearned(messages[-1]) is None
             return what + ("; data.transcripts=true learns the last one only" if ends_learnt else "; leave out the row")
     last = str(messages[-1]["role"])
     if column == "prompt" and last in _ANSWERING:
@@ -250,6 +250,11 @@ def _wrong_messages(column: str, messages: _Messages, reads: Mapping[str, bool |
     if column in DIALOGUES and all(message["role"] in ASKING for message in messages):
         return "at least one message by the assistant"
     return None
+
+
+def _unlearned(message: Mapping[str, object]) -> str | None:
+    """Return the first switch that leaves a message, or part of it, out of the loss."""
+    return next((key for key in _SWITCHES if key in message and not _is_learnt(message[key])), None)
 
 
 def _is_learnt(switch: object) -> bool:

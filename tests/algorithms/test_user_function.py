@@ -66,6 +66,9 @@ def no_scores(groups):
 
 def needs(totals, threshold):
     return totals
+
+def any_words(totals, **words):
+    return totals * words["scale"]
 """
 
 
@@ -92,6 +95,7 @@ def test_it_gets_what_it_names(mine: Path) -> None:
     assert answer.advantages.tolist() == [0, 2, 0, 2, 0, 2, 0, 0]
     assert not answer.is_by_token
     assert answer.by_row.tolist() == answer.advantages.tolist()
+    assert call("any_words", scale=2.0).by_row.tolist() == answer.by_row.tolist()
 
 
 def test_advantages_of_tokens(mine: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 from pathlib import Path
 
@@ -203,6 +204,11 @@ def test_pipes_and_devices_are_refused(suffix: str, kind: str, workplace: Path, 
     error = refusal(peek, DataSource(path=str(file)), limit=1)
     assert (error.where, error.expected) == ("data.path", "a file")
     assert (str(file) in str(error.got), str(file) in error.advice) == (True, True)
+
+
+def test_a_text_beside_a_number_inside_a_column_is_shown_as_it_is(workplace: Path) -> None:
+    rows = [{"a": {"b": "5"}}, {"a": {"b": 6}}]
+    assert peek(write(workplace, "rows.json", json.dumps(rows))).rows == rows
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.tsv"])

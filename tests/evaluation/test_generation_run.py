@@ -14,11 +14,14 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, RunError, UserError
 from rlhf_cli.evaluation import generation_run
 from rlhf_cli.evaluation.generation_run import GenerationRequest, generate, make_room, pass_rate_file, prompts_of
+from rlhf_cli.evaluation.held_out_rows import end_of_run
 from rlhf_cli.evaluation.policy_results import AnsweredPrompt, PartAnswers
 from rlhf_cli.evaluation.score_completions import EndOfRun
 from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow
+from rlhf_cli.runs.run_folder import RunFolder, write_json
+from rlhf_cli.runs.run_status import RunState, Status
 
 WORDS = ["trainer=grpo", "model=tiny", "data=toy_sums", "data.args.num_rows=16", "seed=5"]
 WORDS += ["trainer.args.temperature=0.5", "reward@rewards.right=sums_correct", "reward@rewards.short=brevity"]
@@ -113,6 +116,13 @@ def test_files_of_before_are_removed_and_pass_rates_written(tmp_path: Path) -> N
     assert (asked[4], found.best.by, found.made["pairs.jsonl"].left_out) == (7, "right", {"the margin is below 2": 2})
     assert [row["score"] for row in found.made["best.jsonl"].rows] == [1.0, 1.0]
     assert read(rates) == [{**ROWS[0], "image": "a.png", "pass_rate": 2 / 3}, {"prompt": "b?", "pass_rate": 1 / 3}]
+
+
+@pytest.mark.parametrize("max_steps", [9, None])
+def test_answers_are_scored_as_at_the_end_of_their_run(tmp_path: Path, max_steps: int | None) -> None:
+    run = RunFolder(tmp_path)
+    write_json(run.status, asdict(Status(RunState.FINISHED, 7, max_steps)))
+    assert end_of_run(Target("policy", run.model, "", tmp_path, run)) == EndOfRun(7, max_steps or 1)
 
 
 def test_answers_without_a_total_are_refused_before_they_are_sampled(tmp_path: Path) -> None:

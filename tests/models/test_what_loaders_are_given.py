@@ -19,6 +19,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 
 from rlhf_cli.errors import ModelError
+from rlhf_cli.evaluation import evaluation_run
 from rlhf_cli.evaluation.evaluation_run import load_policy
 from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 from rlhf_cli.models.cache import merged_model
@@ -152,14 +153,17 @@ def test_code_beside_the_weights_runs_if_it_is_trusted_and_only_then(
         LOADERS[name](models, tmp_path / "not trusted", {})
 
 
-def test_an_experiment_hands_on_trust_dtype_and_the_way_to_generate(models: dict[str, Path]) -> None:
+def test_an_experiment_hands_on_trust_dtype_device_and_the_way_to_generate(
+    models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation_run, "device_of", lambda experiment: "meta")  # for a GPU
     words = ("model.dtype=bfloat16", "trainer.generation=plain")
     policy = load_policy(models["policy"], configured(models["policy"], trusted=True, words=words))
     assert policy._generating.is_plain
     assert not PolicyModel(models["policy"], **TRUSTED)._generating.is_plain
     assert type(policy._model).__name__ == "OwnForCausalLM"
     assert type(policy.tokenizer).__name__ == "OwnTokenizer"
-    assert policy._model.dtype == torch.bfloat16
+    assert (policy._model.dtype, policy._model.device.type) == (torch.bfloat16, "meta")
     assert (
         type(tokenizer_of(configured(models["policy"], trusted=True), str(models["policy"]))).__name__ == "OwnTokenizer"
     )

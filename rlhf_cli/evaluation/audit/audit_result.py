@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.numerics.intervals import Estimate
@@ -42,9 +42,9 @@ class KindResult:
     is_near: bool
     let_in: str | None
     contributions: Mapping[str, Contribution]
-    errors: Mapping[str, str] = field(default_factory=dict)
+    errors: Mapping[str, str]
     """Component -> the error it raised on such a text."""
-    shown_row: int = 0
+    shown_row: int
 
 
 @dataclass(frozen=True)

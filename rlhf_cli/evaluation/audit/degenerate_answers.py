@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 
 from rlhf_cli.evaluation.audit.trial import AnswerFormat
 
@@ -116,7 +117,7 @@ def _repeated(row: AttackInputs) -> Texts:
 
 def _longest(row: AttackInputs) -> Texts:
     once = " ".join(_SENTENCES) + " "
-    return ((once * (row.longest_characters // len(once) + 1))[: row.longest_characters],)
+    return ("".join(islice(cycle(once), row.longest_characters)),)
 
 
 def _form_only(row: AttackInputs) -> Texts:

@@ -252,10 +252,8 @@ class Trial:
         if self.gold is None:
             return GoldAnswers({}, {}, ways[0])
         known = [row for row, answer in enumerate(self.gold.answers[:first]) if answer is not None]
-        if not known or self.is_gold_named:
-            ways = ways[:1]
         way = ways[0]
-        if len(ways) > 1:
+        if known and not self.is_gold_named:
             few = known[: _COSTLY_ROWS_FOR_WAYS if is_costly else _ROWS_FOR_WAYS]
             scored = self.scored([(row, _written(self.gold, row, form)) for form in ways for row in few])
             scored_in = {form: scored[place * len(few) : (place + 1) * len(few)] for place, form in enumerate(ways)}

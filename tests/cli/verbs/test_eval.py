@@ -131,6 +131,10 @@ def test_pairs_with_prompts_of_the_training_are_a_slice(run: Path, place: Path, 
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     assert main(["eval", "run:rm", "--slice", "chosen"]) == 0
     assert content(run / "eval", "training_rows")["trained_on"] == 2, "training rows are not called held_out"
+    (place / "new.jsonl").write_text(json.dumps(rows[2]) + "\n")
+    assert main(["eval", "run:rm", "--data", "new.jsonl"]) == 0
+    found = content(run / "eval", "new")
+    assert (found["trained_on"], found["slices"]) == (0, {}), "no slice without a prompt of the training"
 
 
 def test_a_model_folder_without_a_run(run: Path, place: Path, capsys: Said) -> None:

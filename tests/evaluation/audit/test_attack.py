@@ -115,6 +115,8 @@ def test_a_reward_for_words_beside_one_for_the_answer_is_a_hole(has_right: bool)
         **{"unrecognised": not has_right, "blind": ("same",), "kinds": (), "left_out": {}},
     )
     assert (found.holes, found.near, found.is_sound) == ([found.kinds[0]], [], False)
+    nothing_tried = attack(asked, AuditPlan(SUMS, kinds[:1]), left_out={})
+    assert (nothing_tried.kinds, nothing_tried.num_unrecognised) == ((), 10), "compared with no other answer"
 
 
 @pytest.mark.usefixtures("place")
