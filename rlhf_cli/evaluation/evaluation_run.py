@@ -145,6 +145,7 @@ def _reward_model(
         dtype=experiment.model.dtype,
         device=device_of(experiment),
         trust_remote_code=experiment.model.trust_remote_code,
+        revision=named_files(target.model, experiment)["revision"],
     )
     if trained_with_eos(target.model) not in (None, asked.with_eos):
         held_out.warnings.append(_OTHER_ENDING[asked.with_eos])
@@ -198,13 +199,16 @@ def device_of(experiment: Experiment) -> str:
     return "cuda" if torch.cuda.is_available() and experiment.launch.device != "cpu" else "cpu"
 
 
-def load_policy(path: Path, experiment: Experiment) -> PolicyModel:
-    """Load a model with an experiment's dtype, device, way to generate and trust.
+def named_files(path: Path, experiment: Experiment) -> dict[str, str | None]:
+    """Return the tokenizer and revision of the model that the experiment names; one that a run saved has its own."""
+    model = experiment.model
+    is_named = model.path is not None and path == Path(model.path)
+    return {name: getattr(model, name) if is_named else None for name in ("tokenizer", "revision")}
 
-    The model that the experiment names has its tokenizer and revision; one that a run saved has its own.
-    """
+
+def load_policy(path: Path, experiment: Experiment) -> PolicyModel:
+    """Load a model with an experiment's dtype, device, way to generate and trust, and the files that it names."""
     transformers_logging.disable_progress_bar()
-    is_named = experiment.model.path is not None and path == Path(experiment.model.path)
     return PolicyModel(
         path,
         dtype=experiment.model.dtype,
@@ -212,8 +216,7 @@ def load_policy(path: Path, experiment: Experiment) -> PolicyModel:
         generation=experiment.trainer.generation,
         trust_remote_code=experiment.model.trust_remote_code,
         chat_template=experiment.model.chat_template,
-        tokenizer=experiment.model.tokenizer if is_named else None,
-        revision=experiment.model.revision if is_named else None,
+        **named_files(path, experiment),
     )
 
 

@@ -29,6 +29,7 @@ from rlhf_cli.runs.run_folder import (
 from rlhf_cli.runs.run_status import command_to_finish, describe_state, read_status
 from rlhf_cli.services.hub_lookup import HubQuestion
 from rlhf_cli.text.json_values import JsonTree
+from rlhf_cli.text.json_values import section as section_of
 
 
 @dataclass(frozen=True)
@@ -102,17 +103,20 @@ class EvaluationRows:
         model, section = tree.get("model"), tree.get("data")
         if not isinstance(model, dict) or not isinstance(section, dict):
             return  # config validation reports what is wrong
-        is_alone, is_policy = self.target.run is None, self.target.kind == POLICY
+        run, is_policy = self.target.run, self.target.kind == POLICY
+        is_alone = run is None
+        typed = {key for key, origin in origins.by_key.items() if str(origin) == COMMAND_LINE}
         if is_alone and is_policy:
-            model |= {"path": str(self.target.model), "build": None}
-        if str(origins.by_key.get("model.path")) == COMMAND_LINE:
+            model["path"] = str(self.target.model)
+        if is_alone or "model.path" in typed:
             model["build"] = None  # it would build the run's own model
+            if run is None or model["path"] != section_of(run.read_config(), "model").get("path"):
+                model |= {name: None for name in ("revision", "tokenizer") if f"model.{name}" not in typed}
         if self.data is not None:
             section["eval"] = file_source(section, self.data)
         if is_policy:
             return
         if not section.get("eval"):
-            run = self.target.run
             got = "a model folder without a run" if run is None else "a run that held out no rows"
             expected = "--data FILE, or data.eval.path=FILE, data.eval.world=NAME"
             hint = f"rlhf eval {run.shown if run is not None else self.target.model} --data FILE"

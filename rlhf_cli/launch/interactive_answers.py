@@ -75,13 +75,15 @@ def interactive_answers(
 
 def _only_evaluated(experiment: Experiment, model: Path, each: int, batch_size: int) -> Experiment:
     """Return the experiment for a trainer of one process that only evaluates: without critic, adapter and reference."""
+    from rlhf_cli.evaluation.evaluation_run import named_files
+
     trainer, smallest = experiment.trainer, {"num_generations": 2, "per_device_train_batch_size": 2}
     left_out = {*PpoArgs.model_fields, "generation_batch_size"}
     args = {name: value for name, value in trainer.args.items() if name not in left_out}
     args |= smallest | dict.fromkeys(("gradient_accumulation_steps", "steps_per_generation", "num_iterations"), 1)
     args |= {"num_generations_eval": each, "per_device_eval_batch_size": each * max(1, batch_size // each)}
     args |= {"beta": 0.0, "max_steps": 1, "log_completions": False, "eval_strategy": "no", "save_strategy": "no"}
-    of_model = {"path": str(model), "build": None, "lora": None, "revision": None, "quantize": None}
+    of_model = {"path": str(model), "build": None, "lora": None, "quantize": None, **named_files(model, experiment)}
     of_launch = {"processes": 1, "strategy": "ddp", "rollout": "hf", "rollout_gpus": 0}
     return experiment.model_copy(
         update={

@@ -68,6 +68,7 @@ class RewardModelScorer:
         with_eos: end plain texts with the end-of-sequence token, like TRL's RewardTrainer in training; its GRPOTrainer
             does not in scoring.
         trust_remote_code: run code that came with the checkpoint.
+        revision: its commit, branch or tag on the hub; None for the default branch.
         may_pack: False to pad rows like TRL, with exactly TRL's scores.
 
     Raise ModelError if the checkpoint is not a reward model, lost its head, or cannot be loaded.
@@ -83,6 +84,7 @@ class RewardModelScorer:
         device: torch.device | str = "cpu",
         with_eos: bool = False,
         trust_remote_code: bool = False,
+        revision: str | None = None,
         may_pack: bool = True,
     ) -> None:
         self.path = path
@@ -90,7 +92,9 @@ class RewardModelScorer:
         self.batch_size = batch_size
         self.num_truncated = 0
         self._device = torch.device(device)
-        self._model, self._tokenizer = load_reward_model(path, dtype=dtype, trust_remote_code=trust_remote_code)
+        self._model, self._tokenizer = load_reward_model(
+            path, dtype=dtype, trust_remote_code=trust_remote_code, revision=revision
+        )
         self.max_length = self._limit(max_length)
         text_config = self._model.config.get_text_config()
         # The model finds the end of a right-padded row by its own pad token.

@@ -51,22 +51,24 @@ class LoadedRewardModel(NamedTuple):
     tokenizer: PreTrainedTokenizerBase
 
 
-def load_reward_model(path: str, *, dtype: str = "auto", trust_remote_code: bool = False) -> LoadedRewardModel:
-    """Return the reward model in a folder or hub id, with its head loaded.
+def load_reward_model(
+    path: str, *, dtype: str = "auto", trust_remote_code: bool = False, revision: str | None = None
+) -> LoadedRewardModel:
+    """Return the reward model in a folder, or in a hub id at `revision`, with its head loaded.
 
     `dtype` of the weights; `auto` is the checkpoint's own. Raise ModelError if it is not a reward model, lost its head,
     or cannot be loaded.
     """
-    where = where_reward_model(path)
+    where, given = where_reward_model(path), {"revision": revision, "trust_remote_code": trust_remote_code}
     describe_reward_model(path, where=where)
     with _loading(path):
-        if find_adapter_config_file(path) is not None:
-            base = str(PeftConfig.from_pretrained(path).base_model_name_or_path)
-            saved = load_peft_weights(path, device="cpu")
+        if find_adapter_config_file(path, revision=revision) is not None:
+            base = str(PeftConfig.from_pretrained(path, revision=revision).base_model_name_or_path)
+            saved = load_peft_weights(path, device="cpu", revision=revision)
             body, made_up, _ = _read(AutoModelForSequenceClassification, base, dtype, trust_remote_code)
             if lost := {key for key in made_up if f"base_model.model.{key}" not in saved}:
                 raise _lost(path, lost, body, f"neither the adapter nor its base {base} has it")
-            adapted = _with_adapter(body, path)
+            adapted = _with_adapter(body, path, revision)
             # PEFT does not load strictly: it may ignore a saved head that its config does not list.
             in_use = {name.replace(".modules_to_save.default", ""): one for name, one in adapted.named_parameters()}
             ignored = {
@@ -77,22 +79,22 @@ def load_reward_model(path: str, *, dtype: str = "auto", trust_remote_code: bool
             if ignored:
                 raise _lost(path, ignored, body, "they are in the adapter's file, and PEFT did not load them")
             try:
-                tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+                tokenizer = AutoTokenizer.from_pretrained(path, **given)
             except (OSError, ValueError):  # an adapter saved without one uses its base's
                 tokenizer = AutoTokenizer.from_pretrained(base, trust_remote_code=trust_remote_code)
             return LoadedRewardModel(adapted, tokenizer)
-        config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+        config = AutoConfig.from_pretrained(path, **given)
         check_reward_config(config.architectures or [], config.num_labels, got=path, where=where)
-        model, made_up, is_causal = _read(AutoModelForSequenceClassification, path, dtype, trust_remote_code)
+        model, made_up, is_causal = _read(AutoModelForSequenceClassification, path, dtype, trust_remote_code, revision)
         if made_up:
             raise _lost(path, made_up, model, "it holds a causal language model" if is_causal else None)
-        return LoadedRewardModel(model, AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code))
+        return LoadedRewardModel(model, AutoTokenizer.from_pretrained(path, **given))
 
 
-def _with_adapter(body: PreTrainedModel, path: str) -> PeftModel:
+def _with_adapter(body: PreTrainedModel, path: str, revision: str | None = None) -> PeftModel:
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="Found missing adapter keys")
-        return PeftModel.from_pretrained(body, path, autocast_adapter_dtype=False)
+        return PeftModel.from_pretrained(body, path, autocast_adapter_dtype=False, revision=revision)
 
 
 def _read(

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from rlhf_cli.cli import main
+from rlhf_cli.launch.interactive_answers import _only_evaluated
+from rlhf_cli.plan.prepare import prepare
 
 pytestmark = pytest.mark.whole
 
@@ -51,3 +53,11 @@ def test_a_trained_policy_answers_as_it_did_in_training(kind: str, workplace: Pa
     assert len(generated) == 6
     if kind != "a rollout function":
         assert any(message["role"] == "tool" for row in [*greedy, *generated] for message in row["completion"])
+
+
+@pytest.mark.parametrize(("named", "kept"), [("owner/m", ("v1", "owner/tok")), ("run/model", (None, None))])
+def test_the_named_model_has_the_revision_and_the_tokenizer_that_were_named(named: str, kept: object) -> None:
+    words = ["model=local", "model.path=owner/m", "model.revision=v1", "model.tokenizer=owner/tok"]
+    experiment = prepare(["+exp=toy_calculator", *words]).experiment
+    model = _only_evaluated(experiment, Path(named), 1, 1).model
+    assert (model.path, (model.revision, model.tokenizer)) == (named, kept)

@@ -219,11 +219,11 @@ def test_a_merged_adapter_computes_what_it_computed_apart(target: str, tmp_path:
 
 @pytest.fixture
 def hub(models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the name of a model whose default branch cannot be read, and whose branch `good` is the policy."""
+    """Return the name of a model whose default branch cannot be read; `good` is the policy, `scores` a reward model."""
     place = tmp_path / "hub" / "models--team--own"
-    for branch, commit in {"main": "0" * 40, "good": "1" * 40}.items():
+    for branch, commit in {"main": "0" * 40, "good": "1" * 40, "scores": "2" * 40}.items():
         snapshot = place / "snapshots" / commit
-        shutil.copytree(models["policy"], snapshot)
+        shutil.copytree(models["reward" if branch == "scores" else "policy"], snapshot)
         (place / "refs").mkdir(parents=True, exist_ok=True)
         (place / "refs" / branch).write_text(commit)
         if branch == "main":
@@ -244,6 +244,7 @@ REVISED: dict[str, Callable[[str, str | None], object]] = {
         "policy", name, dtype="auto", dropout=0.0, revision=revision, trust_remote_code=True
     ),
     "policy of an evaluation": lambda name, revision: load_policy(Path(name), revised(name, revision)),
+    "reward model": lambda name, revision: RewardModelScorer(name, revision=revision and "scores", **TRUSTED),
     "tokenizer": lambda name, revision: tokenizer_of(revised(name, revision), name),
     "critic of PPO": lambda name, revision: critic_of_ppo(name, revision),
     "tokens of another critic": lambda name, revision: critic_of_ppo(name, revision, "critic.init=critic"),

@@ -12,11 +12,12 @@ import yaml
 
 from rlhf_cli.cli import main
 from rlhf_cli.errors import DataError, RunError
-from rlhf_cli.evaluation import evaluation_run
+from rlhf_cli.evaluation import evaluation_run, targets
 from rlhf_cli.evaluation.targets import renames_in
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
-from rlhf_cli.plan.prepare import prepare
+from rlhf_cli.plan.prepare import prepare, prepare_from
 from rlhf_cli.runs.reward_records import write_text_endings
+from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.services import hub_lookup
 from rlhf_cli.services.hub_lookup import HubAnswer
 from tests.support.golden_reward_model import save_golden_reward_model
@@ -207,6 +208,34 @@ def test_a_model_is_set_by_any_word(run: Path, place: Path, word: str) -> None:
     for built in ("model=tiny_untrained", "model.build.seed=3"):
         assert main(["eval", "run:rm", built, "--out", "out"]) == 2
     assert len(list(Path("out").iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "revision", "tokenizer"),
+    [
+        ([], "abc", "owner/tok"),
+        (["model.path=owner/base"], "abc", "owner/tok"),
+        (["model.path=owner/other"], None, None),
+        (["model={path: owner/other, revision: v1}"], "v1", None),
+        (["model.path=owner/other", "model.tokenizer=owner/tok"], None, "owner/tok"),
+    ],
+)
+def test_another_model_has_its_own_revision_and_tokenizer(
+    run: Path, words: list[str], revision: str | None, tokenizer: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(evaluation_run, "RewardModelScorer", lambda *path, **given: asked.append((path, given)))
+    monkeypatch.setattr(targets, "require_on_hub", lambda *_, **__: None)
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["model"] = {"path": "owner/base", "revision": "abc", "tokenizer": "owner/tok"}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    target = targets.find_target(run)
+    prepared = prepare_from(RunFolder(run), words, adjust=targets.EvaluationRows(target, None))
+    found = prepared.experiment.model
+    assert (found.revision, found.tokenizer) == (revision, tokenizer)
+    assert main(["eval", "run:rm", *words]) == 1  # this scorer cannot score
+    ((path,), given) = asked[0]
+    assert given["revision"] == (revision if words else None), path
 
 
 @pytest.mark.parametrize(
