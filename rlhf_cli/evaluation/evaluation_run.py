@@ -41,6 +41,7 @@ from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.models.policy_model import SAMPLING_ARGUMENTS, PolicyModel, Sampling
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.models.tokenizer_files import read_tokenizer
+from rlhf_cli.plan.prompt_room import PromptRoom, prompt_room
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, ScoredRow
 from rlhf_cli.runs.reward_records import trained_with_eos
 from rlhf_cli.runs.run_folder import (
@@ -96,21 +97,23 @@ def evaluate(
     folder = asked.out or target.folder
     make_folder("the evaluation", folder, "--out FOLDER")
     is_reward_model = target.kind == REWARD_MODEL
+    policy = None if is_reward_model else load_policy(target.model, experiment)
     held_out = load_held_out(
         experiment,
         needs="chosen" if is_reward_model else "prompt",
         limit=asked.rows,
         or_training=not is_reward_model,
         trained=asked.trained,
+        room=None if policy is None else room_of(policy, experiment),
     )
     if asked.has_own_rows and held_out.num_trained_on == len(held_out.rows):
         asked = replace(asked, name=TRAINING_ROWS + asked.name.removeprefix(HELD_OUT))
     measured: Measured
     completions: list[Row] = []
-    if is_reward_model:
+    if policy is None:
         measured = _reward_model(target, experiment, held_out, asked, say)
     else:
-        measured, completions = _policy(target, experiment, held_out, asked, say)
+        measured, completions = _policy(target, policy, experiment, held_out, asked, say)
     heading = Heading(
         name=asked.name,
         model=target.label,
@@ -155,7 +158,7 @@ def _reward_model(
 
 
 def _policy(
-    target: Target, experiment: Experiment, held_out: HeldOut, asked: EvaluationRequest, say: Say
+    target: Target, policy: PolicyModel, experiment: Experiment, held_out: HeldOut, asked: EvaluationRequest, say: Say
 ) -> tuple[PolicyEvaluation, list[Row]]:
     rows = held_out.rows
     total = len(rows) * (1 + asked.samples)
@@ -173,7 +176,7 @@ def _policy(
     if asked.interact is not None:
         parts, no_total = asked.interact(target.model, experiment, rows, sampling.each, sampling.batch_size, end)
     else:
-        parts, no_total = policy_answers(load_policy(target.model, experiment), experiment, rows, sampling, end)
+        parts, no_total = policy_answers(policy, experiment, rows, sampling, end)
     evaluation = sum_up_answers(
         parts, list(experiment.rewards), no_total=no_total, trained_on=held_out.trained_on or frozenset()
     )
@@ -218,6 +221,11 @@ def load_policy(path: Path, experiment: Experiment) -> PolicyModel:
         chat_template=experiment.model.chat_template,
         **named_files(path, experiment),
     )
+
+
+def room_of(policy: PolicyModel, experiment: Experiment) -> PromptRoom | None:
+    """Return which prompts the policy can answer, as in a training of the experiment."""
+    return prompt_room(experiment, policy.config, policy.tokenizer)
 
 
 def policy_answers(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rlhf_cli.config.schema.experiment import Experiment
@@ -14,6 +14,7 @@ from rlhf_cli.data.source import Row
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.evaluation.score_completions import EndOfRun
 from rlhf_cli.evaluation.targets import Target
+from rlhf_cli.plan.prompt_room import PromptRoom
 from rlhf_cli.plan.sources_and_components import eval_sources, training_sources
 from rlhf_cli.runs.reward_records import read_running
 from rlhf_cli.runs.run_folder import checkpoint_folder
@@ -38,7 +39,13 @@ class HeldOut:
 
 
 def load_held_out(
-    experiment: Experiment, *, needs: str, limit: int | None, or_training: bool, trained: Experiment | None = None
+    experiment: Experiment,
+    *,
+    needs: str,
+    limit: int | None,
+    or_training: bool,
+    trained: Experiment | None = None,
+    room: PromptRoom | None = None,
 ) -> HeldOut:
     """Return at most `limit` evenly spaced rows, with warnings. Column `needs` is non-empty in every row.
 
@@ -46,7 +53,8 @@ def load_held_out(
 
     A held-out fraction is reproduced exactly from the same data and seed. Equal and empty answers are dropped if
     training dropped them. With `or_training`, fall back to the training rows. `trained` is the experiment that trained
-    the model, to count prompts that are also in its training rows. Raise ConfigError if no rows are configured.
+    the model, to count prompts that are also in its training rows. `room` leaves out or cuts prompts as training does.
+    Raise ConfigError if no rows are configured, and DataError for prompts that leave no room to answer.
     """
     data, warnings = experiment.data, list[str]()
     prompt = data.model_dump()["prompt"]
@@ -71,30 +79,39 @@ def load_held_out(
         bad = bad_pairs(dataset) if {"chosen", "rejected"} <= set(dataset.column_names) else {}
         dataset = dataset.select([index for index in range(len(dataset)) if index not in bad])
     check_rows(dataset, [needs], "the evaluation rows")
+    dataset, overlong = (dataset, []) if room is None else room.fitting(dataset, "the evaluation rows")
     dataset = _spread(dataset, limit)
     trained_on: frozenset[bytes] | None = None
     try:
-        trained_on = None if trained is None else shared_prompts(dataset, [_training_set(trained)])
+        if trained is not None:
+            known = None if trained.data.overlong_prompts == "error" else room  # then its training had none
+            trained_on = shared_prompts(dataset, [_training_set(trained, known)[0]])
     except UserError as error:
         warnings.append(f"the training rows cannot be read, so shared prompts are not counted: {error.what}")
     held_out = HeldOut(list(map(opened, dataset.to_list())), trained_on, warnings)
     if (count := held_out.num_trained_on) and not warnings:
         warnings.append(describe_shared(count, len(held_out.rows)))
+    warnings += overlong
     return held_out
 
 
-def load_training(experiment: Experiment, *, limit: int | None) -> list[Row]:
+def load_training(experiment: Experiment, *, limit: int | None, room: PromptRoom | None = None) -> HeldOut:
     """Return at most `limit` training rows, evenly spaced, without the held-out ones."""
-    dataset = _training_set(experiment)
+    dataset, overlong = _training_set(experiment, room)
     check_rows(dataset, ["prompt"], "the training rows")
-    return list(map(opened, _spread(dataset, limit).to_list()))
+    return HeldOut(list(map(opened, _spread(dataset, limit).to_list())), None, overlong)
 
 
-def _training_set(experiment: Experiment) -> datasets.Dataset:
+def _training_set(experiment: Experiment, room: PromptRoom | None) -> tuple[datasets.Dataset, list[str]]:
+    """Return the rows that are trained on, and what happens to prompts that are too long."""
     data = experiment.data
     prompt = data.model_dump()["prompt"]
     dataset = load_split(training_sources(experiment), prompt=prompt, seed=experiment.seed)
-    return dataset if data.fraction is None else hold_out(dataset, data.fraction, experiment.seed)[0]
+    if data.fraction is not None:
+        dataset = hold_out(dataset, data.fraction, experiment.seed)[0]
+    if room is None:
+        return dataset, []
+    return replace(room, policy=data.overlong_prompts).fitting(dataset, "the training rows")
 
 
 def _spread(dataset: datasets.Dataset, limit: int | None) -> datasets.Dataset:

@@ -133,7 +133,7 @@ def _merge(adapter: Path, folder: Path, dtype: str, trust_remote_code: bool) -> 
     given: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code}
     given |= {"num_labels": 1} if is_reward_model else {}
     try:
-        _, load_adapter, load_reader = loaders_of(str(adapter), trust_remote_code=trust_remote_code)
+        _, load_adapter, load_reader, _ = loaders_of(str(adapter), trust_remote_code=trust_remote_code)
         load = AutoPeftModelForSequenceClassification.from_pretrained if is_reward_model else load_adapter
         model = merged_into_base(load(str(adapter), **given))
         try:

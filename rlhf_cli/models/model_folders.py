@@ -243,20 +243,26 @@ def _listing(folder: Path) -> str:
 Load = Callable[..., Any]
 
 
-def loaders_of(path: str, *, trust_remote_code: bool = False, revision: str | None = None) -> tuple[Load, Load, Load]:
-    """Return what loads a model, an adapter of it, and its tokenizer, or the processor of a model that reads images."""
+def loaders_of(
+    path: str, *, trust_remote_code: bool = False, revision: str | None = None
+) -> tuple[Load, Load, Load, Any]:
+    """Return what loads a model, an adapter of it, and its tokenizer, or the processor of a model that reads images.
+
+    The last is the model's config.
+    """
     import transformers
     from peft import AutoPeftModelForCausalLM
 
     base = adapter_base(Path(path).expanduser())
     given: dict[str, Any] = {"trust_remote_code": trust_remote_code, "revision": None if base else revision}
     auto: Any = transformers
-    if not hasattr(auto.AutoConfig.from_pretrained(base or path, **given), "vision_config"):
+    config = auto.AutoConfig.from_pretrained(base or path, **given)
+    if not hasattr(config, "vision_config"):
         kinds: tuple[Any, Any, Any] = auto.AutoModelForCausalLM, AutoPeftModelForCausalLM, auto.AutoTokenizer
     else:
         whole = {"_target_class": auto.AutoModelForImageTextToText}
         kinds = whole["_target_class"], type("Adapter", (AutoPeftModelForCausalLM,), whole), auto.AutoProcessor
-    return kinds[0].from_pretrained, kinds[1].from_pretrained, kinds[2].from_pretrained
+    return kinds[0].from_pretrained, kinds[1].from_pretrained, kinds[2].from_pretrained, config
 
 
 def require_model(name: str, *, where: str, revision: str | None, trust_remote_code: bool) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError  # a value of another type in config.json
@@ -52,8 +54,9 @@ class Sampling:
 class PolicyModel:
     """A causal language model with its tokenizer, loaded from a folder (also an adapter) onto a device.
 
-    A processor makes the inputs of a model that reads images. `tokenizer` is that of another folder or hub id.
-    Raise ModelError if either cannot be loaded, or if the tokenizer has no token to pad with.
+    Its weights are loaded when they are first used. A processor makes the inputs of a model that reads images.
+    `tokenizer` is that of another folder or hub id. Raise ModelError if either cannot be loaded, or if the tokenizer
+    has no token to pad with.
     """
 
     def __init__(
@@ -70,29 +73,42 @@ class PolicyModel:
     ) -> None:
         self.path, self.device = path, torch.device(device)
         self._generating = Generating(is_plain=generation == "plain")
-        try:
-            # The cast is needed because transformers wraps `to` so that mypy confuses device and model.
-            with naming_foreign_files({"model.path": str(path)}):
-                trust: dict[str, Any] = {"trust_remote_code": trust_remote_code}
-                given = trust if revision is None else {**trust, "revision": revision}
-                load_model, _, load_reader = loaders_of(str(path), **given)
-                self._model = cast(Any, load_model(str(path), dtype=dtype, **given))
-                given = given if tokenizer is None else trust
-                self._reader: Any = load_tokenizer(tokenizer or str(path), chat_template, load=load_reader, **given)
-                self.tokenizer = getattr(self._reader, "tokenizer", self._reader)
-        except (OSError, ValueError, ImportError, StrictDataclassError) as error:
-            raise ModelError("the policy cannot be loaded", where=str(path), got=error) from error
+        trust: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+        given = trust if revision is None else {**trust, "revision": revision}
+        with self._loading():
+            load_model, _, load_reader, self.config = loaders_of(str(path), **given)
+            self._load = partial(load_model, str(path), dtype=dtype, **given)
+            given = given if tokenizer is None else trust
+            self._reader: Any = load_tokenizer(tokenizer or str(path), chat_template, load=load_reader, **given)
+        self.tokenizer = getattr(self._reader, "tokenizer", self._reader)
+        self.tokenizer.chat_template = self._reader.chat_template
+        # A sampled image token has no image (as in TRL).
+        image_token = getattr(self.config, "image_token_id", None)
+        self._suppressed = {} if image_token is None else {"suppress_tokens": [image_token]}
         if self.tokenizer.pad_token is None:
             if self.tokenizer.eos_token is None:
                 raise no_end_token(tokenizer or path, where="model.tokenizer" if tokenizer else "model.path")
             self.tokenizer.pad_token = self.tokenizer.eos_token
-        self._model.to(self.device).eval()
+
+    @contextmanager
+    def _loading(self) -> Iterator[None]:
+        try:
+            with naming_foreign_files({"model.path": str(self.path)}):
+                yield
+        except (OSError, ValueError, ImportError, StrictDataclassError) as error:
+            raise ModelError("the policy cannot be loaded", where=str(self.path), got=error) from error
+
+    @cached_property
+    def _model(self) -> Any:  # noqa: ANN401
+        with self._loading():
+            model = self._load()
+        return model.to(self.device).eval()
+
+    @cached_property
+    def _eos(self) -> list[int]:
         given = self._model.generation_config.eos_token_id
         tokens = [self.tokenizer.eos_token_id, *(given if isinstance(given, list) else [given])]
-        # A sampled image token has no image (as in TRL).
-        image_token = getattr(self._model.config, "image_token_id", None)
-        self._suppressed = {} if image_token is None else {"suppress_tokens": [image_token]}
-        self._eos = sorted({token for token in tokens if token is not None})
+        return sorted({token for token in tokens if token is not None})
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of token ids, without special tokens."""

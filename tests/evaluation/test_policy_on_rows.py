@@ -79,8 +79,14 @@ def test_by_hand() -> None:
     assert (records[4]["completion"], records[4]["rewards"]["correct"]) == ("it is 3.", 0.0)
 
 
-def test_each_quarter_of_an_evaluation_is_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def says_two(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation_run, "load_policy", lambda *arguments: Says("2"))
+    monkeypatch.setattr(evaluation_run, "room_of", lambda *arguments: None)
+
+
+@pytest.mark.usefixtures("says_two")
+def test_each_quarter_of_an_evaluation_is_told(place: Path) -> None:
     said: list[str] = []
     asked = EvaluationRequest("answers", "two rows", out=place, rows=2, samples=4)
     evaluate(Target("policy", place, "a policy", place), experiment(correct=CORRECT), asked, said.append)
@@ -146,6 +152,7 @@ def test_an_adapter_is_evaluated_on_its_base(train, capsys: pytest.CaptureFixtur
     assert ours != answers(base)
 
 
+@pytest.mark.usefixtures("says_two")
 @pytest.mark.parametrize("result", ["42", None])
 def test_calls_without_a_result_are_a_warning(result: str | None, place: Path) -> None:
     messages: list[Any] = [{"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add"}}]}]
@@ -199,6 +206,29 @@ def test_prompts_that_were_trained_on_have_separate_results(train, capsys: pytes
     whole = json.loads(capsys.readouterr().out)
     assert whole["trained_on"] == len(trained)
     assert "by_prompts" not in whole
+
+
+@pytest.mark.parametrize(("policy", "count"), [("drop", 2), ("truncate", 3)])
+def test_prompts_without_room_are_handled_as_in_training(train, policy: str, count: int) -> None:
+    """The second prompt is as long as the context. It is also trained on: where it is cut, both are the same prompt."""
+    rows = [{"prompt": prompt, "a": 1, "b": 1, "answer": "2"} for prompt in ("1+1=", "1" * 509 + "+1=", "2+2=")]
+    Path("asked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows[1:2], *rows[:1] * 15]))
+    words = ["~data", "data.path=rows.jsonl", "data.eval.path=asked.jsonl", f"data.overlong_prompts={policy}"]
+    evaluated = ["trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1", "trainer.args.max_steps=1"]
+    code, folder = train(*words, *evaluated)
+    assert code == 0
+    during = read_json(folder.path / "eval" / "training" / "step-1.json")
+    assert main(["eval", str(folder.path), "--samples", "0"]) == 0
+    found = read_json(folder.path / "eval" / "held_out_0_samples.json")
+    assert (found["rows"], found["trained_on"]) == (during["rows"], during["trained_on"]) == (count, count - 1)
+    assert found["parts"]["greedy"]["total"] == during["parts"]["greedy"]["total"]
+    for which in ([], ["--held-out"]):
+        assert main(["generate", str(folder.path), "-n", "2", "--overwrite", "--by", "correct", *which]) == 0
+        made = read_json(folder.path / "generated" / "best_of_n.json")
+        assert made["prompts"] == (count if which else 13 + count)
+        assert "1 of " in made["data"]
+    assert main(["eval", str(folder.path), "data.overlong_prompts=error"]) == 2
 
 
 PAIRS = [("good", "bad"), ("same", "same"), ("fine", "poor"), ("", "empty")]

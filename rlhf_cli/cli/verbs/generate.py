@@ -26,7 +26,6 @@ takes another model.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import math
 import shlex
 from dataclasses import replace
@@ -86,10 +85,11 @@ def run(options: Options) -> int:
     make_room(target.folder, overwrite=options.on("--overwrite"))
 
     with spinner("importing torch and TRL"):
-        importlib.import_module("rlhf_cli.evaluation.evaluation_run")
+        from rlhf_cli.evaluation.evaluation_run import load_policy, room_of
 
     screen = Screen(stderr=options.as_json)
-    rows, which = prompts_of(experiment, data=options.text("--data"), held_out=options.on("--held-out"), limit=limit)
+    room, data = room_of(load_policy(target.model, experiment), experiment), options.text("--data")
+    rows, which = prompts_of(experiment, data=data, held_out=options.on("--held-out"), limit=limit, room=room)
     total = len(rows) * num_samples
     asked = f"{total} completions of {len(rows)} prompts, {num_samples} each"
     screen.print(f"[bold]{target.label}[/] on {which}: {asked}")

@@ -17,20 +17,13 @@ from trl import is_conversational
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import Build
-from rlhf_cli.data.images import in_parts
 from rlhf_cli.data.learnt_columns import check_columns
-from rlhf_cli.data.overlong_prompts import (
-    OverlongPrompts,
-    describe_overlong,
-    overlong_in,
-    prompt_limit,
-    without_overlong,
-)
 from rlhf_cli.data.worlds import demonstrations
 from rlhf_cli.models.cache import merged_model
 from rlhf_cli.models.model_folders import loaders_of, require_model
 from rlhf_cli.models.tiny import tiny_model_path
-from rlhf_cli.models.tokenizer_files import PromptTokens, load_tokenizer, no_chat_template, no_end_token
+from rlhf_cli.models.tokenizer_files import load_tokenizer, no_chat_template, no_end_token
+from rlhf_cli.plan.prompt_room import prompt_room
 from rlhf_cli.tables.trl_trainers import IMAGES, data_key
 
 _WARM_START_ROWS = 6000
@@ -166,34 +159,13 @@ def readable_rows(
     has_own_template = getattr(args, "chat_template_path", None) is not None
     if is_conversational(train[0]) and not has_own_template and tokenizer.chat_template is None:
         raise no_chat_template(tokenizer.name_or_path, where=where)
-    if not row.reads_prompts or "prompt" not in train.column_names or has_images:
-        return train, held_out  # a processor alone knows how many tokens an image has
-    read = getattr(config.get_text_config(), "max_position_embeddings", None)
-    served = getattr(args, "vllm_max_model_length", None)
-    completion = getattr(args, "max_completion_length", None)
-    limit = prompt_limit(read, served, completion, where="trainer.args.max_completion_length")
-    if limit is None:  # the model declares no context length
+    room = prompt_room(experiment, config, tokenizer)
+    if room is None:
         return train, held_out
-    write = in_parts if reads_images else list
-    tokens = PromptTokens(tokenizer, getattr(args, "chat_template_kwargs", None), write)
-    says = args.process_index == 0
-    how = experiment.data.overlong_prompts
-    fitting = {
-        name: _fitting(rows, limit, tokens, how, data_key(name), says=says)
-        for name, rows in {"train": train, **held_out}.items()
-    }
+    fitting = dict[str, Dataset]()
+    for name, rows in {"train": train, **held_out}.items():
+        fitting[name], said = room.fitting(rows, data_key(name))
+        for message in said if args.process_index == 0 else ():
+            logging.getLogger("rlhf").warning(message)
+            print(f"warning: {message}")
     return fitting.pop("train"), fitting
-
-
-def _fitting(
-    rows: Dataset, limit: int, tokens: PromptTokens, policy: OverlongPrompts, name: str, *, says: bool
-) -> Dataset:
-    overlong = overlong_in(rows, limit, tokens.longer_than)
-    if not overlong:
-        return rows
-    fitting = without_overlong(rows, overlong, limit, policy=policy, last=tokens.last, name=name)
-    if says:
-        message = f"{name}: {describe_overlong(overlong, len(rows), limit, policy)}"
-        logging.getLogger("rlhf").warning(message)
-        print(f"warning: {message}")
-    return fitting

@@ -1,0 +1,65 @@
+"""Which prompts leave a model room to answer: the same ones in training and in an evaluation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.data.images import in_parts
+from rlhf_cli.data.overlong_prompts import (
+    OverlongPrompts,
+    describe_overlong,
+    overlong_in,
+    prompt_limit,
+    without_overlong,
+)
+from rlhf_cli.data.rows import kind_of_text
+from rlhf_cli.models.tokenizer_files import PromptTokens
+from rlhf_cli.tables.trl_trainers import IMAGES
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class PromptRoom:
+    """A prompt has at most `limit` tokens; `policy` says what happens to a longer one."""
+
+    limit: int
+    tokens: PromptTokens
+    policy: OverlongPrompts
+
+    def fitting(self, rows: Dataset, name: str) -> tuple[Dataset, list[str]]:
+        """Return the rows with prompts that fit, and what happened to others. Raise DataError as `check_overlong`."""
+        if "prompt" not in rows.column_names or not set(IMAGES).isdisjoint(rows.column_names) or not len(rows):
+            return rows, []  # a processor alone knows how many tokens an image has
+        kind = kind_of_text(rows[0]["prompt"])
+        if kind is None or (kind == "messages" and self.tokens.tokenizer.chat_template is None):
+            return rows, []  # who reads them reports it
+        overlong = overlong_in(rows, self.limit, self.tokens.longer_than)
+        if not overlong:
+            return rows, []
+        fitting = without_overlong(rows, overlong, self.limit, policy=self.policy, last=self.tokens.last, name=name)
+        return fitting, [f"{name}: {describe_overlong(overlong, len(rows), self.limit, self.policy)}"]
+
+
+def prompt_room(experiment: Experiment, config: Any, tokenizer: PreTrainedTokenizerBase) -> PromptRoom | None:  # noqa: ANN401
+    """Return the room that a model's config and its tokenizer leave.
+
+    Return None if the trainer generates no answers, or the model declares no context length.
+    """
+    trainer = experiment.trainer
+    if not trainer.row.reads_prompts:
+        return None
+    read = getattr(config.get_text_config(), "max_position_embeddings", None)
+    served, completion, settings = map(
+        trainer.setting, ("vllm_max_model_length", "max_completion_length", "chat_template_kwargs")
+    )
+    limit = prompt_limit(read, served, completion, where="trainer.args.max_completion_length")
+    if limit is None:
+        return None
+    write = in_parts if hasattr(config, "vision_config") else list
+    tokens = PromptTokens(tokenizer, settings if isinstance(settings, dict) else None, write)
+    return PromptRoom(limit, tokens, experiment.data.overlong_prompts)
