@@ -234,7 +234,7 @@ def test_a_weight_that_is_not_given_is_1_and_three_names_are_few() -> None:
     weights = weights_of({"rewards": given})
     assert weights == {"a": 1.0, "b": 2.0, "c": None, "truncation": 1.0}
     assert reward_names([in_memory("x", weights=weights)]) == ["a", "b", "c"]
-    assert (_few("abc"), _few("abcde")) == ("a, b, c", "a, b, c and 2 more")
+    assert [_few("abcde"[:number]) for number in (3, 4, 5)] == ["a, b, c", "a, b, c and 1 more", "a, b, c and 2 more"]
 
 
 def test_rewards_with_other_scores_are_noted() -> None:

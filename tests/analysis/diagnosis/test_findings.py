@@ -206,7 +206,7 @@ def test_completions_with_only_an_end_token_are_empty(longest: float, expected: 
             (replace(GRPO, trainer="rloo", args={"beta": 0.5}), "trainer.args.beta=1.5"),
             (replace(GRPO, args={"beta": 0.01, "learning_rate": True}), "trainer.args.beta=0.04"))),
         ("kl", DPO, {**FAR, "learning_rate": [3.0, 6.0]}, f"{RATE}=2"),
-        ("clipping", replace(PPO, args={"num_iterations": 4}), {CLIPPED: [0.0] * 12, "learning_rate": [2.0]},
+        ("clipping", replace(PPO, args={"num_iterations": 2}), {CLIPPED: [0.0] * 12, "learning_rate": [2.0]},
          f"{RATE}=6"),
         ("explained_variance", PPO, {EXPLAINED: [-0.5] * 20}, "critic.learning_rate=1e-4"),
     ],

@@ -110,7 +110,7 @@ def test_the_count_goes_on_where_the_run_goes_on() -> None:
 
 
 def test_a_rule_with_an_unknown_metric_is_reported_once_with_the_nearest_name() -> None:
-    rules = StoppingRules({"": rule("my_metrik > 1")}, ["a"])
+    rules = StoppingRules({"logged": rule("loss < 0"), "": rule("my_metrik > 1")}, ["a"])
     said = []
     for step in range(1, 9):
         rules.take(step, {"my_metric": 0.0, "loss": 0.1})

@@ -87,6 +87,7 @@ def test_all_that_differs_at_the_step_and_nothing_later(compared) -> None:
     assert compared(log(), log(s4={"loss": 7.0}), up_to=3).equal
     # A run that was resumed after step 3 has the line of its first call there.
     (*before, summary), after = log(), log(s4={"loss": 7.0})[4:]
+    assert compared(log(), [*before[:4], summary, *before[4:]]).equal
     assert compared(log(), [*before[:4], summary, *after]).first_step == 4
 
 

@@ -149,13 +149,14 @@ class TestClosedGates:
 
 
 class TestWhatCannotBeSaid:
-    def test_advantages_that_are_not_those_of_the_run(self, place: Path) -> None:
-        """Negative control of the check that stands before every answer."""
+    @pytest.mark.parametrize(("stored", "error"), [(0.3, 0.3 - 0.275), (2.2, (2.2 - 0.275) / 2.2)])
+    def test_advantages_that_are_not_those_of_the_run(self, place: Path, stored: float, error: float) -> None:
+        """Negative control of the check that stands before every answer. The error is in units of 1, or the largest."""
         run = frozen(place, UNSCALED)
-        write_table(run, 1, **scores(advantage=[0.3, *WAS[1:]]))
+        write_table(run, 1, **scores(advantage=[stored, *WAS[1:]]))
         (found,) = answer(run, LESS).rounds
         assert found.why == "the run's own settings do not give the advantages that it stored"
-        assert found.replay_error == pytest.approx(0.3 - 0.275, **ARITHMETIC)
+        assert found.replay_error == pytest.approx(error, **ARITHMETIC)
         assert (found.sign_changed, found.share, set(found.push.values())) == (None, {}, {(None, None)})
         assert found.tau is not None
 
