@@ -116,7 +116,7 @@ class Plan:
         assert batches is not None
         assert work.steps_a_round is not None
         a_round = f"{work.steps_a_round:.4g}"
-        if work.steps is None or work.rounds is None:
+        if work.rounds is None:
             return f"unknown until the data is read, {a_round} a round"
         each = f"{batches.accumulation} x {batches.per_device} completions per device"
         if work.steps_a_round == 1:

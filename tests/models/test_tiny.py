@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from transformers import AutoConfig
 
@@ -47,6 +48,17 @@ def test_it_is_built_once_and_found_again(tmp_path: Path) -> None:
     assert rates == pytest.approx([0.5e-2, *(1e-2 * (1 - step / 40) for step in range(1, 40))])  # a 16th of them rises
     assert build(WARM, lambda step, of: steps.append(step)) == folder
     assert len(steps) == 40
+
+
+def test_it_does_not_depend_on_the_threads_of_the_process() -> None:
+    """It is computed on one: the rounding of sums depends on their number."""
+    before, seen = torch.get_num_threads(), list[int]()
+    torch.set_num_threads(2)
+    try:
+        build({**WARM, "steps": 1}, lambda step, of: seen.append(torch.get_num_threads()))
+        assert (seen, torch.get_num_threads()) == ([1], 2)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_it_is_whole_whichever_rank_builds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

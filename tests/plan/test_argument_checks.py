@@ -207,6 +207,7 @@ contradictions | BEST HELD eval_strategy=steps logging_steps=20 save_steps=50 | 
 contradictions | BEST HELD eval_strategy=steps eval_steps=0.2 save_steps=0.5 | A.save_steps | SHARES | None | KEY=0.2
 contradictions | BEST HELD eval_strategy=steps eval_steps=0.1 save_steps=0.3
 contradictions | BEST HELD eval_strategy=steps eval_steps=25 save_steps=50
+contradictions | BEST HELD eval_strategy=steps eval_steps=0 logging_steps=0 save_steps=50
 contradictions | BEST HELD eval_strategy=steps eval_steps=1 save_steps=3
 refused_combinations | tf32=true | A.tf32 | True | GPUS | KEY=null, or '~KEY'
 refused_combinations | remove_unused_columns=true | A.remove_unused_columns | True | REWARDS | KEY=false

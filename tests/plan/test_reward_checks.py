@@ -195,7 +195,11 @@ def test_a_trial_reads_no_keys_and_leaves_neither_processes_nor_open_files(place
 
 
 @pytest.mark.parametrize("name", ["later", "dense", "spans"])
-def test_sound_functions_pass(name: str, words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+def test_sound_functions_pass(
+    name: str, words: list[str], write: Callable[[str, str], Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert found(words, name, capfd) == []
+    write("rows.jsonl", Path("rows.jsonl").read_text().replace('"3"', '"drei für é"'))  # letters of several bytes
     assert found(words, name, capfd) == []
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +34,9 @@ def test_a_plan_as_json() -> None:
     assert plan.describe_steps() == "120, one round each; 1 x 64 completions per device"
     written = plan.as_json()
     assert json.loads(json.dumps(written["memory"])) == json.loads(json.dumps(plan.memory.as_json()))
+    for part in ("workload", "checkpoints", "passes"):
+        assert written[part] == asdict(getattr(plan, part))
+    assert (written["evaluations"], plan.evaluations) == (None, None)
     assert (written["stage"], replace(plan, memory=None).as_json()["memory"]) == (None, None)
 
 

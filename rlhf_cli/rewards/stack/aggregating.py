@@ -63,7 +63,7 @@ def aggregated(
 
 @dataclass(frozen=True)
 class Schedule:
-    """A ramp from `start` to `end` over `steps` optimizer steps, or over a `fraction` of training; then constant.
+    """A ramp from `start` to `end` over `steps` optimizer steps or a `fraction` (1 by default) of training; constant after it.
 
     linear: start + (end - start) p. cosine: start + (end - start)(1 - cos(pi p)) / 2. step: `start` until p = 1, then
     `end`. p is the completed share of the ramp, 0 at the first step.

@@ -82,6 +82,12 @@ def test_exclude_is_offered_where_a_row_passes(
     assert (caught.value.row, "on_error=exclude" in str(caught.value.hint)) == (0, is_offered)
 
 
+def test_an_error_of_the_reward_keeps_its_own_advice(bench: Bench) -> None:
+    with pytest.raises(RewardError) as caught:
+        bench(picky(2, raises(RewardError("no token ids", where="args.unit", hint="args.unit=words"))))
+    assert caught.value.hint == "args.unit=words"
+
+
 @pytest.mark.parametrize(("failure", "num_calls"), [(RewardTimeout, 1), (ServerSilent, 1), (TypeError, 4)])
 def test_the_search_for_a_row_that_passes_waits_for_one_slow_row(
     bench: Bench, failure: type[Exception], num_calls: int

@@ -73,6 +73,7 @@ def test_negative_control_steps_do_not_depend_on_the_length_of_training() -> Non
     assert schedule.at(5, 10) == schedule.at(5, 1000) == 0.5
     assert Schedule(0.0, 2.0, steps=1).at(0, 1) == 0.0
     assert Schedule(0.0, 2.0).at(0, 0) == 2.0  # a ramp without a step is over
+    assert Schedule(0.0, 2.0).at(2, 4) == 1.0  # one without a length takes the whole training
 
 
 class TestOneEvaluationABatch:
