@@ -37,7 +37,7 @@ from rlhf_cli.runs.run_folder import (
     read_json,
     run_of,
 )
-from rlhf_cli.runs.run_status import FINISHED, command_to_finish, read_status
+from rlhf_cli.runs.run_status import FINISHED, command_to_finish, is_of_these_weights, read_status
 from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 from rlhf_cli.text.redaction import redacted, redacted_tree
 
@@ -234,12 +234,16 @@ def _scores(source: SourceModel) -> tuple[list[list[str]], list[str]]:
             notes.append(f"The evaluation {file.name} could not be read.")
             continue
         path = evaluation.heading.path
-        if path is None or Path(path).resolve() == source.folder.resolve():  # else another model generated the answers
+        if path is not None and Path(path).resolve() != source.folder.resolve():
+            continue  # another model generated the answers
+        if source.is_checkpoint or is_of_these_weights(source.folder.resolve(), evaluation.heading.time):
             for metric, found in evaluation.figures():
                 mean = "" if found.mean is None else f"{found.mean:.4g}"
                 has_interval = found.low is not None and found.high is not None
                 interval = f"{found.low:.4g} to {found.high:.4g}" if has_interval else ""
                 scores.append([evaluation.rows_in_words, metric, mean, interval, str(found.count)])
+        else:
+            notes.append(f"The evaluation {file.name} is of older weights.")
     return scores, notes
 
 

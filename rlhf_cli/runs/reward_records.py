@@ -29,6 +29,7 @@ from rlhf_cli.runs.run_folder import (
     unreadable,
     write_rows,
 )
+from rlhf_cli.runs.run_status import is_of_these_weights
 from rlhf_cli.text.regular_files import lines_of, parse_json, read_object
 
 _ENDINGS = "text_endings.json"
@@ -77,8 +78,7 @@ def mean_reward(model: str, *, with_eos: bool = False, where: str) -> float:
     """
     folder = Path(model).expanduser().resolve()
     stored = [(key, mean) for key, mean, ended in _stored_means(evaluations_of(folder)) if ended == with_eos]
-    written_at_s = max((file.stat().st_mtime for file in folder.glob("*.safetensors")), default=0.0)
-    valid = [(key, mean) for key, mean in stored if key[1] >= written_at_s]
+    valid = [(key, mean) for key, mean in stored if is_of_these_weights(folder, key[1])]
     if not valid:
         run = run_of(folder)
         typed = run.shown if run is not None else os.path.relpath(folder) if folder.is_dir() else "FOLDER"

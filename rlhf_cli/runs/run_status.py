@@ -23,7 +23,7 @@ from rlhf_cli.errors import CTRL_C, RunError
 from rlhf_cli.process import ProcessIdentity, this_process
 from rlhf_cli.runs.heartbeat import while_running
 from rlhf_cli.runs.metrics_file import Event, events_after, read_metrics, reward_spans
-from rlhf_cli.runs.run_folder import FIRST_RUN, SWEEP, RunFolder, read_json, runs_below, unreadable, write_json
+from rlhf_cli.runs.run_folder import FIRST_RUN, SWEEP, RunFolder, read_json, run_of, runs_below, unreadable, write_json
 from rlhf_cli.text.json_values import JsonTree
 
 
@@ -116,6 +116,15 @@ def read_status(folder: RunFolder, *, take_over: bool = False) -> Status:
         status = replace(status, state=KILLED, reason=reason)
         _write_killed(folder, status, content)
     return status
+
+
+def is_of_these_weights(model: Path, time_s: float) -> bool:
+    """Return whether an evaluation at `time_s`, in seconds since the epoch, is not older than the weights in a folder.
+
+    A copy of a run has newer files, and the time at which its training ended.
+    """
+    written_at_s = max((file.stat().st_mtime for file in model.glob("*.safetensors")), default=0.0)
+    return time_s >= written_at_s or ((run := run_of(model)) is not None and 0 < read_status(run).updated_at <= time_s)
 
 
 def command_to_finish(folder: RunFolder, status: Status) -> str:

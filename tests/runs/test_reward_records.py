@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rlhf_cli.analysis.comparison.logged_run import read_figures
 from rlhf_cli.errors import RunError
 from rlhf_cli.evaluation.evaluation_files import evaluation_json
 from rlhf_cli.evaluation.scored_pairs import RewardDistribution
@@ -22,8 +23,9 @@ def rewards(mean: float | None) -> RewardDistribution:
     return RewardDistribution(mean=one, deviation=1.0, chosen=one, rejected=one, margin=one, min=0.0, max=1.0)
 
 
-def write(folder: Path, name: str, mean: float | None, time: float, **changes: Any) -> None:
-    evaluation = measured.headed(measured.reward_model(rewards=rewards(mean), **changes), name=name, time=time)
+def write(folder: Path, name: str, mean: float | None, time: float, path: str | None = None, **changes: Any) -> None:
+    model = measured.reward_model(rewards=rewards(mean), **changes)
+    evaluation = measured.headed(model, name=name, time=time, path=path)
     (folder / "eval").mkdir(exist_ok=True)
     (folder / "eval" / f"{name}.json").write_text(json.dumps(evaluation_json(evaluation)))
 
@@ -62,6 +64,23 @@ def test_an_evaluation_in_the_second_of_the_newest_weights_is_valid(tmp_path: Pa
         mean_reward(str(tmp_path), where="here")
     write(tmp_path, "other", 2.0, 100.0)
     assert mean_reward(str(tmp_path), where="here") == 2.0
+
+
+def test_a_copied_run_keeps_its_evaluations(tmp_path: Path) -> None:
+    """Its files are newer than the evaluation, which is from after the training; one from before it is too old."""
+    run = RunFolder(tmp_path)
+    (run.path / "config.yaml").write_text("{}")
+    run.status.write_text(json.dumps({"state": "finished", "updated_at": 100.0}))
+    run.model.mkdir()
+    (run.model / "model.safetensors").write_bytes(b"")
+    write(tmp_path, "held_out", 1.0, 99.0, path=str(run.model))
+    write(tmp_path, "checkpoint", 3.0, 99.0, path=str(run.path / "checkpoints"))
+    with pytest.raises(RunError):
+        mean_reward(str(run.model), where="here")
+    assert list(read_figures(run)) == ["checkpoint"]
+    write(tmp_path, "held_out", 1.0, 100.0, path=str(run.model))
+    assert mean_reward(str(run.model), where="here") == 1.0
+    assert list(read_figures(run)) == ["held_out", "checkpoint"]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from rlhf_cli.evaluation.evaluation_files import read_evaluation
 from rlhf_cli.evaluation.scored_pairs import RewardModelEvaluation
 from rlhf_cli.runs.metrics_file import reward_names as logged_rewards
 from rlhf_cli.runs.run_folder import RunFolder, read_json
-from rlhf_cli.runs.run_status import FINISHED, read_status, swept_in
+from rlhf_cli.runs.run_status import FINISHED, is_of_these_weights, read_status, swept_in
 from rlhf_cli.tables.resume_keys import row_of
 from rlhf_cli.text.json_values import JsonTree, section
 
@@ -23,12 +23,15 @@ Figures = Mapping[str, float]
 
 
 def read_figures(folder: RunFolder) -> dict[str, Figures]:
-    """Return name of an evaluation -> its figures, newest first; ignore invalid files."""
-    read: list[tuple[float, str, Figures]] = []
+    """Return name of an evaluation -> its figures, newest first; ignore invalid files and those of older weights."""
+    read, model = list[tuple[float, str, Figures]](), folder.model.resolve()
     for file in (folder.path / "eval").glob("*.json"):
         try:
             evaluation = read_evaluation(file)
         except (OSError, ValueError):
+            continue
+        is_own = evaluation.heading.path == str(model)  # another model does not change when the run is resumed
+        if is_own and not is_of_these_weights(model, evaluation.heading.time):
             continue
         figures = {name: figure.mean for name, figure in evaluation.figures() if figure.mean is not None}
         if isinstance(evaluation.measured, RewardModelEvaluation):
