@@ -14,6 +14,12 @@ from rlhf_cli.evaluation.score_completions import EndOfRun, Interact
 from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.runs.run_folder import RunFolder
 
+_OF_TRAINING = (
+    *("generation_batch_size", "sync_ref_model", "lr_scheduler_type", "lr_scheduler_kwargs", "load_best_model_at_end"),
+    *("metric_for_best_model", "push_to_hub", "log_completions_hub_repo"),
+)
+"""Arguments of TRL's that an evaluation does not need, and that need others which it sets."""
+
 if TYPE_CHECKING:
     from rlhf_cli.evaluation.policy_results import PartAnswers, PolicyAnswers
 
@@ -31,7 +37,6 @@ def interactive_answers(
 
     Also return why no answer has a total, None if they have. `batch_size` counts completions.
     """
-    from datasets import Dataset
     from transformers import PrinterCallback
 
     from rlhf_cli.evaluation.policy_results import PartAnswers
@@ -66,7 +71,9 @@ def interactive_answers(
         trainer.state.global_step, trainer.state.max_steps = end.step, end.max_steps
         trainer.remove_callback(PrinterCallback)
         try:
-            trainer.evaluate(cast(Any, Dataset.from_list(rows)))
+            # A list, because a Dataset made of it would give each message the keys of all messages.
+            columns = dict.fromkeys(name for row in rows for name in row)
+            trainer.evaluate(cast(Any, [columns | row for row in rows]))
         finally:
             stack.close()
     kept = (GREEDY, SAMPLED) if each else (GREEDY,)
@@ -78,7 +85,7 @@ def _only_evaluated(experiment: Experiment, model: Path, each: int, batch_size: 
     from rlhf_cli.evaluation.evaluation_run import named_files
 
     trainer, smallest = experiment.trainer, {"num_generations": 2, "per_device_train_batch_size": 2}
-    left_out = {*PpoArgs.model_fields, "generation_batch_size"}
+    left_out = {*PpoArgs.model_fields, *_OF_TRAINING}
     args = {name: value for name, value in trainer.args.items() if name not in left_out}
     args |= smallest | dict.fromkeys(("gradient_accumulation_steps", "steps_per_generation", "num_iterations"), 1)
     args |= {"num_generations_eval": each, "per_device_eval_batch_size": each * max(1, batch_size // each)}
