@@ -15,6 +15,8 @@ from pathlib import Path
 APPENDED_GROUPS = ("exp", "sweep", "debug")
 """Groups outside the defaults list of train.yaml: they are appended, so that they override every default."""
 
+_PACKAGE = Path(__file__).resolve().parents[1]
+
 Groups = dict[str, dict[str, Path]]
 """Group name -> option name -> file."""
 
@@ -25,13 +27,21 @@ def shipped_dir() -> Path:
 
     Raise FileNotFoundError if neither contains a train.yaml.
     """
-    package = Path(__file__).resolve().parents[1]
-    # An editable install leaves a stale copy in the package, so a checkout uses its own folder.
-    is_checkout = (package.parent / "pyproject.toml").is_file()
-    folder = package.parent / "conf" if is_checkout else package / "conf"
+    folder = _shipped("conf", "conf")
     if (folder / "train.yaml").is_file():
         return folder
-    raise FileNotFoundError(f"no conf/train.yaml beside or inside {package}: the installation is incomplete")
+    raise FileNotFoundError(f"no conf/train.yaml beside or inside {_PACKAGE}: the installation is incomplete")
+
+
+def shipped_page(name: str) -> str:
+    """Return the text of a page of docs/reference that the package reads. Raise FileNotFoundError without it."""
+    return _shipped(name, f"docs/reference/{name}").read_text(encoding="utf-8")
+
+
+def _shipped(inside: str, beside: str) -> Path:
+    # An editable install leaves a stale copy in the package, so a checkout uses its own folder.
+    is_checkout = (_PACKAGE.parent / "pyproject.toml").is_file()
+    return _PACKAGE.parent / beside if is_checkout else _PACKAGE / inside
 
 
 def search_dirs() -> list[Path]:

@@ -19,6 +19,7 @@ from rlhf_cli.config import trl_args
 from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
 from rlhf_cli.config.inner_args import SCHEDULE, inner_fields, schedule_fields
 from rlhf_cli.config.origins import Origin, Origins
+from rlhf_cli.config.other_tools import answer, fitted
 from rlhf_cli.config.schema.experiment import field_at, keys_of_section, section_at, valid_keys
 from rlhf_cli.config.schema.model_and_data import OF_A_SOURCE
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
@@ -112,19 +113,22 @@ def argument_problems(wrong: Iterable[WrongArgument], tree: JsonTree, origins: O
         elif argument.kind == "unknown" and "." in argument.name:
             yield _unknown_inside(argument, args, origins)
         elif argument.kind == "unknown":
-            yield _unknown_argument(TRAINERS[name].config_class, argument.name, known, origins.where(key))
+            yield _unknown_argument(name, argument, known, origins.where(key))
         else:
             meant = _meant_argument(name, argument, args)
             yield _wrong_value(key, origins, repr(argument.value), argument.expected, meant)
 
 
-def _unknown_argument(config: str, name: str, known: KnownKeys, where: str) -> ConfigError:
+def _unknown_argument(trainer: str, argument: WrongArgument, known: KnownKeys, where: str) -> ConfigError:
+    name, config = argument.name, TRAINERS[trainer].config_class
     if (former := former_name(name, known)) is not None:
         row, today = former
         got, expected = f"a name from {row.whose}", f"{today}, its name in rlhf"
-        return ConfigError(f"{config} has no {name!r}", where=where, got=got, expected=expected, hint=today)
+        hint = fitted(today, f"{_ARGS}{name}", argument.value, trainer)
+        return ConfigError(f"{config} has no {name!r}", where=where, got=got, expected=expected, hint=hint)
     expected = f"a field of {config}" + (f" or one of {', '.join(PpoArgs.model_fields)}" if known.has_critic else "")
-    hint = "trainer=ppo" if name in PpoArgs.model_fields else meant_key(_ARGS + name, known)
+    meant = fitted(meant_key(_ARGS + name, known), f"{_ARGS}{name}", argument.value, trainer)
+    hint = "trainer=ppo" if name in PpoArgs.model_fields else meant
     what, advice = f"unknown option {name!r} for {config}", UNSAYABLE.get(name)
     return ConfigError(what, where=where, expected=expected, hint=hint, advice=advice)
 
@@ -181,8 +185,12 @@ def _unknown(path: Path, tree: JsonTree, known: KnownKeys, origins: Origins) -> 
         what, expected = f"{name!r} is one key with dots in it", "nested keys: dots work on the command line only"
         nested = name.replace(".", ": {") + ": VALUE" + "}" * name.count(".")
         return ConfigError(what, where=where, expected=expected, hint=nested)
-    former, hint = former_name(name, known), _group_choice(path, tree) or _meant_key(path, tree, known)
-    hint = hint or trl_args.RESERVED_ARGS.get(name)
+    former, trainer = former_name(name, known), str(section(tree, "trainer").get("trl"))
+    value: Any = tree
+    for part in path:
+        value = value[part]
+    hint, advice = (chosen, None) if (chosen := _group_choice(path, tree)) else answer(key, value, known, trainer)
+    hint = hint or fitted(trl_args.RESERVED_ARGS.get(name), key, value, trainer)
     file = section(section(tree, "data"), "eval").get(name)
     if list(path[:-1]) == ["data", "eval"] and isinstance(file, str):
         hint = hint or f"{key}.path={file}"  # the name of an evaluation set
@@ -193,7 +201,7 @@ def _unknown(path: Path, tree: JsonTree, known: KnownKeys, origins: Origins) -> 
         expected = f"{former[1]}, which {former[0].whose} called {name}"
     # A part of a list entry cannot be typed alone.
     hint = hint.rpartition(".")[2] if hint is not None and _in_a_list(path) else hint
-    advice = UNSAYABLE.get(name, UNSAYABLE.get(f"{path[0]}.{name}"))
+    advice = UNSAYABLE.get(name, UNSAYABLE.get(f"{path[0]}.{name}", advice))
     return ConfigError(f"unknown key {key!r}", where=where, expected=expected, hint=hint, advice=advice)
 
 
@@ -207,18 +215,6 @@ def _group_choice(path: Path, tree: JsonTree) -> str | None:
     return f"{'+' if group in APPENDED_GROUPS else ''}{group}={value}"
 
 
-def _meant_key(path: Path, tree: JsonTree, known: KnownKeys) -> str | None:
-    """Return the key that was meant: the full key if one value was given below it, else only the wrong part."""
-    node: Any = tree
-    for part in path:
-        node = node[part]
-    whole = list(path)
-    while isinstance(node, dict) and len(node) == 1:
-        name, node = next(iter(node.items()))
-        whole.append(name)
-    return meant_key(_dotted(whole), known) or (meant_key(_dotted(path), known) if len(whole) > len(path) else None)
-
-
 def _wrong(path: Path, details: list[ErrorDetails], known: KnownKeys, tree: JsonTree, origins: Origins) -> ConfigError:
     given: JsonValue = details[0]["input"]
     expected = ", or ".join(dict.fromkeys(_expected(detail, path) for detail in details))
@@ -229,7 +225,8 @@ def _wrong(path: Path, details: list[ErrorDetails], known: KnownKeys, tree: Json
     elif len(path) == 2 and path[0] == "rewards" and details[0]["type"] != "string_pattern_mismatch":
         close = nearest(given, groups().get("reward", {})) if isinstance(given, str) else None
         is_misnamed = isinstance(given, dict) and given and not given.keys() & _SOURCES
-        hint = f"reward@rewards.{path[1]}={close}" if close else _meant_key(path, tree, known) if is_misnamed else hint
+        meant, _ = answer(_dotted(path), given, known, str(section(tree, "trainer").get("trl")))
+        hint = f"reward@rewards.{path[1]}={close}" if close else meant if is_misnamed else hint
         there = [
             name for name, one in section(tree, "rewards").items() if isinstance(one, dict) and _SOURCES & one.keys()
         ]

@@ -7,11 +7,11 @@ import typing
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import pydantic
 from pydantic import BaseModel
 
+from rlhf_cli.config.conf_folders import shipped_page
 from rlhf_cli.config.rules.trainer_rules import own_fields
 from rlhf_cli.config.schema.experiment import Experiment, arms_of, keys_of_section, possible_section, section_of
 from rlhf_cli.config.schema.model_and_data import Lora
@@ -185,7 +185,6 @@ def _arm_text(arm: object) -> str:
     return _WORDS.get(arm, str(arm))
 
 
-_PACKAGE = Path(__file__).resolve().parents[1]
 _HEADING = re.compile(r"^#+ (.+)$")
 _NAME = re.compile(r"`([^`]+)`")
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
@@ -212,9 +211,7 @@ def metrics_about(words: Sequence[str]) -> list[MetricReference]:
 def all_metrics() -> Iterator[MetricReference]:
     """Yield the metrics in the tables' order. Raise FileNotFoundError if the installation lacks the document."""
     group, heads = "", list[str]()
-    beside, inside = _PACKAGE.parent / "docs" / "reference" / "metrics.md", _PACKAGE / "metrics.md"  # inside: a wheel
-    file = beside if (_PACKAGE.parent / "pyproject.toml").is_file() else inside
-    for line in file.read_text(encoding="utf-8").splitlines():
+    for line in shipped_page("metrics.md").splitlines():
         if match := _HEADING.match(line):
             group, heads = match[1], []
         elif not line.startswith("|"):
