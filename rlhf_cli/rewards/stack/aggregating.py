@@ -63,8 +63,9 @@ def aggregated(
 
 @dataclass(frozen=True)
 class Schedule:
-    """A ramp from `start` to `end` over `steps` optimizer steps or a `fraction` (1 by default) of training; constant after it.
+    """A ramp from `start` to `end` over `steps` optimizer steps, or over a `fraction` of training; then constant.
 
+    Without either it takes the whole training.
     linear: start + (end - start) p. cosine: start + (end - start)(1 - cos(pi p)) / 2. step: `start` until p = 1, then
     `end`. p is the completed share of the ramp, 0 at the first step.
     """
