@@ -56,7 +56,8 @@ def answer(key: str, node: object, known: KnownKeys, trainer: str) -> tuple[str 
     said, meant = _said_of(whole), meant_key(whole, known) or near
     if said is not None and not _TYPED.fullmatch(said):
         return fitted(meant, key, node, trainer) if meant and meant.partition("=")[0] in said else None, said
-    return fitted(said or meant, key, node, trainer), None
+    is_precise = said is None or (meant or "").startswith(f"{said}=")
+    return fitted(meant if is_precise else said, key, node, trainer), None
 
 
 def fitted(hint: str | None, key: str, value: object, trainer: str) -> str | None:

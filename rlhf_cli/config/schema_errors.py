@@ -201,7 +201,8 @@ def _unknown(path: Path, tree: JsonTree, known: KnownKeys, origins: Origins) -> 
         expected = f"{former[1]}, which {former[0].whose} called {name}"
     # A part of a list entry cannot be typed alone.
     hint = hint.rpartition(".")[2] if hint is not None and _in_a_list(path) else hint
-    advice = UNSAYABLE.get(name, UNSAYABLE.get(f"{path[0]}.{name}", advice))
+    if (reason := UNSAYABLE.get(name) or UNSAYABLE.get(f"{path[0]}.{name}")) is not None:
+        hint, advice = None, reason
     return ConfigError(f"unknown key {key!r}", where=where, expected=expected, hint=hint, advice=advice)
 
 

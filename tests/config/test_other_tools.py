@@ -32,6 +32,8 @@ def test_the_page_pairs_names_only_where_both_sides_have_as_many() -> None:
         ("model_type=LlamaForCausalLM", None),  # the section `model` holds no value
         ("trainer.val_before_train=true", "trainer.args.eval_on_start"),
         ("trainer.critic_warmup=10", None),  # it is said in words
+        ("data.train_batch_size=1024", None),
+        ("data.filter_overlong_prompts=true", "data.overlong_prompts=drop"),
         ("quantization_bit=4", "model.quantize"),
     ],
 )
