@@ -55,7 +55,7 @@ PACKAGED_MODELS = {
 
 
 def model_folder(named: str | None, *, where: str) -> str | None:
-    """Return the folder of a GGUF file or of `package:NAME`; anything else is returned as it is.
+    """Return the folder of a GGUF file, of `package:NAME` or of `~/NAME`; anything else is returned as it is.
 
     Every configured model and tokenizer goes through here. The first conversion takes about 20 s and prints a line;
     a damaged folder in the cache is converted again, also one that an adapter names as its base. For a package that is
@@ -78,7 +78,7 @@ def model_folder(named: str | None, *, where: str) -> str | None:
         _repair(file, where)
     elif (base := adapter_base(file, where)) is not None and Path(base).parent == cache_folder("models"):
         _repair(Path(base), f"{where}: the base that {file / 'adapter_config.json'} names")
-    return named
+    return str(file) if named.startswith("~") and file.exists() else named  # libraries do not know what ~ is
 
 
 def _repair(folder: Path, where: str) -> None:

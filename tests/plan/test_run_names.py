@@ -153,3 +153,14 @@ def test_scoring_needs_no_policy_and_no_data() -> None:
     folder.config.write_text(json.dumps(frozen.model_dump(mode="json", by_alias=True)))
     again = prepare_from(folder, ["seed=7"])
     assert (again.experiment.seed, again.experiment.model.path, again.as_written.model.path) == (7, model, "run:mine")
+
+
+def test_a_folder_below_the_home_has_its_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers takes ~/m for a hub id; freezing alone made the path absolute, so that only a training read it."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "m").mkdir()
+    words = ["+exp=quickstart", "model.build=null", "model.path=~/m", "model.tokenizer=~/m", "rewards.learnt.model=~/m"]
+    experiment = prepare([*words, "rewards.gone.model=~/gone"]).experiment
+    named = [experiment.model.path, experiment.model.tokenizer, experiment.rewards["learnt"].model]
+    assert named == [str(tmp_path / "m")] * 3
+    assert experiment.rewards["gone"].model == "~/gone"
