@@ -127,7 +127,7 @@ def _check(subject: Subject, report: Report) -> _Checked:
         functions |= report.run(tool_checks.interaction_problems(subject), {})
         report.run_all(tool_checks.conversation_problems(subject, data))
     report.run_all(reward_checks.unfed_problems(subject, rewards), model.critic_problems(subject, folders))
-    report.run_all(data_checks.column_problems(subject, data, rewards))
+    report.run_all(data_checks.column_problems(subject, data, rewards), data_checks.value_problems(data, rewards))
     used = report.run(data_checks.row_problems(subject, data, folders), frozenset())
     tokenizer = report.run(prompts.tokenizer_problems(subject, data, folders), None)
     report.run_all(

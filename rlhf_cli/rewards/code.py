@@ -17,7 +17,7 @@ from typing import Annotated, TypeVar
 from annotated_types import Ge, Gt
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.rewards.completion_text import Completion, text_of
+from rlhf_cli.rewards.completion_text import Completion, checked_columns, text_of
 from rlhf_cli.services.sandbox.running import Isolation, run_code
 from rlhf_cli.text.regular_files import parse_python
 
@@ -26,6 +26,11 @@ _Value = TypeVar("_Value")
 
 _FENCE = re.compile(r"\s*(`{3,}|~{3,})\s*([\w+.-]*)")
 _PYTHON = ("python", "python3", "py")
+
+_DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_CANNOT_FAIL = (*_DEFINES, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.Pass)
+_CALL_IT = "append to each a line that calls what it defines; for HumanEval check(NAME), with the name in entry_point"
+_NO_PAIRS = "write each pair of input and output as an assert: programs are not run with a standard input"
 
 # Runs in the sandbox. Each pass is reported at once, with a token unknown to the code under test, so that exiting
 # early, printing or replacing sys.stdout passes no test.
@@ -105,6 +110,11 @@ def code_runs(
     return _in_parallel(score, completions, max_workers)
 
 
+def _check_tests(tests: object) -> None:
+    split_tests(tests, 0)
+
+
+@checked_columns(tests=_check_tests)
 def code_passes_tests(
     completions: Sequence[Completion],
     tests: Sequence[str | Sequence[str] | None],
@@ -126,7 +136,8 @@ def code_passes_tests(
     Args:
         completions: one per row; `code_in` finds the program.
         tests: dataset column: a list of tests, or a text with assert statements. Each assert is one test, together with
-            the statements between it and the assert before.
+            the statements between it and the assert before. Tests in which nothing can fail, such as definitions that
+            no line calls, are refused.
         timeout_s: limit on the wall time of a row with all its tests.
         memory_mb: limit on the address space of each process, and on the resident memory of all processes of a row.
         max_processes: limit on the processes and threads of a row.
@@ -154,34 +165,59 @@ def code_passes_tests(
 
 
 def split_tests(tests: object, row: int) -> list[str]:
-    """Return a row's tests as a list. Raise RewardError, naming the row, if they are not text or not Python."""
+    """Return a row's tests as a list; what cannot fail goes before the next test, or is left out at the end.
+
+    Raise RewardError, naming the row, if they are not text or not Python, or if nothing in them can fail.
+    """
     if tests is None:
         return []
     if isinstance(tests, str):  # split it after each assert
-        parts: list[list[ast.stmt]] = [[]]
+        split: list[list[ast.stmt]] = [[]]
         for statement in _parsed(tests, row).body:
-            parts[-1].append(statement)
+            split[-1].append(statement)
             if isinstance(statement, ast.Assert):
-                parts.append([])
-        return ["\n".join(ast.unparse(statement) for statement in part) for part in parts if part]
-    if not isinstance(tests, Sequence) or not all(isinstance(text, str) for text in tests):
-        raise RewardError(
-            "invalid tests",
-            where=f"column tests, row {row}",
-            got=repr(tests)[:200],
-            expected="a text of assert statements, or a list of such texts",
-        )
-    for text in tests:
-        _parsed(text, row)
-    return list(tests)
+                split.append([])
+        parts = [("\n".join(map(ast.unparse, part)), part) for part in split]
+    elif isinstance(tests, Sequence) and all(isinstance(text, str) for text in tests):
+        parts = [(text, _parsed(text, row).body) for text in tests]
+    else:
+        raise _refused("invalid tests", row, tests)
+    wanted, before, statements = list[str](), list[str](), list[ast.stmt]()
+    for text, part in parts:
+        before.append(text)
+        statements += part
+        if any(map(_can_fail, part)):
+            wanted.append("\n".join(before))
+            before.clear()
+    if statements and not wanted:
+        advice = _CALL_IT if any(isinstance(one, _DEFINES) for one in statements) else _NO_PAIRS
+        raise _refused("nothing in the tests can fail, so every program would pass", row, tests, advice)
+    return wanted
+
+
+def _can_fail(statement: ast.stmt) -> bool:
+    """Return whether a statement does more than define, import or name something, or drop a value."""
+    if isinstance(statement, ast.Expr):  # of `f(1) == 2`, the result is dropped
+        calls = any(isinstance(node, ast.Call) for node in ast.walk(statement))
+        return calls and not isinstance(statement.value, ast.Compare)
+    if isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test):
+        return False  # the program and its tests are no script
+    return not isinstance(statement, _CANNOT_FAIL)
 
 
 def _parsed(text: str, row: int) -> ast.Module:
     try:
         return parse_python(text)
     except SyntaxError as error:
-        what, where, expected = f"a test is not Python: {error}", f"column tests, row {row}", "assert f(1) == 2"
-        raise RewardError(what, where=where, got=text[:200], expected=expected) from None
+        raise _refused(f"a test is not Python: {error}", row, text) from None
+
+
+def _refused(what: str, row: int, tests: object, advice: str = _NO_PAIRS) -> RewardError:
+    got = tests if isinstance(tests, str) else repr(tests)
+    expected = "a text of assert statements, or a list of such texts: assert f(1) == 2"
+    error = RewardError(what, where=f"column tests, row {row}", got=got[:200], expected=expected, advice=advice)
+    error.row = row
+    return error
 
 
 def _in_parallel(score: Callable[[_Row], _Value], rows: Sequence[_Row], max_workers: int | None) -> list[_Value]:

@@ -1,4 +1,4 @@
-"""Everything that the ready-made rewards share: the text of a completion, and the check of a reward's own arguments."""
+"""What the ready-made rewards share: the text of a completion, and the checks of their arguments and columns."""
 
 from __future__ import annotations
 
@@ -78,16 +78,28 @@ def as_completion(value: object) -> Completion:
     )
 
 
-CHECK = "refuses_arguments"
-"""Attribute of a reward function that holds its check."""
+CHECK, COLUMN_CHECKS = "refuses_arguments", "column_checks"
+"""Attributes of a reward function: its check, and what is asked about a value of a column, by column."""
+ColumnCheck: TypeAlias = Callable[[object], str | None]
 _Reward = TypeVar("_Reward", bound=Callable[..., object])
 
 
 def refused_by(check: Callable[..., object]) -> Callable[[_Reward], _Reward]:
     """Mark a reward function: before a run, its arguments are passed to `check`, which raises for wrong values."""
+    return _marked(CHECK, check)
 
+
+def checked_columns(**checks: ColumnCheck) -> Callable[[_Reward], _Reward]:
+    """Mark a reward function: before a run, values of these columns are passed to their checks.
+
+    A check raises RewardError for a value that the reward refuses, and returns what else is wrong with it, or None.
+    """
+    return _marked(COLUMN_CHECKS, checks)
+
+
+def _marked(attribute: str, value: object) -> Callable[[_Reward], _Reward]:
     def mark(reward: _Reward) -> _Reward:
-        setattr(reward, CHECK, check)
+        setattr(reward, attribute, value)
         return reward
 
     return mark

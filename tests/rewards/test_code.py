@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -85,6 +86,37 @@ def test_split_tests() -> None:
     for none in (3, ["assert a", 1], {"a": 1}):
         with pytest.raises(RewardError):
             split_tests(none, 0)
+
+
+HUMAN_EVAL = "METADATA = {}\n\ndef check(candidate):\n    assert candidate(1) == 1\n"
+CANNOT_FAIL = [
+    HUMAN_EVAL,
+    '{"inputs": ["1\\n"], "outputs": ["1\\n"], "fn_name": null}',  # APPS, TACO
+    '[{"input": "1\\n", "output": "2\\n"}]',
+    "from solution import f\n\ndef test_f():\n    assert f(1) == 1\n",  # KodCode
+    "import unittest\nclass T(unittest.TestCase): ...\nif __name__ == '__main__':\n    unittest.main()",
+    "f(1) == 2",
+    "x: int = f(1)",
+    ["import math", "def check(f): assert f(1)"],
+]
+
+
+@pytest.mark.parametrize("tests", CANNOT_FAIL)
+def test_tests_in_which_nothing_can_fail_are_refused(tests: Any) -> None:
+    with pytest.raises(RewardError) as caught:
+        code_passes_tests(["pass", "pass"], ["assert True", tests])
+    assert (caught.value.where, caught.value.row) == ("column tests, row 1", 1)
+    called = "check(NAME)" if re.search("def |class ", str(tests)) else "input and output"
+    assert called in str(caught.value.advice)
+
+
+def test_what_cannot_fail_is_no_test_of_its_own() -> None:
+    called = [HUMAN_EVAL + "check(f)", ["def check(f): assert f(1) == 1", "check(f)", "done = True"]]
+    called += ["assert f(1) == 1\nimport math", "for n in [1]:\n    assert f(n) == 1"]
+    assert [len(split_tests(tests, 0)) for tests in called] == [1] * 4
+    for code, score in (("def f(n): return n", 1.0), ("def f(n): return 2", 0.0)):
+        assert code_passes_tests([code] * 4, called) == [score] * 4
+    assert [split_tests(nothing, 0) for nothing in (None, "", [], "# no test")] == [[]] * 4
 
 
 @pytest.mark.parametrize(

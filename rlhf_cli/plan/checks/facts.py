@@ -21,6 +21,7 @@ from rlhf_cli.errors import Problems, UserError
 from rlhf_cli.models.tokenizer_files import adapter_base, read_json
 from rlhf_cli.plan.batches import BatchPlan, StagePlan
 from rlhf_cli.plan.run_plan import Notice
+from rlhf_cli.rewards.completion_text import ColumnCheck
 from rlhf_cli.text.json_values import JsonTree
 
 Facts = TypeVar("Facts")
@@ -174,13 +175,15 @@ class RewardFacts:
     """What the reward functions read.
 
     `columns` maps a reward's name to the columns that it requires, `missing_arguments` to those of them that, by their
-    annotation, are arguments without a value. `logs` says that a function takes `log_metric`.
+    annotation, are arguments without a value, `checks` to what a ready-made one asks about the values of its columns.
+    `logs` says that a function takes `log_metric`.
     """
 
     logs: bool = False
     files: dict[str, Path] = field(default_factory=dict)
     columns: dict[str, list[str]] = field(default_factory=dict)
     missing_arguments: dict[str, list[str]] = field(default_factory=dict)
+    checks: dict[str, Mapping[str, ColumnCheck]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

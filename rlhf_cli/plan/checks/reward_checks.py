@@ -29,6 +29,7 @@ from rlhf_cli.plan.checks.prompt_checks import has_conversations
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.plan.sources_and_components import KEEP_TIME, StateOfTrainer, component, timeout_of
 from rlhf_cli.process import die_with
+from rlhf_cli.rewards.completion_text import COLUMN_CHECKS, ColumnCheck
 from rlhf_cli.rewards.stack.reward_functions import (
     compares_rows,
     import_function,
@@ -64,6 +65,8 @@ def reward_problems(subject: Subject, data: DataFacts) -> Check[RewardFacts]:
                 what = "this reward compares the rows of a prompt, and an isolated one gets each row alone"
                 yield RewardError(what, where=where(f"{key}.isolate"), got="true", hint=f"{key}.isolate=false")
             facts.columns[name] = required_columns(function)
+            checks: dict[str, ColumnCheck] = getattr(getattr(function, "func", function), COLUMN_CHECKS, {})
+            facts.checks[name] = {column: checks[column] for column in facts.columns[name] if column in checks}
             parameters = inspect.signature(function).parameters
             facts.logs |= "log_metric" in parameters
             for argument, parameter in parameters.items():
