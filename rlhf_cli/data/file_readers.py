@@ -1,8 +1,8 @@
 """Read files row by row: JSON Lines, JSON lists, CSV with a header line, and the first rows of Parquet files.
 
 A CSV column is integer, number or true/false only if every filled cell of it is, in canonical form (`007` and `1,5`
-stay text, and so do `NA` and `None`, which are possible answers). An empty cell is a null. A column to be read as text
-always stays text: `7` is an answer like `seven`, and `1.50` is not `1.5`.
+stay text, and so do an integer of more than 18 digits, `NA` and `None`, which are possible answers). An empty cell is a
+null. A column to be read as text always stays text: `7` is an answer like `seven`, and `1.50` is not `1.5`.
 
 Arrow reads JSON Lines ten times as fast as Python and, with explicit types, as strictly: it rejects all other values,
 but does not report the line. So Arrow reads a large file with the types of its first rows. If it rejects the file,
@@ -241,7 +241,7 @@ def read_list(path: Path, written: Collection[str] = ()) -> Iterator[tuple[str, 
 
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")  # 18 digits fit an int64
-_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(?!$)(\.[0-9]+)?([eE][+-]?[0-9]+)?")  # a float rounds a longer integer
 
 # A completion in a cell can exceed the csv module's default of 128 KiB.
 csv.field_size_limit(1 << 30)

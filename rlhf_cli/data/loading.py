@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Feature: TypeAlias = "datasets.List | datasets.Json | datasets.Value | dict[str, Feature]"
 
-_READER_REVISION = 4
+_READER_REVISION = 5
 """Part of the cache key of parsed files. Increase it when a reader returns other rows for the same bytes."""
 
 

@@ -10,6 +10,7 @@ from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.completion_text import Completion, refused_by, text_of
 
 RegexMode: TypeAlias = Literal["full", "search"]
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 
 
 def exact_match(
@@ -22,8 +23,9 @@ def exact_match(
 ) -> list[float | None]:
     """Score 1.0 if the completion equals the dataset's `answer`, else 0.0; None if the row has no answer.
 
-    An answer that is a list of strings is a list of alternatives: equality with any of them is enough. Numbers are
-    compared as text (`7` is not `7.0`; `numeric_answer` compares numbers).
+    An answer that is a list of strings is a list of alternatives: equality with any of them is enough. A whole number
+    is compared as text (`7` is not `7.0`; `numeric_answer` compares numbers), one with decimals by its value: a table
+    stores the 7 beside a 2.5 or a null as 7.0, and `3.10` as 3.1.
 
     Args:
         answer: dataset column: a string or number, a list of alternatives, or None.
@@ -35,10 +37,15 @@ def exact_match(
         text = text.strip() if strip else text
         return text.casefold() if ignore_case else text
 
+    def is_equal(text: str, item: object) -> bool:
+        is_number = isinstance(item, float) and _NUMBER.fullmatch(text) is not None
+        return float(text) == item if is_number else text == plain(str(item))
+
     rewards: list[float | None] = []
     for completion, gold in zip(completions, answer, strict=True):
-        accepted = [plain(str(item)) for item in (gold if isinstance(gold, list) else [gold]) if item is not None]
-        rewards.append(float(plain(text_of(completion)) in accepted) if accepted else None)
+        accepted = [item for item in (gold if isinstance(gold, list) else [gold]) if item is not None]
+        text = plain(text_of(completion))
+        rewards.append(float(any(is_equal(text, item) for item in accepted)) if accepted else None)
     return rewards
 
 

@@ -38,6 +38,24 @@ def test_exact_match_rows() -> None:
     assert exact_match(completions, answer) == [1.0, 1.0, 0.0, None, None]
 
 
+# what a completion says | how a table stores the answer | whether they are equal
+NUMBERS: list[tuple[str, object, float]] = [
+    *((text, 7.0, 1.0) for text in ("7", "7.0", " 7\n", "7.00", "70e-1")),
+    *((text, 7.0, 0.0) for text in ("07", "7.", "7_0", "8", "seven", "")),
+    *(("3.10", 3.1, 1.0), ("3.1", 3.1, 1.0), ("-2", [1.5, -2.0], 1.0), ("nan", float("nan"), 1.0)),
+    *(("7.0", 7, 0.0), ("7.0", "7", 0.0), ("7", "7.0", 0.0)),  # these are stored as they were written
+]
+
+
+@pytest.mark.parametrize(("text", "answer", "expected"), NUMBERS)
+def test_a_number_with_decimals_is_compared_by_its_value(text: str, answer: object, expected: float) -> None:
+    assert exact_match([text], [answer]) == [expected]
+
+
+def test_white_space_counts_beside_a_number_too() -> None:
+    assert exact_match(["7", " 7"], [7.0, 7.0], strip=False) == [1.0, 0.0]
+
+
 @pytest.mark.parametrize(
     ("text", "pattern", "options", "expected"),
     [
