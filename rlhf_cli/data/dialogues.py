@@ -134,10 +134,13 @@ def _without_nulls(value: object) -> object:
 
 
 def _parsed(text: str) -> object:
-    """Return the value of a JSON text, or of Python's notation of it, which pandas writes into a CSV."""
-    for read in (json.loads, ast.literal_eval):
+    """Return the value of a JSON text, or of Python's notation of it, which pandas writes into a CSV.
+
+    numpy ends a line between two objects, where Python has a comma.
+    """
+    for read, notation in ((json.loads, text), (ast.literal_eval, text.replace("}\n {", "}, {"))):
         try:
-            value: object = read(text)
+            value: object = read(notation)
             return value
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             pass
@@ -152,10 +155,10 @@ def as_object(value: object) -> Mapping[str, object]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _is_json(text: str) -> bool:
-    """Return whether a text is a JSON list of messages."""
+def _is_json(text: object) -> bool:
+    """Return whether a value is text: a JSON list of messages."""
     try:
-        parsed = _parsed(text) if text.lstrip().startswith("[") else None
+        parsed = _parsed(text) if isinstance(text, str) and text.lstrip().startswith("[") else None
     except ValueError:
         return False
     return isinstance(parsed, list) and bool(parsed) and all(map(_has_speaker, parsed))
@@ -195,8 +198,7 @@ def read_conversations(table: Table, columns: Sequence[str], *, is_alone: bool =
     """
     known = [column for column in columns if column in table.column_names and column in (*_TURNS, *_SETTINGS)]
     first = {column: next((value for value in values_of(table, column) if value is not None), None) for column in known}
-    texts = [column for column in known if column not in (*DIALOGUES, *_SETTINGS) and isinstance(first[column], str)]
-    as_json = {*DIALOGUES, *_SETTINGS, *(texts if all(_is_json(str(first[column])) for column in texts) else ())}
+    as_json = {column for column in known if column in (*DIALOGUES, *_SETTINGS) or _is_json(first[column])}
     read = {
         column: column in as_json for column in known if column in as_json or isinstance(first[column], list | Mapping)
     }

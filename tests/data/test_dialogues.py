@@ -53,6 +53,7 @@ def said(content: object, role: str = "assistant", **more: object) -> list[dict[
         (said("ho", reasoning="r"), said("ho", reasoning="r", thinking="r", reasoning_content="r")),
         (json.dumps(CHAT), CHAT),
         (str(CHAT), CHAT),
+        (str(CHAT).replace("}, {", "}\n {"), CHAT),  # an array of numpy
         (" ", None),
         ("[1, 2]", [1, 2]),
         (5, 5),
@@ -109,7 +110,7 @@ def test_a_conversation_that_cannot_be_read_is_named_by_its_row(value: object, r
 
 
 def test_columns_are_read_as_conversations_or_settings_by_their_name_and_first_value() -> None:
-    """Text is a conversation in JSON only if the first text of every such column is."""
+    """Text is a conversation in JSON only if the first text of its column is."""
     turns, text, read = [{"from": "human", "value": "hi"}], json.dumps([ASKED]), [ASKED]
     kept = {"text": turns, "prompt": None, "completion": turns, "tools": '[{"a": null}]', "chat_template_kwargs": None}
     late = {"text": turns, "prompt": turns, "completion": None, "tools": " ", "chat_template_kwargs": '{"b": 1}'}
@@ -120,18 +121,12 @@ def test_columns_are_read_as_conversations_or_settings_by_their_name_and_first_v
     ]
     lone = {"prompt": text, "completion": None}
     assert contents(read_conversations(table(lone), columns)) == [{"prompt": read, "completion": None}]
-    for prompt, completion, is_read in (
-        (text, text, True),
-        (text, "ho", False),
-        (text, "[1, 2]", False),
-        ("[]", "[]", False),
-        (text, '[{"a": 1}]', False),
-        ("[{", "[{", False),
-        (f"[{json.dumps(ASKED)}, 3]", text, False),
-    ):
-        row = {"prompt": prompt, "completion": completion}
-        found = contents(read_conversations(table(row), columns))
-        assert found == [{"prompt": read, "completion": read} if is_read else row]
+    no_messages = ("ho", "[1, 2]", "[]", '[{"a": 1}]', "[{", f"[{text}, 3]")
+    for row in ({"prompt": text, "completion": other} for other in (text, *no_messages)):
+        swapped = dict(zip(row, reversed(row.values()), strict=True))
+        for given in (row, swapped):
+            expected = {name: read if value == text else value for name, value in given.items()}
+            assert contents(read_conversations(table(given), columns)) == [expected]
 
 
 def test_a_dataset_stores_conversations_as_json_unless_they_are_plain() -> None:

@@ -1,0 +1,45 @@
+"""Rows as other tools leave them: what is read, what is told, and what to type instead."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_cli.errors import DataError
+from rlhf_cli.plan.prepare import prepare
+from rlhf_cli.trainers.assemble.trainer import training_rows
+from tests.plan.test_shapes_of_data import PAIR, TALK, planned, says, words, written
+
+ASKED = "data.prompt='[{role: user, content: \"{prompt}\"}]'"
+BOTH = {"chosen": TALK, "rejected": [TALK[0], says("6")]}
+
+
+@pytest.mark.parametrize("noted", [json.dumps, str, lambda value: str(value).replace("}, {", "}\n {")])
+@pytest.mark.parametrize(
+    ("trainer", "answers", "typed"),
+    [
+        *((name, BOTH, None) for name in ("dpo", "reward", "orpo", "kto")),
+        *((name, {"chosen": PAIR["chosen"], "rejected": PAIR["rejected"]}, ASKED) for name in ("dpo", "reward", "kto")),
+        ("kto", {"completion": TALK[1:], "label": True}, ASKED),
+        ("sft", {"completion": TALK[1:]}, ASKED),
+    ],
+)
+def test_answers_as_text_of_messages_beside_a_text_prompt(
+    noted: Any, trainer: str, answers: dict[str, Any], typed: str | None, chat_model: str, place: Path
+) -> None:
+    """They are read as real messages are: with the dialogue that they repeat, or after a prompt of messages."""
+    stored = {name: noted(value) if isinstance(value, list) else value for name, value in answers.items()}
+    written(place, *[{"prompt": TALK[0]["content"], **stored}] * 8)
+    everything = words(trainer, chat_model)
+    if typed is not None:
+        with pytest.raises(DataError) as error:
+            planned(*everything)
+        assert error.value.hint == typed
+        everything += shlex.split(typed)
+        answers = {"prompt": TALK[:1], **answers}
+    planned(*everything)
+    assert training_rows(prepare(everything).experiment)[0][0] == answers
