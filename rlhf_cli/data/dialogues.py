@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from rlhf_cli.data.rows import DIALOGUES, RowTable, Table, kind_of_text, map_rows, values_of
 from rlhf_cli.data.source import Row, missing_column
 from rlhf_cli.errors import DataError
+from rlhf_cli.text.suggest import nearest
 
 if TYPE_CHECKING:
     import datasets
@@ -39,11 +40,15 @@ THOUGHTS = ("reasoning_content", "thinking", "reasoning")
 """Keys of a message's reasoning; templates read the first, and some only the second."""
 SPEAKERS = {
     **dict.fromkeys(("human", "user", "prompter"), "user"),
-    **dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bard", "model", "bot", "ai", *_CALLS), "assistant"),
+    **dict.fromkeys(
+        ("gpt", "assistant", "chatgpt", "chatbot", "bing", "bard", "model", "bot", "ai", *_CALLS), "assistant"
+    ),
     **dict.fromkeys(("tool", "observation", "function", "function_response", "tool_response"), "tool"),
     "system": "system",
 }
 """ShareGPT's `from` -> OpenAI's role."""
+ROLES = (*dict.fromkeys(SPEAKERS.values()), "developer", "ipython")
+"""The roles that chat templates know."""
 SYSTEM = ("system", "system_prompt")
 """Columns with the text of a dialogue's system message."""
 
@@ -86,8 +91,8 @@ def _message(turn: Mapping[str, object]) -> Row:
         content = next((message.pop(key) for key in ("value", "content", "text") if key in message), None)
         called = {"content": "", "tool_calls": content} if sender in _CALLS else {"content": content}
         message = {"role": SPEAKERS[str(sender).lower()], **called, **message}
-    elif (role := str(message.get("role")).lower()) in SPEAKERS and role not in _CALLS:
-        message["role"] = SPEAKERS[role]
+    elif "role" in message:
+        message["role"] = _role(message["role"])
     if "content" not in message and (text := next((key for key in ("value", "text") if key in message), None)):
         message["content"] = message.pop(text)
     if "function_call" in message:  # OpenAI's earlier form
@@ -100,6 +105,16 @@ def _message(turn: Mapping[str, object]) -> Row:
         # transformers fills in these keys when it renders a template, but only from 5.21 on
         message = {"thinking": thought, **message, "reasoning_content": thought}
     return message
+
+
+def _role(given: object) -> object:
+    """Return OpenAI's name of a role; one that is like none stays. Raise ValueError for a misspelt one."""
+    role = str(given).lower()
+    if role in SPEAKERS and role not in _CALLS:
+        return SPEAKERS[role]
+    if role not in ROLES and role.isalpha() and (near := nearest(role, (*ROLES, "human"))) is not None:
+        raise ValueError(f"an unknown role, {given!r}: is it {near}?")
+    return given
 
 
 def _call(call: object) -> Row:
@@ -205,7 +220,7 @@ def read_conversations(table: Table, columns: Sequence[str], *, is_alone: bool =
     if isinstance(table, RowTable):
         return map_rows(table, _read, {}, columns=read, name=name) if read else table
     if is_alone:
-        read = {column: read[column] for column in read if not _is_plain(table.features[column], first[column])}
+        read = {column: read[column] for column in read if not _is_plain(table, column)}
     if not read:
         return table
     import datasets
@@ -302,13 +317,18 @@ def plain_messages(dataset: Dataset) -> Dataset:
     return dataset.map(bare, features=features) if stored else dataset
 
 
-def _is_plain(feature: object, first: object) -> bool:
+def _is_plain(dataset: Dataset, column: str) -> bool:
     """Return whether a column holds token ids, or messages with only a known role and a text."""
-    item = getattr(feature, "feature", None)
+    item = getattr(dataset.features[column], "feature", None)
     if not isinstance(item, dict):
         return hasattr(item, "dtype")
     is_text = all(getattr(item.get(key), "dtype", None) == "string" for key in ("role", "content"))
-    return set(item) == {"role", "content"} and is_text and _messages_in(first) == first
+    if set(item) != {"role", "content"} or not is_text:
+        return False
+    from pyarrow import compute
+
+    messages = compute.list_flatten(dataset.data.column(column))
+    return {*compute.unique(compute.struct_field(messages, "role")).to_pylist()} <= {*ROLES}
 
 
 _ASSISTANT = "\n\nAssistant:"

@@ -172,7 +172,7 @@ def check_columns(
         what = f"TRL reads the column {images[0]!r} as pictures, and this model reads only text"
         expected = "another name for a column of something else, or a model with a vision_config"
         raise DataError(what, where=name, expected=expected, hint=f"{name}.rename.picture={images[0]}")
-    if text_field in columns and "role" in dataset.column_names and str(dataset[0]["role"]) in SPEAKERS:
+    if text_field in columns and "role" in dataset.column_names and str(dataset[0]["role"]).lower() in SPEAKERS:
         what, got = "every row is one message of a dialogue", f"the columns {text_field!r} and 'role'"
         expected = "a dialogue in each row: a column messages with [{role: user, content: ...}, ...]"
         hint = f"{name}.rename.speaker=role  # learns each text alone"

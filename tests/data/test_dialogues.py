@@ -38,10 +38,11 @@ def said(content: object, role: str = "assistant", **more: object) -> list[dict[
     ("value", "expected"),
     [
         ([{"role": "User", "value": "hi"}, {"role": "Model", "text": "ho"}], CHAT),
+        (said("hi", "User") + said("ho", "Chatbot"), CHAT),  # Cohere
         ([{"from": "Human", "value": "hi"}, {"from": "gpt", "content": "ho"}], CHAT),
         ({"from": "gpt", "role": "user", "content": "hi"}, [ASKED]),
         ([{"role": "assistant", "content": "ho", "name": None, "tool_calls": []}], [TOLD]),
-        ([{"role": "function_call", "content": "ho"}], said("ho", "function_call")),
+        *((said("ho", role), said("ho", role)) for role in ("function_call", "ipython", "developer", "narrator")),
         (
             [{"system": "s", "input": "hi", "output": "ho"}, {"input": "a", "output": None}],
             [*said("s", "system"), *CHAT, *said("a", "user")],
@@ -95,6 +96,7 @@ def test_a_conversation_in_any_form(value: object, expected: object) -> None:
     "value",
     [
         [{"from": "ghost", "value": "a"}],
+        *(said("a", role) for role in ("usr", "Asistant", "humna", "developper")),
         "[{",
         '"text"',
         said("", tool_calls=[5]),
@@ -146,6 +148,8 @@ def test_a_dataset_stores_conversations_as_json_unless_they_are_plain() -> None:
     for column, value in (("prompt", [ASKED]), ("completion", [7, 8])):
         same = datasets.Dataset.from_dict({column: [value]})
         assert dialogues.plain_messages(same) is read_conversations(same, [column]) is same
+    later = datasets.Dataset.from_dict({"prompt": [[ASKED], said("hi", "Human")]})
+    assert read_conversations(later, ["prompt"])[1] == {"prompt": [ASKED]}
     for message in (said("hi", "Human"), ASKED, [{"role": 5, "content": "hi"}], said("hi", x=1)):
         other = datasets.Dataset.from_dict({"prompt": [message]})
         assert read_conversations(other, ["prompt"]).features == features(prompt=as_json)

@@ -43,3 +43,21 @@ def test_answers_as_text_of_messages_beside_a_text_prompt(
         answers = {"prompt": TALK[:1], **answers}
     planned(*everything)
     assert training_rows(prepare(everything).experiment)[0][0] == answers
+
+
+@pytest.mark.parametrize("chat_model", ["chatml"], indirect=True)
+def test_roles_that_few_templates_know_give_a_notice_and_misspelt_ones_an_error(chat_model: str, place: Path) -> None:
+    def row(trainer: str, role: str) -> dict[str, Any]:
+        talk = [{"role": role, "content": "a"}, TALK[0]]
+        return {"sft": {"messages": [*talk, says("b")]}, "dpo": {**PAIR, "prompt": talk}}.get(trainer, {"prompt": talk})
+
+    for trainer in ("sft", "dpo", "grpo"):
+        for role, others in (("developer", []), ("Chatbot", []), ("narrator", ["narrator"])):
+            written(place, *[row(trainer, "user")] * 300, row(trainer, role))
+            texts = [notice.text for notice in planned(*words(trainer, chat_model)).notices]
+            told = [text.split(":")[0].split()[-1] for text in texts if text.startswith("messages by")]
+            assert told == others
+        written(place, row(trainer, "user"), row(trainer, "asistant"))
+        with pytest.raises(DataError) as error:
+            planned(*words(trainer, chat_model))
+        assert ("row 2" in str(error.value.where), "assistant?" in str(error.value.got)) == (True, True)

@@ -10,13 +10,13 @@ from typing import cast
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.rollout_sections import ENVIRONMENT_COLUMN
-from rlhf_cli.data.dialogues import ANSWERS, SYSTEM
+from rlhf_cli.data.dialogues import ANSWERS, ROLES, SPEAKERS, SYSTEM
 from rlhf_cli.data.learnt_columns import ASKING, check_columns, prompt_hint, read_columns, stand_in
 from rlhf_cli.data.peeking import peek, prepare_preview
 from rlhf_cli.data.preferences import IDENTICAL, IDS, bad_pairs, check_pair_columns, no_pair_left, sound_pairs
 from rlhf_cli.data.preparing import mixed_kinds
 from rlhf_cli.data.rows import DIALOGUES, RowTable, hold_out_places, is_empty, kind_of_text, values_of
-from rlhf_cli.data.source import DataSource, Template, missing_column, typed_rename
+from rlhf_cli.data.source import DataSource, Row, Template, missing_column, typed_rename
 from rlhf_cli.data.worlds import with_columns
 from rlhf_cli.errors import DataError, RewardError, UserError
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, ModelFolders, ReadSource, RewardFacts, Subject
@@ -174,7 +174,8 @@ def _no_column(
     if dialogue is not None and first is not None:
         turns = first[dialogue]
         last = turns[-1] if isinstance(turns, list) and turns else None
-        is_answer = isinstance(last, dict) and last.get("role", last.get("from")) in ("assistant", "gpt")
+        said_by = last.get("role", last.get("from")) if isinstance(last, dict) else None
+        is_answer = SPEAKERS.get(str(said_by).lower()) == "assistant"
         renamed = "" if dialogue in DIALOGUES else f"{table}.rename.messages={dialogue} "
         hint = f"{renamed}data.transcripts=true" if is_answer else f"{table}.rename.prompt={dialogue}"
     hint += "".join(f", or data={world}" for world in worlds)
@@ -224,9 +225,14 @@ def _reading_notices(subject: Subject, read: ReadSource, columns: list[str]) -> 
         stored, value = read.preview.rows[0].get(read.source.rename.get(column, column)), read.rows[0][column]
         form = "ShareGPT's turns" if "'from': '" in str(stored) else "JSON text" if str(stored).startswith("[") else ""
         if kind_of_text(value) == "messages" and form and (isinstance(stored, str) == (form == "JSON text")):
-            roles = dict.fromkeys(str(message["role"]) for message in cast("list[dict[str, object]]", value))
-            yield Notice(read.source.name, f"{column}: read {form} as messages by {', '.join(roles)}")
+            by = dict.fromkeys(str(message["role"]) for message in cast("list[Row]", value))
+            yield Notice(read.source.name, f"{column}: read {form} as messages by {', '.join(by)}")
     rows = [read.rows[place] for place in range(min(200, len(read.rows)))]
+    said = (talk for name in columns for talk in values_of(read.rows, name) if kind_of_text(talk) == "messages")
+    roles = dict.fromkeys(str(message["role"]) for talk in said for message in cast("list[Row]", talk))
+    if others := [role for role in roles if role not in ROLES]:
+        text = f"messages by {', '.join(others)}: the chat template decides what it writes for a role of this name"
+        yield Notice(read.source.name, f"{text}; those that most know are {', '.join(ROLES)}")
     answers = [column for column in columns if column in ANSWERS and "prompt" in columns]
     texts = [(row["prompt"], row[column]) for row in rows for column in answers]
     if texts and all(isinstance(asked, str) and asked and str(answer).startswith(asked) for asked, answer in texts):
