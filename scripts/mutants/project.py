@@ -62,7 +62,7 @@ The command fails if a survivor has no explanation: write a test that kills it, 
 original code; no test can kill it.
 
 Tests were added for this sample's survivors, so a fresh one (`--seed N --grep rlhf_cli`, which only prints) finds more:
-`--seed 20261205 --lines 200 --budget-s 30` killed 234 of 266 (88 %), in all rooms but those of the trainers.
+`--seed 20261209 --lines 100` killed 400 of 451 (89 %) at 65ab30c9; tests for its survivors came after it.
 mutmut, cosmic-ray and mutatest skip decorated functions, start a process per mutant, or are not maintained.
 """
 
