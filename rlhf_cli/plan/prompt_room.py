@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.images import in_parts
@@ -20,7 +20,7 @@ from rlhf_cli.tables.trl_trainers import IMAGES
 
 if TYPE_CHECKING:
     from datasets import Dataset
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,9 @@ class PromptRoom:
         return fitting, [f"{name}: {describe_overlong(overlong, len(rows), self.limit, self.policy)}"]
 
 
-def prompt_room(experiment: Experiment, config: Any, tokenizer: PreTrainedTokenizerBase) -> PromptRoom | None:  # noqa: ANN401
+def prompt_room(
+    experiment: Experiment, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase
+) -> PromptRoom | None:
     """Return the room that a model's config and its tokenizer leave.
 
     Return None if the trainer generates no answers, or the model declares no context length.
