@@ -7,12 +7,18 @@ from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.rewards.completion_text import Completion, refused_by, text_of
+from rlhf_cli.rewards.completion_text import Completion, checked_columns, refused_by, text_of
 
 RegexMode: TypeAlias = Literal["full", "search"]
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 
 
+def _is_list(answer: object) -> str | None:
+    is_list = isinstance(answer, str) and re.fullmatch(r"""(?s)\s*\[\s*["'].*["']\s*\]\s*""", answer)
+    return "is a list written as text, and compared as this text" if is_list else None
+
+
+@checked_columns(answer=_is_list)
 def exact_match(
     completions: Sequence[Completion],
     answer: Sequence[object],

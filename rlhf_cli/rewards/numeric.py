@@ -19,7 +19,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from annotated_types import Ge
 
-from rlhf_cli.rewards.completion_text import Completion, text_of
+from rlhf_cli.rewards.completion_text import Completion, checked_columns, text_of
 
 Fallback: TypeAlias = Literal["last_number", "none"]
 
@@ -52,6 +52,11 @@ def gold_number(answer: object) -> Fraction | None:
     return only_number(text if marked is None else marked)
 
 
+def _unread(answer: object) -> str | None:
+    return None if gold_number(answer) is not None else "is no number: no score, and exact_match compares texts"
+
+
+@checked_columns(answer=_unread)
 def numeric_answer(
     completions: Sequence[Completion],
     answer: Sequence[object],

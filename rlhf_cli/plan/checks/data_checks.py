@@ -131,18 +131,28 @@ def column_problems(subject: Subject, data: DataFacts, rewards: RewardFacts) -> 
 
 
 def value_problems(data: DataFacts, rewards: RewardFacts) -> Findings:
-    """Yield an error for the first value of a column that a ready-made reward refuses, in each source."""
-    asked = [(column, check) for checks in rewards.checks.values() for column, check in checks.items()]
-    for read, (column, check) in product(data.sources, asked):
+    """Yield an error for the first value of a column that a ready-made reward refuses, in each source.
+
+    Yield a notice for values that are empty, or that it reads in another way than was meant.
+    """
+    asked = [(name, column) for name, needs in rewards.columns.items() for column in needs]
+    for read, (name, column) in product(data.sources, asked):
         if read.rows is None or column not in read.columns:
             continue
-        for number, value in enumerate(islice(values_of(read.rows, column), _ASKED_ABOUT), 1):
+        check = rewards.checks[name].get(column)
+        values, found = list(islice(values_of(read.rows, column), _ASKED_ABOUT)), dict[str, list[int]]()
+        for row, value in enumerate(values):
             try:
-                check(value)
+                fault = "is empty" if is_empty(value) else check(value) if check is not None else None
             except RewardError as error:
-                error.where = f"{read.source.name}, column {column}, row {number} (the first row is 1)"
+                error.where = f"{read.source.name}, column {column}, row {row + 1} (the first row is 1)"
                 yield read.source.with_file(error)
                 break
+            if fault is not None:
+                found.setdefault(fault, []).append(row)
+        for fault, rows in found.items():
+            text = f"in {len(rows)} of {len(values)} rows read, {column}, which rewards.{name} reads, {fault}"
+            yield Notice(read.source.name, f"{text}; the first is row {rows[0] + 1}: {values[rows[0]]!r:.60}")
 
 
 def _no_column(
