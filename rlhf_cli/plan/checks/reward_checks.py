@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 import json
 import os
-import re
 import select
 import signal
 import sys
@@ -26,6 +25,7 @@ from rlhf_cli.data.images import opened
 from rlhf_cli.errors import ConfigError, RewardError, RlhfError, UserError, described, with_causes
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, RewardFacts, Subject
 from rlhf_cli.plan.checks.prompt_checks import has_conversations
+from rlhf_cli.plan.checks.reward_advice import advice_on
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.plan.sources_and_components import KEEP_TIME, StateOfTrainer, component, timeout_of
 from rlhf_cli.process import die_with
@@ -188,17 +188,8 @@ def trial_problems(subject: Subject, data: DataFacts) -> Findings:
             where=subject.where(f"rewards.{name}.fn") + place,
             got=got,
             expected=f"a number or None for each {reward.per or 'completion'}, here {text!r:.60}",
-            advice=_advice(name, got, [*row]),
+            advice=advice_on(name, got, row, experiment.data.model_dump()["prompt"]),
         )
-
-
-def _advice(name: str, got: str, columns: list[str]) -> str:
-    """Return what to do about a reward that failed with `got` on a row with these columns."""
-    if got.startswith(f"reward {name!r} "):  # what it returns is the same in a run
-        return "it would return the same in a run; return a list: [float(score) for score in scores]"
-    if (found := re.match(r"KeyError: '(\w+)'$", got)) and found[1] not in columns:
-        return f"the columns are {', '.join(columns)}; data.rename.{found[1]}=COLUMN gives one of them this name"
-    return f"set rewards.{name}.trial=false if the function works only during the run"
 
 
 def _group_size(experiment: Experiment) -> int:
@@ -290,8 +281,8 @@ def _reason(error: RlhfError, fn: str, function: Callable[..., object]) -> tuple
     """Return why a call of the user's function failed, and its last line in the user's file."""
     file, own = source_file(fn), inspect.unwrap(getattr(function, "func", function))
     frames = [frame for cause in with_causes(error) for frame in traceback.extract_tb(cause.__traceback__)]
+    got = f"{error.what}: {error.got}" if isinstance(error, RewardError) else str(error.got)
     lines = [frame.lineno for frame in frames if file is not None and frame.filename == str(file)]
     code = getattr(own, "__code__", None) or getattr(type(own).__call__, "__code__", None)
     line = lines[-1] if lines else getattr(code, "co_firstlineno", 1)
-    got = f"{error.what}: {error.got}" if isinstance(error, RewardError) else str(error.got)
     return f"{got:.300}", f" ({file.name}:{line})" if file is not None else ""

@@ -1,0 +1,67 @@
+"""What to do about a reward function that failed on the first row: what helps, and no more."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.cli import main
+from rlhf_cli.plan.checks.reward_advice import advice_on
+
+TRIAL, SAME = "rewards.x.trial=false", "fail in the same way"
+TEXTS = {"prompt": "1+1=", "answer": "2", "level": 3}
+
+# what a function failed with on a row of texts | what the advice says. The completion of the trial is no sentence of a
+# model: what a function looks for in it, or reads from it as JSON, may be there in the run
+ADVISED = [
+    ("AttributeError: 'NoneType' object has no attribute 'group'", TRIAL),
+    ("TypeError: 'float' object is not subscriptable", TRIAL),
+    ("AttributeError: 'StateOfTrainer' object has no attribute 'epoch'", TRIAL),
+    ("ValueError: could not convert string to float: 'x'", TRIAL),
+    ("IndexError: list index out of range", TRIAL),
+    ("sys.exit(3)", TRIAL),
+    ("its process died", TRIAL),
+    ("TypeError: 'int' object is not iterable", SAME),  # the row has such a value, which the function may read
+    ("TypeError: unhashable type: 'list'", SAME),
+    ("AttributeError: 'str' object has no attribute 'get'", SAME),
+    ("NameError: name 'np' is not defined", SAME),
+    ("TypeError: f() missing 1 required positional argument: 'trainer_state'", SAME),
+    ("ModuleNotFoundError: No module named 'latex2sympy2_extended.x'", "has latex2sympy2_extended where"),
+    ("ImportError: cannot import name 'x' from 'y'", "install"),
+    ("KeyError: 'solution'", "data.rename.solution=COLUMN"),
+    ("KeyError: 'answer'", TRIAL),
+]
+
+
+@pytest.mark.parametrize(("got", "said"), ADVISED)
+def test_leaving_out_the_trial_is_offered_where_a_run_may_differ(got: str, said: str) -> None:
+    advice = advice_on("x", got, TEXTS, None)
+    assert said in advice
+    assert (TRIAL in advice) == (said == TRIAL)
+
+
+def test_a_function_that_reads_messages_is_given_them(
+    write: Callable[[str, str], Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What is advised is typed, and helps; also with a template of the user's."""
+    write("mine.py", "def f(completions, **columns): return [len(said[0]['content']) for said in completions]\n")
+    write("rows.jsonl", "".join(json.dumps({"prompt": f"{row}+2=", "answer": "3"}) + "\n" for row in range(8)))
+    rewards = "~rewards.correct ~rewards.format ~rewards.brevity expect=null rewards.x.fn=./mine.py:f"
+    words = ["+exp=quickstart", *rewards.split(), "data=file", "data.path=rows.jsonl"]
+    for template in ([], ["data.prompt='Say: {prompt}'"]):
+        assert main(["check", *words, *template, "--json"]) == 2
+        (problem,) = json.loads(capfd.readouterr().out)["problems"]
+        typed = shlex.split(problem["advice"].partition("; ")[2])[0]
+        assert ("Say: {prompt}" in typed, TRIAL in problem["advice"]) == (bool(template), False)
+        assert main(["check", *words, typed]) == 0
+        capfd.readouterr()
+
+
+def test_a_function_that_reads_texts_is_told_of_messages() -> None:
+    row = {"prompt": [{"role": "user", "content": "1+1="}]}
+    for got in ("AttributeError: 'list' object has no attribute 'strip'", "TypeError: expected string, got 'list'"):
+        assert "completion[0]['content']" in advice_on("x", got, row, None)
