@@ -34,6 +34,7 @@ ADVISED = [
     ("ImportError: cannot import name 'x' from 'y'", "install"),
     ("KeyError: 'solution'", "data.rename.solution=COLUMN"),
     ("KeyError: 'answer'", TRIAL),
+    ("the environment variable OPENAI_API_KEY is not set", "export OPENAI_API_KEY=..."),
 ]
 
 
@@ -65,3 +66,14 @@ def test_a_function_that_reads_texts_is_told_of_messages() -> None:
     row = {"prompt": [{"role": "user", "content": "1+1="}]}
     for got in ("AttributeError: 'list' object has no attribute 'strip'", "TypeError: expected string, got 'list'"):
         assert "completion[0]['content']" in advice_on("x", got, row, None)
+
+
+def test_an_environment_variable_is_no_column(
+    write: Callable[[str, str], Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    write("mine.py", "import os\ndef f(completions, **columns):\n    return os.environ['MY_OWN_KEY']\n")
+    words = ["~rewards.correct", "~rewards.format", "~rewards.brevity", "expect=null", "rewards.x.fn=./mine.py:f"]
+    assert main(["check", "+exp=quickstart", *words, "--json"]) == 2
+    (problem,) = json.loads(capfd.readouterr().out)["problems"]
+    assert ("export MY_OWN_KEY=" in problem["advice"], "rename" in problem["advice"]) == (True, False)
+    assert "(mine.py:3)" in problem["where"]

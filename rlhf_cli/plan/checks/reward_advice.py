@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from rlhf_cli.data.source import Template
 
+UNSET = "the environment variable {} is not set"
 _OF_THE_TRIAL = re.compile(r"'(NoneType|int|float|bool|StateOfTrainer)'")
 """Types that a function may have made of the completion of the trial, or that a run replaces."""
 
@@ -20,6 +21,8 @@ def advice_on(name: str, got: str, row: Mapping[str, object], template: Template
     """
     if got.startswith(f"reward {name!r} "):
         return "it would return the same in a run; return a list: [float(score) for score in scores]"
+    if found := re.match(UNSET.format(r"(\w+)"), got):
+        return f"export {found[1]}=..., in the shell that starts the run"
     if (found := re.match(r"KeyError: '(\w+)'$", got)) and found[1] not in row:
         return f"the columns are {', '.join(row)}; data.rename.{found[1]}=COLUMN gives one of them this name"
     if "string indices must be integers" in got and isinstance(row["prompt"], str):

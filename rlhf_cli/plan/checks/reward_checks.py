@@ -25,7 +25,7 @@ from rlhf_cli.data.images import opened
 from rlhf_cli.errors import ConfigError, RewardError, RlhfError, UserError, described, with_causes
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, RewardFacts, Subject
 from rlhf_cli.plan.checks.prompt_checks import has_conversations
-from rlhf_cli.plan.checks.reward_advice import advice_on
+from rlhf_cli.plan.checks.reward_advice import UNSET, advice_on
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.plan.sources_and_components import KEEP_TIME, StateOfTrainer, component, timeout_of
 from rlhf_cli.process import die_with
@@ -280,8 +280,12 @@ def _failure(
 def _reason(error: RlhfError, fn: str, function: Callable[..., object]) -> tuple[str, str]:
     """Return why a call of the user's function failed, and its last line in the user's file."""
     file, own = source_file(fn), inspect.unwrap(getattr(function, "func", function))
-    frames = [frame for cause in with_causes(error) for frame in traceback.extract_tb(cause.__traceback__)]
+    frames = list[traceback.FrameSummary]()
     got = f"{error.what}: {error.got}" if isinstance(error, RewardError) else str(error.got)
+    for cause in with_causes(error):
+        frames += (own_frames := traceback.extract_tb(cause.__traceback__))
+        if isinstance(cause, KeyError) and own_frames and own_frames[-1].filename in (os.__file__, "<frozen os>"):
+            got = UNSET.format(*cause.args)
     lines = [frame.lineno for frame in frames if file is not None and frame.filename == str(file)]
     code = getattr(own, "__code__", None) or getattr(type(own).__call__, "__code__", None)
     line = lines[-1] if lines else getattr(code, "co_firstlineno", 1)
