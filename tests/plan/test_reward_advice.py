@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.cli import main
+from rlhf_cli.errors import RewardError
 from rlhf_cli.plan.checks.reward_advice import advice_on
+from rlhf_cli.rewards.stack.returned_scores import as_scores
 
 TRIAL, SAME = "rewards.x.trial=false", "fail in the same way"
 TEXTS = {"prompt": "1+1=", "answer": "2", "level": 3}
@@ -66,6 +70,31 @@ def test_a_function_that_reads_texts_is_told_of_messages() -> None:
     row = {"prompt": [{"role": "user", "content": "1+1="}]}
     for got in ("AttributeError: 'list' object has no attribute 'strip'", "TypeError: expected string, got 'list'"):
         assert "completion[0]['content']" in advice_on("x", got, row, None)
+
+
+# what a function returned for two completions | what helps
+RETURNED: list[tuple[object, str]] = [
+    (None, "without `return`"),
+    (1.0, "one entry per completion"),
+    ([1.0], "one entry per completion"),
+    ([1.0] * 3, "one entry per completion"),
+    ({"score": [1.0, 1.0]}, 'result["score"]'),
+    ([{"score": 1.0, "acc": True}] * 2, '[result["score"] for result in results]'),
+    ([math.nan, 1.0], "None instead of NaN"),
+    ([-math.inf, 1.0], "None instead of NaN"),
+    ([1e39, 1.0], "None instead of NaN or infinity"),
+    (["1.0", "0.0"], "[float(score) for score in scores]"),
+    ((score for score in (1.0, 1.0)), "list(scores)"),
+]
+
+
+@pytest.mark.parametrize(("returned", "said"), RETURNED)
+def test_what_is_returned_is_mended_by_what_is_advised(returned: object, said: str) -> None:
+    with pytest.raises(RewardError) as caught:
+        as_scores("x", returned, 2)
+    advice = advice_on("x", f"{caught.value.what}: {caught.value.got}", TEXTS, None)
+    assert said in advice
+    assert re.search(r"float\(score\)", advice) is None or isinstance(returned, list)
 
 
 def test_an_environment_variable_is_no_column(

@@ -133,8 +133,8 @@ def test_the_line_of_a_failure(
     assert problem["kind"] == "RewardError"
     assert f"(mine.py:{line})" in problem["where"]
     assert (got in problem["got"], "here '3'" in problem["expected"]) == (True, True)
-    is_returned = name in ("none", "texts", "short")
-    assert ("[float(score) for score" if is_returned else "rewards.x.trial=false") in problem["advice"]
+    told = {"none": "return one entry per", "texts": "[float(score) for score", "short": "one entry per completion"}
+    assert told.get(name, "rewards.x.trial=false") in problem["advice"]
     assert found(words, name, capfd, "rewards.x.trial=false") == []
 
 

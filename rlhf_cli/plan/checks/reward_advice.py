@@ -10,6 +10,18 @@ from collections.abc import Mapping
 from rlhf_cli.data.source import Template
 
 UNSET = "the environment variable {} is not set"
+_EACH = "return one entry per completion: [score(text) for text in completions]"
+_RETURNED = (
+    (r"values for \d+ completions|a list: (?:float|int|bool|str):", _EACH),
+    (r"a list: dict: \{'(\w+)'", 'return the list in it: result["{}"]'),
+    (r"a list: NoneType", f"it ends without `return`; {_EACH}"),
+    (r"a list: \w+", "return list(scores)"),
+    (r"row \d+: dict: \{'(\w+)'", 'return [result["{}"] for result in results]'),
+    (r"row \d+: -?(?:nan|inf|\d)", "return None instead of NaN or infinity: the row then has no score"),
+    (r"a number for row", "return [float(score) for score in scores]"),
+    (r"", "return the numbers that are expected"),
+)
+"""What a function returned -> what to do, with the key of a dictionary."""
 _OF_THE_TRIAL = re.compile(r"'(NoneType|int|float|bool|StateOfTrainer)'")
 """Types that a function may have made of the completion of the trial, or that a run replaces."""
 
@@ -20,7 +32,8 @@ def advice_on(name: str, got: str, row: Mapping[str, object], template: Template
     To leave out the trial is offered only where the run may differ from it.
     """
     if got.startswith(f"reward {name!r} "):
-        return "it would return the same in a run; return a list: [float(score) for score in scores]"
+        found, told = next((found, told) for pattern, told in _RETURNED if (found := re.search(pattern, got)))
+        return f"it would return the same in a run; {told.format(*found.groups())}"
     if found := re.match(UNSET.format(r"(\w+)"), got):
         return f"export {found[1]}=..., in the shell that starts the run"
     if (found := re.match(r"KeyError: '(\w+)'$", got)) and found[1] not in row:
