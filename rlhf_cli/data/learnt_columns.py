@@ -38,6 +38,7 @@ _OTHER_NAMES = {
     "rejected": ("loser", "worse", "negative", "response_rejected", "rejected_response", "non_preferred_output"),
     "label": ("is_good", "good", "thumb", "thumbs_up", "feedback", "liked", "kto_tag"),
     "messages": ("conversation", "dialogue", "dialog", "chat_messages"),
+    **{"answer": ("ground_truth",), "solution": ("ground_truth", "answer")},
 }
 """Map a column to its names in other datasets."""
 XLAM = ("query", "answers")
@@ -131,6 +132,8 @@ def stand_in(
         return known
     inside = {old: as_object(value) for old, value in (first or {}).items()}
     sought = (column, *(DIALOGUES if column == "messages" else ()), *names)
+    if "ground_truth" in names:  # beside it, an answer may be a worked solution, as in verl's rows
+        sought = (*names, column)
     path = next((f"{old}.{name}" for name in sought for old, value in inside.items() if name in value), None)
     return path or (nearest(column, columns) if guesses else None)
 

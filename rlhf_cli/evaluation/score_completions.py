@@ -236,7 +236,7 @@ def score_with(
             if column in experiment.rollout_columns
             else nearest(column, columns)
             if where != "data"
-            else f"data.rename.{column}=EXISTING_COLUMN",
+            else typed_rename("data", column, stand_in(column, [*columns], first=rows[0]) or "EXISTING_COLUMN"),
         )
         for component in stack.components
         for column in required_columns(component.score)

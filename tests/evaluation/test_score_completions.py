@@ -155,9 +155,7 @@ def test_an_answers_tokens_are_those_of_its_text_alone(monkeypatch: pytest.Monke
     assert [row.rewards["counted"].raw for row in found.rows] == [3.0, 2.0]
 
 
-@pytest.mark.parametrize(
-    ("where", "hint"), [("--completions", "answr"), ("data", "data.rename.answer=EXISTING_COLUMN")]
-)
+@pytest.mark.parametrize(("where", "hint"), [("--completions", "answr"), ("data", "data.rename.answer=answr")])
 def test_a_column_that_a_reward_reads_and_the_rows_lack(where: str, hint: str) -> None:
     asked = experiment({"path": NOT_GIVEN}, match=MATCH)
     stack = reward_stack(asked, device="cpu")

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from rlhf_cli.data.learnt_columns import stand_in
 from rlhf_cli.errors import DataError
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.trainers.assemble.trainer import training_rows
-from tests.plan.test_shapes_of_data import PAIR, TALK, planned, says, words, written
+from tests.plan.test_shapes_of_data import PAIR, TALK, VERL, planned, says, words, written
 
 ASKED = "data.prompt='[{role: user, content: \"{prompt}\"}]'"
 BOTH = {"chosen": TALK, "rejected": [TALK[0], says("6")]}
@@ -61,3 +62,19 @@ def test_roles_that_few_templates_know_give_a_notice_and_misspelt_ones_an_error(
         with pytest.raises(DataError) as error:
             planned(*words(trainer, chat_model))
         assert ("row 2" in str(error.value.where), "assistant?" in str(error.value.got)) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("row", "right"),
+    [
+        ({"extra_info": {"answer": "2 + 3 is 5. #### 5"}, **VERL}, "reward_model.ground_truth"),
+        ({"prompt": "2+3?", "ground_truth": "5"}, "ground_truth"),
+        ({"prompt": "2+3?", "extra_info": {"answer": "5"}}, "extra_info.answer"),
+    ],
+)
+def test_the_ground_truth_is_the_answer(row: dict[str, Any], right: str, chat_model: str, place: Path) -> None:
+    written(place, *[row] * 8)
+    with pytest.raises(DataError) as error:
+        planned(*words("grpo", chat_model), "+reward@rewards.right=numeric_answer")
+    assert error.value.hint == f"data.rename.answer={right}"
+    assert stand_in("solution", [*row], first=row) == right  # trl_accuracy reads it
