@@ -173,8 +173,9 @@ def check_columns(
     check_rows(dataset, [column for column in texts if column != "prompt" or "chosen" not in columns], name)
     if reads_images is False and (images := [column for column in IMAGES if column in dataset.column_names]):
         what = f"TRL reads the column {images[0]!r} as pictures, and this model reads only text"
-        expected = "another name for a column of something else, or a model with a vision_config"
-        raise DataError(what, where=name, expected=expected, hint=f"{name}.rename.picture={images[0]}")
+        advice = "name a model that reads images, such as model.path=HuggingFaceTB/SmolVLM-256M-Instruct"
+        advice += f"; {name}.rename.picture={images[0]} reads the texts alone"
+        raise DataError(what, where=name, expected="a model with a vision_config", advice=advice)
     if text_field in columns and "role" in dataset.column_names and str(dataset[0]["role"]).lower() in SPEAKERS:
         what, got = "every row is one message of a dialogue", f"the columns {text_field!r} and 'role'"
         expected = "a dialogue in each row: a column messages with [{role: user, content: ...}, ...]"

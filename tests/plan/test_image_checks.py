@@ -94,8 +94,8 @@ def test_refused(
     assert "\n  got: " in str(error.value)
     assert "\n  expected: " in str(error.value) or where not in ("row 1", "data")
     typed = "data.rename.picture=image" if where == "data" else f"{where}="
-    hints = [str(problem.hint) for problem in getattr(error.value, "problems", [error.value])]
-    assert where == "row 1" or any(hint.startswith(typed) for hint in hints)
+    told = [f"{problem.hint} {problem.advice}" for problem in getattr(error.value, "problems", [error.value])]
+    assert where == "row 1" or any(typed in text for text in told)
 
 
 def test_a_long_prompt_is_counted_where_no_row_has_an_image(planned: Callable[..., Plan]) -> None:
@@ -114,7 +114,17 @@ def test_a_long_prompt_is_counted_where_no_row_has_an_image(planned: Callable[..
 def test_a_text_model_is_refused(planned: Callable[..., Plan], place: Path) -> None:
     with pytest.raises(UserError) as error:
         planned("grpo", f"model.path={model_copy(place / 'text')}")
-    assert error.value.hint == "data.rename.picture=image"
+    assert (error.value.hint, "data.rename.picture=image" in str(error.value.advice)) == (None, True)
+
+
+def test_a_text_that_names_the_place_of_an_image_gives_a_notice(planned: Callable[..., Plan], place: Path) -> None:
+    """Of LLaVA's and LLaMA-Factory's rows; whether or not the model reads the image."""
+    blind = f"model.path={model_copy(place / 'text')}"
+    for words in ([], [blind, "data.rename.picture=image"]):
+        for text, is_told in (("<image>\nWhich?", True), ("Which?", False)):
+            asked = [{"role": "user", "content": text}]
+            notices = planned("sft", *words, prompt=asked, completion=ANSWER).notices
+            assert any(one.text.startswith("8 of the first 8 rows hold the text <image>") for one in notices) is is_told
 
 
 @pytest.mark.parametrize(("module", "package"), [("PIL", "pillow"), ("torchvision", "torchvision")])

@@ -22,7 +22,7 @@ from rlhf_cli.errors import DataError, RewardError, UserError
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, ModelFolders, ReadSource, RewardFacts, Subject
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.plan.sources_and_components import columns_read, eval_sources, preference_rules, training_sources
-from rlhf_cli.tables.trl_trainers import TEXT
+from rlhf_cli.tables.trl_trainers import IMAGES, TEXT
 
 _LOOKED_AT = 50_000
 """How many rows of a source are checked, so that a table of millions takes no long wait and fits into memory."""
@@ -243,6 +243,10 @@ def _reading_notices(subject: Subject, read: ReadSource, columns: list[str]) -> 
     if others := [role for role in roles if role not in ROLES]:
         text = f"messages by {', '.join(others)}: the chat template decides what it writes for a role of this name"
         yield Notice(read.source.name, f"{text}; those that most know are {', '.join(ROLES)}")
+    written = [name for name in columns if name not in IMAGES]
+    if placed := sum(any("<image>" in str(row[name]) for name in written) for row in rows):
+        text = f"{placed} of the first {len(rows)} rows hold the text <image>, which nothing replaces: take it out"
+        yield Notice(read.source.name, f"{text}; a part {{type: image}} of the content marks the place of an image")
     answers = [column for column in columns if column in ANSWERS and "prompt" in columns]
     texts = [(row["prompt"], row[column]) for row in rows for column in answers]
     if texts and all(isinstance(asked, str) and asked and str(answer).startswith(asked) for asked, answer in texts):

@@ -31,7 +31,8 @@ def image_problems(
         return
     if trainer.has_critic or "images" not in trainer.row.along:
         what, expected = f"trainer={trainer.name} does not train on images", "trainer=grpo, rloo, sft or dpo"
-        yield ConfigError(what, where="data", got=column, expected=expected, hint=f"data.rename.picture={column}")
+        advice = f"take such a trainer; data.rename.picture={column} reads the texts alone"
+        yield ConfigError(what, where="data", got=column, expected=expected, advice=advice)
         return
     refused = {"packing", "padding_free", "precompute_ref_log_probs"}
     instead = {f"trainer.args.{name}": "false" for name in sorted(refused) if trainer.setting(name) is True}
