@@ -75,10 +75,10 @@ function | aggregate=M:more                    | aggregate  M:more(rewards, weig
 function | aggregate=M:two                     |
 function | aggregate=M:other                   |
 trial    | advantages.fn=M:short               | advantages.fn / shape: (1,)  finite
-trial    | X.fn=M:cols                         | X.fn / 'gold' / each completion, here '32' / X.trial=false
+trial    | X.fn=M:cols                         | X.fn / 'gold' / each completion, here '32' / in the same way
 trial    | X.fn=M:looks                        | KeyError: 'gold' / are prompt, answer, a, b; data.rename.gold=
 trial    | X.fn=M:two_each                     | X.fn / 2 values for a completion of 3 tokens
-trial    | X.fn=M:cols X.per=turn              | X.fn / 'gold' / each turn, here '32' / X.trial=false
+trial    | X.fn=M:cols X.per=turn              | X.fn / 'gold' / each turn, here '32' / in the same way
 trial    | X.fn=M:cols X.per=turn rollout.fn=M:r |
 trial    | X.fn=M:cols X.trial=false           |
 trial    | X.fn=M:cols X.trial=false rewards.y.fn=M:asks | rewards.y.fn / 'difficulty'
