@@ -222,10 +222,15 @@ TURN_TEXTS = "turn_texts"
 TAKEN_BY_REWARDS = REWARD_ARGUMENTS | {"prompt", "completion", "prompt_ids", "logprobs", "env_mask", TURN_TEXTS}
 """Names that a column of a rollout cannot have."""
 NEVER_COLUMNS = {"prompt": "prompts", "completion": "completions"} | dict.fromkeys(
-    ("response", "solution_str", "predict_str", "predict", "model_output", "output", "queries", "predicts"),
+    (
+        *("response", "solution_str", "solution_strs", "predict_str", "predict", "model_output", "output"),
+        *("queries", "predicts"),
+    ),
     "completions",
 )
 """What no reward is given under this name: two columns, and arguments of other tools -> the argument that holds it."""
+BESIDE_ARGS = dict.fromkeys(("sample", "samples"), "completions")
+"""The same where another argument is `args`, as in slime: alone, these may be arguments of a factory, or columns."""
 
 
 TABLE_COLUMNS = frozenset({"step", "prompt", "completion", "advantage", "total"})

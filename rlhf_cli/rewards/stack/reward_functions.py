@@ -30,7 +30,7 @@ from rlhf_cli import user_files
 from rlhf_cli.errors import RewardError, described, pydantic_words, raise_any
 from rlhf_cli.process import kept
 from rlhf_cli.rewards.completion_text import CHECK
-from rlhf_cli.tables.trl_values import NEVER_COLUMNS, REWARD_ARGUMENTS, TEXT_ARGUMENTS
+from rlhf_cli.tables.trl_values import BESIDE_ARGS, NEVER_COLUMNS, REWARD_ARGUMENTS, TEXT_ARGUMENTS
 from rlhf_cli.text.suggest import nearest
 
 Place = Callable[[str], str]
@@ -317,12 +317,14 @@ def refuse_other_signature(
 ) -> None:
     """Raise RewardError for a function that needs what no reward is given.
 
-    verl's functions score one text per call (`solution_str`), OpenRLHF's take `queries`.
+    verl's functions score one text per call (`solution_str`) or several (`solution_strs`), OpenRLHF's take `queries`,
+    slime's `args` and `sample`.
     """
-    known = ("prompt", "completion") if "completions" in parameters else NEVER_COLUMNS
+    every = NEVER_COLUMNS | (BESIDE_ARGS if "args" in parameters else {})
+    known = ("prompt", "completion") if "completions" in parameters else every
     foreign = [name for name in required_parameters(parameters) if name in known and name not in args]
     if foreign:
-        column = NEVER_COLUMNS[foreign[0]]
+        column = every[foreign[0]]
         raise RewardError(
             f"{fn} takes {foreign[0]!r}, which no reward is given",
             where=where,

@@ -213,6 +213,18 @@ part = functools.partial(mlx, types=1)
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):  # verl
     return float(solution_str == ground_truth)
 
+def batched(data_sources, solution_strs, ground_truths, extra_infos):  # verl
+    return [1.0] * len(solution_strs)
+
+async def custom_rm(args, sample, **kwargs):  # slime
+    return 1.0
+
+def batched_rm(args, samples):  # slime
+    return [1.0] * len(samples)
+
+def from_samples(samples):
+    return by_name
+
 def reward_func(queries, prompts, labels):  # OpenRLHF
     return [1.0] * len(queries)
 
@@ -261,6 +273,7 @@ def test_is_called_with_what_it_takes(name: str) -> None:
     [
         *(("compute_score", "solution_str"), ("reward_func", "queries"), ("makes_foreign", "queries")),
         *(("one", "completion"), ("singular", "prompt")),
+        *(("batched", "solution_strs"), ("custom_rm", "sample"), ("batched_rm", "samples")),
     ],
 )
 def test_an_argument_of_another_tool_is_refused(name: str, taken: str) -> None:
@@ -272,6 +285,9 @@ def test_an_argument_of_another_tool_is_refused(name: str, taken: str) -> None:
 
 
 def test_a_column_with_such_a_name_is_accepted() -> None:
+    with pytest.raises(RewardError, match="needs the argument 'samples'"):  # a factory
+        resolve("./signatures.py:from_samples", {}, where="x")
+    assert required_columns(resolve("./signatures.py:from_samples", {"samples": 3}, where="x")) == ["answer"]
     assert required_columns(resolve("./signatures.py:ours", {}, where="x")) == ["response"]
 
 
