@@ -170,6 +170,13 @@ def as_object(value: object) -> Mapping[str, object]:
     return value if isinstance(value, Mapping) else {}
 
 
+def as_messages(value: object) -> object:
+    """Return a conversation in any form, or its JSON text, as messages; anything else unchanged."""
+    with contextlib.suppress(ValueError):
+        return _messages_in(_parsed(str(value)) if _is_json(value) else value)
+    return value
+
+
 def _is_json(text: object) -> bool:
     """Return whether a value is text: a JSON list of messages."""
     try:

@@ -9,8 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from rlhf_cli.data.dialogues import ANSWERS, SPEAKERS, as_object, plain_messages
-from rlhf_cli.data.rows import DIALOGUES, Table, check_rows, is_empty, kind_of_text, refuse_no_text, values_of
+from rlhf_cli.data.dialogues import ANSWERS, SPEAKERS, as_messages, as_object, plain_messages
+from rlhf_cli.data.rows import (
+    DIALOGUES,
+    TEXT_PARTS,
+    Table,
+    check_rows,
+    is_empty,
+    kind_of_text,
+    refuse_no_text,
+    values_of,
+)
 from rlhf_cli.data.source import typed_rename
 from rlhf_cli.errors import DataError
 from rlhf_cli.tables.trl_trainers import IMAGES, TEXT, TrainerRow
@@ -70,7 +79,7 @@ def learnt_columns(
         renames = " ".join(map(typed_rename, (name, name), ("chosen", "rejected"), twins))
         advice = f"write a file with these columns, unless {twins[0]} is the better answer in every row: {renames}"
         raise DataError(what, where=name, got=got, expected=expected, advice=advice)
-    near = ((column, stand_in(column, columns, first=first)) for column in missing)
+    near = ((column, stand_in(column, columns)) for column in missing)
     if ids := {f"{column}_ids": found for column, found in near if found is not None and found.endswith("_ids")}:
         is_read, advice = {*ids} in map(set, sets), "write a file with the texts: tokenizer.batch_decode of each column"
         hint = " ".join(typed_rename(name, new, old) for new, old in ids.items()) if is_read else None
@@ -101,7 +110,7 @@ def _from_dialogue(
     if "tools" in trainer.along and {*XLAM, "tools"} <= set(columns):
         question, calls = XLAM
         return [f"data.prompt='[{{role: user, content: \"{{{question}}}\"}}]'", typed_rename(name, "completion", calls)]
-    if other := stand_in("messages", columns, guesses=False, first=None if dialogue else first):
+    if other := None if dialogue else stand_in("messages", columns, guesses=False, first=first):
         return [typed_rename(name, "messages", other), *(split if ("messages",) not in trainer.learns_from else ())]
     return split if dialogue else []
 
@@ -125,17 +134,30 @@ def stand_in(
 ) -> str | None:
     """Return the column that probably holds what `column` should: one of a known other name, else of a near one.
 
-    Between these, look for the path of one that lies inside a column of the `first` row, as `body.messages`.
+    Between these, look for the path of one that lies inside a column of the `first` row, as `body.messages`. Where it
+    is given, it holds text or messages there if `column` does.
     """
-    names = _OTHER_NAMES.get(column, ())
-    if known := next((other for other in names if other in columns), None):
+    names, fitting = _OTHER_NAMES.get(column, ()), [name for name in columns if _fits(column, (first or {}).get(name))]
+    if known := next((other for other in names if other in fitting), None):
         return known
     inside = {old: as_object(value) for old, value in (first or {}).items()}
     sought = (column, *(DIALOGUES if column == "messages" else ()), *names)
     if "ground_truth" in names:  # beside it, an answer may be a worked solution, as in verl's rows
         sought = (*names, column)
-    path = next((f"{old}.{name}" for name in sought for old, value in inside.items() if name in value), None)
-    return path or (nearest(column, columns) if guesses else None)
+    parts = [(old, name) for name in sought for old in inside]
+    parts += [(old, name) for old in names if old in inside and column not in DIALOGUES for name in TEXT_PARTS]
+    found = ((old, name) for old, name in parts if name in inside[old] and _fits(column, inside[old][name]))
+    return next(map(".".join, found), None) or (nearest(column, fitting) if guesses else None)
+
+
+def _fits(column: str, value: object) -> bool:
+    """Return whether a value is of the kind that a column of this name has: text or messages, a label, anything."""
+    if value is None or column not in ("label", "prompt", *ANSWERS, *DIALOGUES):
+        return True
+    if column == "label":
+        return isinstance(value, str | int | float)
+    kind = kind_of_text(as_messages(value))
+    return kind == "messages" or (kind == "text" and column not in DIALOGUES)
 
 
 def read_columns(trainer: TrainerRow, columns: Sequence[str], *, text_field: str = TEXT) -> list[str]:
@@ -293,14 +315,17 @@ def _has_prompt(dataset: Table, columns: Sequence[str], name: str) -> bool:
     if "prompt" in columns:
         return not (is_whole and isinstance(first["prompt"], str))
     is_text = isinstance(first["chosen"], str)
-    names = (*_OTHER_NAMES["prompt"], *DIALOGUES)
-    question = next((column for column in names if column in dataset.column_names), None)
-    asked = str(first.get(question or "", "")).strip()
-    if is_whole or (is_text and all(asked in str(first[answer]) for answer in ("chosen", "rejected"))):
+    dialogue = next((column for column in DIALOGUES if column in dataset.column_names), None)
+    named = {column: first[column] for column in _OTHER_NAMES["prompt"] if column in dataset.column_names}
+    question = stand_in("prompt", [*named], guesses=False, first=named) or dialogue
+    column, _, part = (question or "").rpartition(".")
+    asked = first.get(question or "", as_object(first.get(column)).get(part, ""))
+    if is_whole or (is_text and all(str(asked).strip() in str(first[answer]) for answer in ("chosen", "rejected"))):
         return True
     hint = prompt_hint(name, question or "EXISTING_COLUMN", dataset.column_names)
-    if question is not None and isinstance(first[question], str) and not is_text:
-        hint = f"data.prompt='[{{role: user, content: \"{{{question}}}\"}}]'"
+    if question is not None and isinstance(asked, str) and not is_text:
+        renames, asked = ("", question) if question in first else (f"{hint} ", "prompt")
+        hint = f"{renames}data.prompt='[{{role: user, content: \"{{{asked}}}\"}}]'"
     what = "the pairs have no prompt, neither in a column 'prompt' nor at the beginning of both answers"
     expected = "the question in the column prompt" + (f"; it may be in {question}" if question else "")
     raise DataError(what, where=name, got="columns " + ", ".join(dataset.column_names), expected=expected, hint=hint)

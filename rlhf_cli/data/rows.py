@@ -85,6 +85,8 @@ def _type_at(kind: object, path: str) -> object:
 
 DIALOGUES = ("messages", "conversations")
 """Columns that hold whole conversations."""
+TEXT_PARTS = ("full_text", "text", "content", "value", *DIALOGUES)
+"""Keys under which an object holds its text or its messages."""
 _PAIRS = (("chosen", "rejected"), ("chosen_ids", "rejected_ids"))
 _WHOLE = ("text", "input_ids")
 _ASSISTANT = ("assistant", "gpt")
@@ -232,7 +234,8 @@ def refuse_no_text(column: str, value: object, name: str) -> str:
     what, got = f"the column {column!r} holds neither text nor messages", f"{value!r:.80} ({type(value).__name__})"
     other = f"{name}.rename.{column}=COLUMN"
     if isinstance(value, Mapping):
-        other += f", or a path into it: {name}.rename.{column}={column}.{next(iter(value), 'KEY')}"
+        part = next((key for key in (*TEXT_PARTS, *value) if kind_of_text(value.get(key)) is not None), "KEY")
+        other += f", or a path into it: {name}.rename.{column}={column}.{part}"
     elif isinstance(value, list) and value and isinstance(value[0], str | list):
         other += f", or one of the list: {name}.rename.{column}={column}.0"
     elif column == "prompt" and isinstance(value, int | float):

@@ -129,7 +129,7 @@ def read_completions(
             where=str(path),
             got="columns " + ", ".join(table.column_names),
             expected="prompt, completion, and the columns that the rewards read",
-            hint=typed_rename("data", column, stand_in(column, free) or "COLUMN"),
+            hint=typed_rename("data", column, stand_in(column, free, first=table[0]) or "COLUMN"),
         )
         for column in ("prompt", "completion")
         if column not in table.column_names

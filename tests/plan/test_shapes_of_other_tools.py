@@ -78,3 +78,58 @@ def test_the_ground_truth_is_the_answer(row: dict[str, Any], right: str, chat_mo
         planned(*words("grpo", chat_model), "+reward@rewards.right=numeric_answer")
     assert error.value.hint == f"data.rename.answer={right}"
     assert stand_in("solution", [*row], first=row) == right  # trl_accuracy reads it
+
+
+OPENAI = {
+    "input": {"messages": TALK[:1], "tools": []},
+    "preferred_output": TALK[1:],
+    "non_preferred_output": [says("6")],
+}
+WEBGPT = {"question": {"dataset": "eli5", "full_text": "2+3?"}, "chosen": "5", "rejected": "6"}
+RATED = {"instruction": "2+3?", "completions": [{"model": "x", "response": "5"}]}
+STEPS = {"prompt": "2+3?", "completions": ["2+3", "is 5"], "labels": [True, True]}
+
+
+@pytest.mark.parametrize(
+    ("trainer", "row", "typed"),
+    [
+        (
+            *("dpo", OPENAI),
+            "data.rename.chosen=preferred_output data.rename.rejected=non_preferred_output "
+            "data.rename.prompt=input.messages",
+        ),
+        ("grpo", OPENAI, "data.rename.prompt=input.messages"),
+        ("dpo", WEBGPT, "data.rename.prompt=question.full_text"),
+        ("grpo", WEBGPT, "data.rename.prompt=question.full_text"),
+        (
+            *("dpo", WEBGPT | {"chosen": TALK[1:], "rejected": [says("6")]}),
+            f"data.rename.prompt=question.full_text {ASKED}",
+        ),
+        ("sft", RATED, "data.rename.prompt=instruction data.rename.completion=EXISTING_COLUMN"),
+        ("sft", STEPS, "data.rename.completion=EXISTING_COLUMN"),
+        ("kto", STEPS, "data.rename.completion=EXISTING_COLUMN data.rename.label=EXISTING_COLUMN"),
+        (
+            "sft",
+            {"conversation": "Hi. Ho."},
+            "data.rename.prompt=EXISTING_COLUMN data.rename.completion=EXISTING_COLUMN",
+        ),
+        ("sft", {"conversation": json.dumps(TALK)}, "data.rename.messages=conversation"),
+        ("sft", {"question": 5, "answer": "5"}, "data.rename.prompt=EXISTING_COLUMN data.rename.completion=answer"),
+    ],
+)
+def test_a_name_is_advised_only_for_what_can_be_read(
+    trainer: str, row: dict[str, Any], typed: str, chat_model: str, place: Path
+) -> None:
+    written(place, *[row] * 8)
+    with pytest.raises(DataError) as error:
+        planned(*words(trainer, chat_model))
+    assert str(error.value.hint).split(", or")[0] == typed
+    if "EXISTING_COLUMN" not in typed:
+        assert planned(*words(trainer, chat_model), *shlex.split(typed))
+
+
+def test_the_path_into_an_object_leads_to_its_text(chat_model: str, place: Path) -> None:
+    written(place, *[WEBGPT] * 8)
+    with pytest.raises(DataError) as error:
+        planned(*words("grpo", chat_model), "data.rename.prompt=question")
+    assert str(error.value.advice).endswith("data.rename.prompt=question.full_text")

@@ -175,11 +175,12 @@ def _no_column(
     rows = data.training[0].rows
     first = rows[0] if rows is not None else None
     found = stand_in(column, columns, first=first)
-    shown = found if found in columns else columns[0]
-    template = f", or data.prompt='... {{{shown}}} ...'" if column == "prompt" else ""
+    texts = (name for name in columns if first is None or isinstance(first[name], str))
+    shown = found or next(texts, columns[0])
+    template = f", or data.prompt='... {{{shown}}} ...'" if column == "prompt" and shown in columns else ""
     hint = typed_rename(table, column, found or "EXISTING_COLUMN")
     hint = prompt_hint(table, found or "EXISTING_COLUMN", columns) + template if template else hint
-    other = stand_in("messages", columns, guesses=False)
+    other = stand_in("messages", columns, guesses=False, first=first)
     dialogue = next((name for name in (*DIALOGUES, other) if name in columns and column == "prompt"), None)
     if dialogue is not None and first is not None:
         turns = first[dialogue]
