@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.images import in_parts
+from rlhf_cli.data.learnt_columns import read_columns
+from rlhf_cli.data.preferences import IDS
 from rlhf_cli.data.rendering import TEMPLATE_ERRORS, Messages
 from rlhf_cli.data.rows import DIALOGUES, RowTable, values_of
 from rlhf_cli.data.source import Row
@@ -153,10 +155,16 @@ _DROP_LONG_ROWS = ("SFTTrainer", "DPOTrainer", "KTOTrainer", "RewardTrainer")
 
 
 def _rows(experiment: Experiment, table: RowTable | None) -> list[Row]:
-    """Return the rows of a source, with the text that SFT learns in the column TEXT."""
-    rows = [table[number] for number in range(len(table))] if table is not None else []
-    field = experiment.trainer.setting("dataset_text_field")
-    return [row | {TEXT: row[str(field)]} if field in row else row for row in rows]
+    """Return what the trainer reads of the rows of a source, with the text that SFT learns in the column TEXT."""
+    if table is None:
+        return []
+    trainer, field = experiment.trainer.row, str(experiment.trainer.setting("dataset_text_field") or TEXT)
+    read = read_columns(trainer, table.column_names, text_field=field)
+    if trainer.trains == "reward model" and set(IDS) <= set(table.column_names):  # the texts beside them are left out
+        read = [*IDS]
+    table = table.select_columns(read)
+    rows = (table[number] for number in range(len(table)))
+    return [row | {TEXT: row[field]} if field in row else row for row in rows]
 
 
 def _largest(rows: list[Row]) -> list[Row]:

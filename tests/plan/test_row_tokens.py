@@ -127,12 +127,31 @@ def test_the_longest_of_the_64_rows_with_the_most_characters() -> None:
         assert found == RowLengths(tokens, 0)
     bodies = [{"prompt": "ab", "body": row["prompt"]} for row in rows]
     sft = experiment("SFT", dataset_text_field="body")
-    assert longest_rows(sft, data_of(*bodies), NO_IMAGES, TOKENIZER, None) == RowLengths(4, 10 + 2 + 1)
+    assert longest_rows(sft, data_of(*bodies), NO_IMAGES, TOKENIZER, None) == RowLengths(2, 10 + 2 + 1)
     assert longest_rows(sft, data_of(*bodies), NO_IMAGES, None, None) is None
     assert longest_rows(sft, DataFacts(), NO_IMAGES, TOKENIZER, None) is None
 
 
+def test_columns_that_the_trainer_does_not_read_are_not_counted() -> None:
+    """A plain text has 2 tokens more than bytes, one that is learnt 3; the messages have 50."""
+    texts = {"prompt": "a", "completion": "b", "chosen": "cd", "rejected": "e", "label": True}
+    row = {**texts, "messages": says("m" * 50), "text": "t" * 60, "chosen_ids": [1] * 70, "body": "o" * 9}
+    for trl, args, columns, lengths in (
+        ("SFT", {}, row, (3, 5)),
+        ("KTO", {}, row, (3, 5)),
+        ("DPO", {}, row, (3, 6)),
+        ("Reward", {}, row, (3, 6)),
+        ("Reward", {}, row | {"rejected_ids": [1]}, (2, 70)),
+        ("GKD", {}, row, (2, 50)),
+        ("SFT", {"dataset_text_field": "body"}, {"chosen": "c", "body": row["body"], "text": row["text"]}, (2, 12)),
+        ("GRPO", {}, row, (3, 0)),
+    ):
+        found = longest_rows(experiment(trl, **args), data_of(columns), NO_IMAGES, TOKENIZER, None)
+        assert found == RowLengths(*lengths), trl
+
+
 SHORT, LONG, LONGER = ({"prompt": "a" * size, "completion": "b" * 4} for size in (7, 8, 9))
+LONG_PAIR = {"prompt": "a" * 8, "chosen": "b" * 4, "rejected": "c"}
 PAIRS = [{"prompt": "a" * 3, "chosen": "b" * size, "rejected": "c"} for size in (4, 5, 6)]
 
 
@@ -144,10 +163,10 @@ PAIRS = [{"prompt": "a" * 3, "chosen": "b" * size, "rejected": "c"} for size in 
         ("SFT", {}, [LONGER, SHORT, LONG, SHORT], None),
         ("SFT", {}, [LONGER, SHORT, LONG, SHORT, LONG], "3 of 5 rows; the longest has 11 tokens"),
         ("SFT", {"packing": True}, [LONG], None),
-        ("DPO", {"truncation_mode": "keep_end"}, [LONG], None),
-        ("DPO", {"truncation_mode": "keep_start"}, [LONG], ("10 to 15", 15)),
+        ("DPO", {"truncation_mode": "keep_end"}, [LONG_PAIR], None),
+        ("DPO", {"truncation_mode": "keep_start"}, [LONG_PAIR], ("10 to 15", 15)),
         ("SFT", {"max_length": None}, [LONG], None),
-        ("ORPO", {}, [LONG], None),  # it cuts them
+        ("ORPO", {}, [LONG_PAIR], None),  # it cuts them
         # a pair's text: 3 + 4 bytes and 3 more fit
         ("Reward", {}, [PAIRS[1], PAIRS[2]], ("11 to 12", 12)),
         ("Reward", {}, [PAIRS[0], PAIRS[2], PAIRS[1]], "2 of 3 rows; the longest has 12 tokens"),
