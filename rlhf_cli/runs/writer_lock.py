@@ -82,9 +82,9 @@ def forget_writer(folder: RunFolder, status: Status) -> None:
     """
     with suppress(OSError, Timeout, RunError), FileLock(folder.path / WRITER_LOCK, timeout=0):
         if read_status(folder).updated_at == status.updated_at:
-            (folder.path / _RECORD).unlink(missing_ok=True)
             if status.state == KILLED and status.process is not None:
                 write_json(folder.status, asdict(status))
+            (folder.path / _RECORD).unlink()
 
 
 def _taken_over(folder: RunFolder, *, take_over: bool, what: str) -> str | None:

@@ -54,7 +54,7 @@ def run(options: SweepOptions, typed: list[str]) -> sweep_folder.SweepEnd:
     console.print(facts_grid((f"  {name}", text) for name, text in facts.items()))
     if options.dry_run:
         for job in jobs:
-            console.print(f"  {job.job.name}", markup=False, soft_wrap=True)
+            console.print(f"  {job.job.name}", soft_wrap=True)
         console.print("nothing was started or written")
         return sweep_folder.SweepEnd(EXIT_OK, folder, is_dry=True)
     sweep_folder.begin_sweep(folder, typed, [axis.key for axis in grid.axes], grid.jobs)

@@ -248,7 +248,7 @@ def show_expectations(console: Console, folders: Sequence[RunFolder]) -> None:
     if not judged:
         return
     if (line := shortened_line(judged[0].typed)) is not None:
-        console.print(line, style="dim", markup=False, soft_wrap=True)
+        console.print(Text(line, "dim"), soft_wrap=True)
         return
     console.print(Text.assemble("expectations: ", tally(verified), "; rlhf verify lists them"))
 

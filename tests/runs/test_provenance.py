@@ -92,7 +92,9 @@ def test_the_file(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyP
     }
     provenance.add_to_provenance(run, world_size=2)
     assert read_json(run.provenance) == {**found, "world_size": 2}
-    assert durable == [True, True]  # a power cut keeps it
+    provenance.note_files(run, {"code": data})
+    assert read_json(run.provenance)["sha256"] == {**found["sha256"], "code": found["sha256"]["data"]}
+    assert durable == [True] * 3  # a power cut keeps it
 
 
 def test_a_file_is_hashed_when_it_is_first_seen(make_run: MakeRun, tmp_path: Path) -> None:

@@ -66,13 +66,14 @@ class Searched:
         job.begins()
         return job
 
-    def logs(self, job: ReadyJob, step: int, value: float | None, *, metric: str = METRIC) -> None:
+    def logs(
+        self, job: ReadyJob, step: int, value: float | None, *, metric: str = METRIC, max_steps: int = 100
+    ) -> None:
         event = {"step": step, "time_s": float(step), metric: value, "loss": 0.1}
         with job.folder.metrics.open("a") as stream:
             stream.write(json.dumps(event) + "\n")
         claim(job.folder)
-        update_status(job.folder, step=step, max_steps=100)
-        job.look()
+        update_status(job.folder, step=step, max_steps=max_steps)
 
     def ends(self, job: ReadyJob, state: str = FINISHED) -> Status:
         status = update_status(job.folder, state=state, reason="SIGTERM, saved" if state == PREEMPTED else None)
@@ -199,8 +200,8 @@ def test_a_worse_trial_is_stopped_and_counts_as_done(place: Path) -> None:
     for _ in range(6):
         watch = search.begins()
         assert not search.trials.should_stop(watch)
-        for step in (20, 60):
-            search.logs(watch, step, 0.9)
+        for step in (209, 609):
+            search.logs(watch, step, 0.9, max_steps=1000)
             assert not search.trials.should_stop(watch)
         search.ends(watch)
     assert search.tried[0].intermediate_values == {20: 0.9, 60: 0.9}

@@ -70,10 +70,10 @@ refuses a 0; and processes that would be started."""
 
 @pytest.mark.parametrize("bounds", [row for row in RANGES if row.name in TRIED], ids=lambda row: row.name)
 def test_bounds_are_those_of_the_library(bounds: Range) -> None:
-    """At a bound, a little above it and a little below it the library takes what the row holds to."""
+    """At 0, 1 and a bound, a little above it and a little below it the library takes what the row holds to."""
     step = 1.0 if bounds.name in (*_WHOLE, "dataloader_num_workers", "warmup_steps") else 1e-3
-    for bound in (bounds.at_least, bounds.above, bounds.at_most, bounds.below):
-        for value in () if bound is None else (bound - step, bound, bound + step):
+    for bound in {0, 1, bounds.at_least, bounds.above, bounds.at_most, bounds.below} - {None}:
+        for value in (bound - step, bound, bound + step):
             if (bounds.name, value > 0, value < 0) in _STRICTER:
                 continue
             if bounds.holds(value):

@@ -70,7 +70,7 @@ def kept_rows(made: dict[str, Tensor]) -> dict[str, Tensor]:
 
 @dataclass
 class Learned:
-    """One optimizer step: the gradient, the loss as it is logged, and the means of the metrics."""
+    """One optimizer step: the gradient, the loss as it is logged (a critic's added), and the means of the metrics."""
 
     gradient: Tensor
     loss: float
@@ -100,7 +100,8 @@ def learn_from(trainer: Any, made: dict[str, Tensor], num_batches: int) -> Learn
         loss.backward()
         total += loss.item()
         if critic is not None:
-            critic.backward(trainer._value_loss(inputs), is_last=True)
+            critic.backward(value_loss := trainer._value_loss(inputs), is_last=True)
+            total += value_loss.item()
         trainer._step += 1
     metrics = {name: sum(values) / len(values) for name, values in trainer._metrics["train"].items() if values}
     return Learned(_gradient(trainer.model), total, metrics, None if critic is None else _gradient(critic.model))

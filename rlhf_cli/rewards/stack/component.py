@@ -208,7 +208,7 @@ def fail(call: FailedCall, outcome: RewardOutcome, keep: KeepFailure) -> None:
                 error.what = error.what.replace(f"row {error.row}", f"row {call.row}")
                 error.got = f"{error.got}, for {call.describe_row(call.row)}"
                 error.row = call.row
-            error.hint = hints(replay=replay) or error.hint
+            error.hint = ", or ".join(filter(None, (error.hint, hints(replay=replay)))) or None
             raise error
         rows = f"a batch of {len(call.rows)} rows" if call.row is None else f"row {call.row}"
         has_passed = any(score is not None for score in outcome.raw)

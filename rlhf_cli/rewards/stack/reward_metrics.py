@@ -79,7 +79,7 @@ def _correlations(settled: Settled) -> dict[str, float]:
     for (first, one), (second, other) in combinations(enumerate(settled.names[:_MAX_CORRELATED]), 2):
         pair = settled.raw[:, [first, second]]
         pair = pair[~pair.isnan().any(dim=1)].double()
-        if len(pair) > 1 and bool((pair.std(dim=0) > 0).all()):
+        if bool((pair != pair[:1]).any(dim=0).all()):
             metrics[f"rewards/correlation/{one}/{other}"] = torch.corrcoef(pair.T)[0, 1].item()
     return metrics
 

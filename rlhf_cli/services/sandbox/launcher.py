@@ -312,7 +312,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def prctl(option: int, *arguments: int | ctypes.c_char_p) -> None:
     """Make the system call prctl. Raise OSError."""
-    padded = [ctypes.c_ulong(word) if isinstance(word, int) else word for word in (*arguments, 0, 0, 0, 0)[:4]]
+    padded = [ctypes.c_ulong(word) if isinstance(word, int) else word for word in (*arguments, 0, 0, 0)]
     if _libc.prctl(option, *padded):
         _fail(f"prctl {option}")
 

@@ -48,7 +48,6 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
     """For GRPOTrainer: turn it into PPO; `extensions.ppo` has the settings and creates the critic."""
 
     _has_tried_critic: bool = False
-    _is_warned: bool = False
     _micro_batch: TrlBatch
     _rollout: tuple[Rollout, Advantages]
 
@@ -96,11 +95,9 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
         is_bootstrapped = goes_on.to(lengths.device)
         is_action = tokens_in_loss(output).bool()
         scores = self._scores(output["completion_mask"].bool())
-        # the answer is unfinished: the critic's value replaces its score
-        if self.truncation.replaces and not self._is_warned:
-            self._is_warned = True
+        if self.truncation.replaces:
             self._warn_of_dense_rewards()
-        if self.truncation.replaces and goes_on.any():
+        if self.truncation.replaces and goes_on.any():  # unfinished: the critic's value replaces its score
             scores = without_last(scores, lengths, is_bootstrapped)
         rollout = Rollout(
             is_action=is_action,
@@ -130,7 +127,7 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
         return advantage_metrics(self.ppo.shares(rollout, advantages, self._settled.names, self._sum_over_ranks))
 
     def _warn_of_dense_rewards(self) -> None:
-        """Warn in the first round if all rewards that count are dense: `check` only reads annotations."""
+        """Warn if all rewards that count are dense: `check` only reads annotations. The log shows it once."""
         outcomes = self.reward_stack.outcomes
         counted = [outcomes[name] for name in counting({item.name: item for item in self.reward_stack.components})]
         rows = [

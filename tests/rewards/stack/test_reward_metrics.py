@@ -53,10 +53,9 @@ class TestScores:
         assert found["rewards/a/effective_mean"] == 4.0
         assert found["rewards/b/mean"] != found["rewards/b/mean"]
         assert all(found[f"rewards/{name}/std"] != found[f"rewards/{name}/std"] for name in "ab")
-        assert not any(
-            "correlation" in name
-            for name in metrics_of(column(4, NAN, NAN, NAN), column(5, 6, NAN, NAN), weights=[1, 1])
-        )
+        for first in (column(4, NAN, NAN, NAN), column(4, 4, NAN, NAN), column(NAN, NAN, 1, 2)):
+            found = metrics_of(first, column(5, 6, NAN, NAN), weights=[1, 1])
+            assert not any("correlation" in name for name in found)
 
     def test_z_scored_totals_are_logged_in_reward_units(self) -> None:
         """a + 2 b over the scorable rows, a's missing score at a's mean in the group: 5, 13 and 2 + 4."""
@@ -79,6 +78,8 @@ class TestCorrelations:
         )
         found = metrics_of(a, column(4, 1, 0, 7), weights=[1, 1])["rewards/correlation/a/b"]
         assert found == pytest.approx(12 / (14 * 30) ** 0.5)
+        two_rows = metrics_of(column(4, 5, NAN, NAN), column(6, 5, NAN, NAN), weights=[1, 1])
+        assert two_rows["rewards/correlation/a/b"] == pytest.approx(-1)
 
     def test_each_pair_is_logged_once(self) -> None:
         rising, level = [column(1, 2, 3, 4), column(4, 1, 0, 3), column(2, 2, 1, 5)], column(1, 1, 1, 1)

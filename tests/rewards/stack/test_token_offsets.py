@@ -249,6 +249,12 @@ def test_a_plain_text_has_the_ranges_of_its_tokens() -> None:
     assert offsets_in("abc", "abc<end>", [(0, 2), (2, 8)]) == [(0, 2), (2, 8)]
 
 
+def test_a_token_that_begins_after_a_message_has_none_of_it() -> None:
+    """The author reads `ab` and `c` in two lines; one token is the tool's result and the `c`."""
+    completion, decoded, _ = CASES["two messages"]
+    assert offsets_in(completion, decoded, [(0, 2), (2, 7)]) == [(0, 2), (3, 4)]
+
+
 def test_a_message_that_is_not_in_the_tokens_is_an_error() -> None:
     """A span at a wrong place would be worse than none."""
     stack = RewardStack([Component("fn", lambda **_: [[(0, 1, 1.0)]])])

@@ -37,6 +37,7 @@ class Told:
     said: list[str] = field(default_factory=list)
     metrics: dict[int, dict[str, float]] = field(default_factory=dict)
     tables: list[tuple[str, int, int]] = field(default_factory=list)
+    rows: Sequence[Row] = ()
     ending: Ending | None = None
 
     def _tell(self, method: str) -> None:
@@ -55,6 +56,7 @@ class Told:
     def table(self, name: str, step: int, rows: Sequence[Row]) -> None:
         self._tell("table")
         self.tables.append((name, step, len(rows)))
+        self.rows = rows
 
     def finish(self, summary: Mapping[str, float], ending: Ending) -> None:
         self._tell("finish")
@@ -79,15 +81,15 @@ def folder(place: Path) -> RunFolder:
 
 
 def test_what_wandb_keeps_is_not_logged_again(told, folder: RunFolder) -> None:
-    """It has steps up to 3; without a tracker the mirror logs no step."""
+    """It has steps up to 3; without a tracker the mirror logs no step. A column is no secret for its name."""
     tracker = told()
-    mirror, rows = Mirror(folder, TrackingPlan("offline"), say=print), [{"answer": "2"}]
+    mirror, rows = Mirror(folder, TrackingPlan("offline"), say=print), [{"answer": "2", "password": "swordfish"}]
     mirror.start(tracked_run(folder, goes_on_from=0, recorded_to=3))
     for step in (0, 2, 3, 4):
         mirror.table("answers", step, rows)
         mirror.event({"step": step, "reward": 0.5})
     mirror.table("answers", 5, [])
-    assert tracker.tables == [("answers", 4, 1)]
+    assert (tracker.tables, tracker.rows) == ([("answers", 4, 1)], rows)
     assert list(tracker.metrics) == [4]
     Mirror(folder, TrackingPlan("none", tracker="mlflow"), say=print).table("answers", 4, rows)
 

@@ -130,8 +130,9 @@ def test_many_processes_with_a_little_memory_each(run: Run) -> None:
 )
 def test_a_limit_may_be_used_up(monkeypatch: pytest.MonkeyPatch, sizes: list[int], reason: str) -> None:
     """Two processes and a hundred bytes are allowed, of all together."""
+    looks = iter([list(range(len(sizes)))] * 50)  # three are enough
     monkeypatch.setattr(Brood, "reap", lambda self: True)
-    monkeypatch.setattr(launcher, "descendants", lambda: list(range(len(sizes))))
+    monkeypatch.setattr(launcher, "descendants", lambda: next(looks))
     monkeypatch.setattr(launcher, "_resident_bytes", lambda pid: sizes[pid])
     limits = {"until": time.monotonic() + 0.05, "memory_bytes": 100, "max_processes": 2}
     assert Brood().watch(-1, **limits) == reason
@@ -280,6 +281,12 @@ def test_what_a_launcher_reports_of_a_program(does: str, reports: list[object], 
         found, _ = sandbox._listen(process, file, 0.5 if "sleep" in does else 20)
     assert (found.returncode, found.timed_out, found.killed_reason) == expected
     assert process.returncode == (-signal.SIGKILL if "sleep" in does else 0)
+
+
+def test_a_launcher_reports_why_it_failed() -> None:
+    words = [sys.executable, launcher.__file__, "0", "1"]  # reads its job from stdin, reports to stdout
+    ended = subprocess.run(words, input="not a job", capture_output=True, text=True)
+    assert json.loads(ended.stdout)["failed"].startswith("JSONDecodeError: ")
 
 
 def test_falling_back_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -95,6 +95,14 @@ def test_the_rows_without_secrets_and_without_what_is_no_json(keeps: Keeps) -> N
     assert "failures/mine-ValueError.jsonl  # scores these rows again" in str(error.hint)
 
 
+def test_a_reward_error_keeps_its_hint_beside_the_command_that_scores_its_rows(keeps: Keeps) -> None:
+    own, bare = (keeps(fails_at(2, RewardError("odd", hint=hint))) for hint in ("export KEY=...", None))
+    assert isinstance(own, RewardError)
+    assert isinstance(bare, RewardError)
+    assert "failures/mine-invalid.jsonl  # scores these rows again" in str(bare.command)
+    assert (own.command, own.in_words) == (bare.command, "export KEY=...")
+
+
 def test_the_first_of_each_error_eight_at_most_and_the_one_that_ends_the_run(keeps: Keeps) -> None:
     for number in [*range(20), 0]:
         keeps(fails_at(number % 4, type(f"Error{number}", (Exception,), {})("odd")), on_error="exclude")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,7 @@ def test_the_tokens_are_those_of_trl(
     tokenizer.save_pretrained(place / "tokenizer")
     experiment = prepare([f"trainer={trainer}", "model=tiny", "data=file", "data.path=rows.jsonl", *words]).experiment
     found = prepared_rows(experiment, training_rows(experiment)[0], tokenizer)
+    assert logging.getLogger().isEnabledFor(logging.WARNING), "what comes afterwards is heard again"
     shown = [
         (text.column, text.ids, [one for one, learned in zip(text.ids, text.is_learned, strict=True) if learned])
         for texts in found

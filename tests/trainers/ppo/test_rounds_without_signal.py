@@ -75,9 +75,9 @@ DENSE = "+rewards.tokens.fn=./mine.py:tokens"
 
 
 @pytest.mark.parametrize(("words", "count"), [((DENSE,), 1), ((DENSE, "truncation.mode=add"), 0)], ids=str)
-def test_it_is_warned_of_once(train_ppo, workplace: Path, words: tuple[str, ...], count: int) -> None:
+def test_it_is_warned_of_once_in_two_rounds(train_ppo, workplace: Path, words: tuple[str, ...], count: int) -> None:
     (workplace / "mine.py").write_text(SOURCE)
     drop = ("~rewards.correct", "~rewards.format", "~rewards.brevity")
-    code, folder = train_ppo(*drop, "truncation=bootstrap", *words)
+    code, folder = train_ppo(*drop, "truncation=bootstrap", *words, "trainer.args.max_steps=4")
     assert code == 0
     assert folder.log.read_text().count("every reward is dense") == count
