@@ -20,7 +20,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import httpx2
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_before_delay
@@ -136,12 +136,12 @@ class JsonClient:
             return 0.0
         # Half of each wait is random, so that many clients of one busy server do not return at once.
         half_s = min(0.25 * 2.0 ** (state.attempt_number // len(self.urls) - 1), _LONGEST_WAIT_S / 2)
-        busy = state.outcome.exception() if state.outcome else None
-        if isinstance(busy, _Busy) and time.monotonic() - self._warned_at_s > _WARNED_EVERY_S:
+        busy = cast(_Busy, state.outcome.exception() if state.outcome else None)  # nothing else is retried
+        if time.monotonic() - self._warned_at_s > _WARNED_EVERY_S:
             self._warned_at_s = time.monotonic()
             left_s = self.retry_budget_s - (state.seconds_since_start or 0.0)
             _log.warning(f"waiting up to {left_s:.0f} s for {shown(busy.url)}: {busy.message}")
-        return max(half_s + random.uniform(0, half_s), busy.wait_s if isinstance(busy, _Busy) else 0.0)
+        return max(half_s + random.uniform(0, half_s), busy.wait_s)
 
     async def _try(self, client: httpx2.AsyncClient, url: str, body: bytes, timeout_s: float) -> object:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}

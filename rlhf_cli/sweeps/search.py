@@ -123,9 +123,9 @@ class Trials(JobsToCome):
         job.look()
         trial, objective = self._trial_of[job.name], self._plan.objectives[0]
         value = search_space.value_so_far(objective, job.values_of(objective.metric))
-        percent = 100 * job.step // job.max_steps if job.max_steps else 0
-        if value is None or not job.step or percent >= 100:
+        if value is None or not job.step or not job.max_steps or job.step >= job.max_steps:
             return False
+        percent = 100 * job.step // job.max_steps
         if percent not in self.study.get_trials(deepcopy=False)[trial.number].intermediate_values:
             trial.report(value, percent)
         if trial.should_prune():

@@ -42,7 +42,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     monkeypatch.setattr(http_client.asyncio, "sleep", sleep)
     for module in (http_client, tenacity):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: sum(waited), time=time.time))
-    monkeypatch.setattr(random, "uniform", lambda low, high: high)
+    monkeypatch.setattr(random, "uniform", lambda low, high: low + high)
     return waited
 
 
@@ -152,6 +152,12 @@ def test_another_server_is_asked_without_a_wait(waits: list[float]) -> None:
     assert waits == [0.0, 0.0]
 
 
+def test_the_wait_doubles_after_every_server_was_asked(waits: list[float]) -> None:
+    with serving(busy(503), busy(503), OK) as one, serving(busy(503)) as two:
+        assert asyncio.run(posting(JsonClient([one.url, two.url]), {})) == {"fine": True}
+    assert waits == [0.0, 0.5, 0.0, 1.0]
+
+
 def test_servers_are_asked_in_turn() -> None:
     with serving(OK, OK) as one, serving(OK) as two, serving(OK) as three:
         client = JsonClient([one.url, two.url, three.url])
@@ -248,7 +254,7 @@ def test_a_limit_of_nothing_is_refused(name: str) -> None:
     assert caught.value.where == f"args.{name}"
 
 
-@pytest.mark.parametrize("url", ["http://me:hunter2@h/x", "http://me:hunter2@:port", "ftp://me:hunter2@x", "", []])
+@pytest.mark.parametrize("url", ["http://me:hunter2@h/x", "http://me:hunter2@:port", "ftp://me:hunter2@x", "ftp://h/x", "http:///x", "", []])
 def test_invalid_urls(url: Any) -> None:
     with pytest.raises(RewardError) as caught:
         JsonClient(url)

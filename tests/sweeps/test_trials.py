@@ -40,14 +40,14 @@ from rlhf_cli.sweeps.sweep_grid import SweepJob
 from tests.support.small_runs import SMALL
 
 METRIC = "rewards/correct/mean"
-WORDS = ["+exp=quickstart", "track=none", "sweep=weights", f"sweep.objective={METRIC}", "sweep.trials=3"]
+WORDS = ["track=none", "sweep=weights", f"sweep.objective={METRIC}", "sweep.trials=3"]
 
 
 class Searched:
     """A search in a folder whose runs a test writes."""
 
-    def __init__(self, folder: Path, *words: str) -> None:
-        plan = search_plan([*WORDS, *words])
+    def __init__(self, folder: Path, *words: str, exp: str = "quickstart") -> None:
+        plan = search_plan([f"+exp={exp}", *WORDS, *words])
         assert plan is not None
         self.folder = folder
         self.plan: SearchPlan = plan
@@ -67,7 +67,7 @@ class Searched:
         return job
 
     def logs(
-        self, job: ReadyJob, step: int, value: float | None, *, metric: str = METRIC, max_steps: int = 100
+        self, job: ReadyJob, step: int, value: float | None, *, metric: str = METRIC, max_steps: int | None = 100
     ) -> None:
         event = {"step": step, "time_s": float(step), metric: value, "loss": 0.1}
         with job.folder.metrics.open("a") as stream:
@@ -120,16 +120,18 @@ def test_a_stopped_search_resumes_its_unfinished_trial(place: Path) -> None:
 
 
 def test_a_trial_that_was_resumed_on_its_own_counts_and_one_in_training_is_left_alone(place: Path) -> None:
-    """Each by `rlhf resume TRIAL`."""
+    """Each by `rlhf resume TRIAL`. One that another machine had is taken over, as the user says."""
     first = Searched(place / "sweep")
-    jobs = [first.begins() for _ in range(2)]
-    for job, value in zip(jobs, (0.5, 0.8), strict=True):
+    jobs = [first.begins() for _ in range(3)]
+    for job, value in zip(jobs, (0.5, 0.8, 0.1), strict=True):
         first.logs(job, 40, value)
         first.ends(job, PREEMPTED)
     update_status(jobs[0].folder, state=FINISHED)
     claim(jobs[1].folder)
+    claim(jobs[2].folder)
+    update_status(jobs[2].folder, host="elsewhere", boot="theirs")
     second = Searched(place / "sweep")
-    assert second.begins().name not in {job.name for job in jobs}
+    assert second.begins().name == jobs[2].name
     assert second.trials.next_job() is None
     assert [(trial.state.name, trial.values) for trial in second.tried[:2]] == [("COMPLETE", [0.5]), ("RUNNING", None)]
     assert read_status(jobs[1].folder).state == RUNNING
@@ -187,11 +189,21 @@ def test_the_jobs_to_come_are_shown(place: Path) -> None:
     assert runner.run() == EXIT_PREEMPTED
 
 
+def test_a_trial_of_an_experiment_with_a_search_is_no_search(place: Path) -> None:
+    file = place / "conf" / "exp" / "mine.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text("# @package _global_\ndefaults: [quickstart, _self_]\nsweep: {trials: 3}\n")
+    assert Searched(place / "sweep", exp="mine").begins().folder.read_config()["sweep"] is None
+
+
 def test_a_trial_that_was_never_frozen_has_failed(place: Path) -> None:
     search = Searched(place / "sweep")
     search.trials.study.ask({**search.plan.space})  # killed before it was frozen
+    stopped = search.begins()
+    search.logs(stopped, 40, 0.1)
+    search.ends(stopped, PREEMPTED)
     again = Searched(place / "sweep")
-    assert again.begins().name.startswith("trial=1,")
+    assert (again.begins().name, again.begins().name[:8]) == (stopped.name, "trial=2,")
     assert again.tried[0].state.name == "FAIL"
 
 
@@ -200,8 +212,8 @@ def test_a_worse_trial_is_stopped_and_counts_as_done(place: Path) -> None:
     for _ in range(6):
         watch = search.begins()
         assert not search.trials.should_stop(watch)
-        for step in (209, 609):
-            search.logs(watch, step, 0.9, max_steps=1000)
+        for step, max_steps in ((0, 1000), (9, None), (209, 1000), (609, 1000), (1000, 1000)):
+            search.logs(watch, step, 0.9, max_steps=max_steps)
             assert not search.trials.should_stop(watch)
         search.ends(watch)
     assert search.tried[0].intermediate_values == {20: 0.9, 60: 0.9}
