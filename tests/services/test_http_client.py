@@ -254,7 +254,9 @@ def test_a_limit_of_nothing_is_refused(name: str) -> None:
     assert caught.value.where == f"args.{name}"
 
 
-@pytest.mark.parametrize("url", ["http://me:hunter2@h/x", "http://me:hunter2@:port", "ftp://me:hunter2@x", "ftp://h/x", "http:///x", "", []])
+@pytest.mark.parametrize(
+    "url", ["http://me:hunter2@h/x", "http://me:hunter2@:port", "ftp://me:hunter2@x", "ftp://h/x", "http:///x", "", []]
+)
 def test_invalid_urls(url: Any) -> None:
     with pytest.raises(RewardError) as caught:
         JsonClient(url)
