@@ -123,7 +123,7 @@ def _asked(question: HubQuestion, deadline_s: float) -> HubAnswer:
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
     try:
         info = api.repo_info(question.name, repo_type=question.kind, revision=question.revision, timeout=deadline_s)
-        if getattr(info, "gated", False):
+        if info.gated:
             api.auth_check(question.name, repo_type=question.kind)
     except GatedRepoError as error:
         return HubAnswer("gated", _first_line(error))
