@@ -30,6 +30,15 @@ def test_a_folder_takes_the_bytes_of_all_its_files(tmp_path: Path) -> None:
     assert bytes_below(hole.parent) == 10**6 > hole.stat().st_blocks * 512
 
 
+@pytest.mark.parametrize("steps", [(3,), (2, 3)])
+def test_a_run_with_several_checkpoints_may_keep_fewer(steps: tuple[int, ...], tmp_path: Path) -> None:
+    for step in steps:
+        (tmp_path / f"checkpoint-{step}").mkdir()
+    run: Any = SimpleNamespace(path=tmp_path, last_checkpoint=lambda: tmp_path / "checkpoint-3")
+    found = full_disk(run, OSError(errno.ENOSPC, "No space left on device"))
+    assert ("save_total_limit=1" in str(found)) == (len(steps) > 1)
+
+
 @pytest.mark.parametrize("last", [None, "checkpoint-3"])
 def test_a_full_disk(last: str | None, tmp_path: Path) -> None:
     run: Any = SimpleNamespace(path=tmp_path, last_checkpoint=lambda: last and tmp_path / last)

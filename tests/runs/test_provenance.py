@@ -61,6 +61,7 @@ def test_git_clean_and_dirty(repository: Path) -> None:
     subprocess.run(["git", "checkout", "-q", "a.py"], cwd=repository, check=True)
     (repository / "untracked.txt").write_text("notes")
     assert git_state(repository) == {"commit": head.stdout.strip(), "dirty": False}
+    assert git_state(repository.parent) is None
 
 
 def test_a_git_that_hangs_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,10 +73,11 @@ def test_a_git_that_hangs_tells_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_the_file(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, durable, write = make_run(), list[object](), provenance.write_json
-    monkeypatch.setattr(
-        provenance, "write_json", lambda *g, **rules: [durable.append(rules.get("durable")), write(*g, **rules)]
-    )
+    run, durable = make_run(), list[object]()
+    for name in ("write_json", "write_text"):
+        write = getattr(provenance, name)
+        noted = lambda *g, write=write, **rules: [durable.append(rules.get("durable")), write(*g, **rules)]  # noqa: E731
+        monkeypatch.setattr(provenance, name, noted)
     data = tmp_path / "rows.jsonl"
     data.write_bytes(b"abc")
     monkeypatch.setattr(sys, "argv", ["/some/where/rlhf", "train", "+exp=mine", "track.notes=two words"])
@@ -94,7 +96,11 @@ def test_the_file(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert read_json(run.provenance) == {**found, "world_size": 2}
     provenance.note_files(run, {"code": data})
     assert read_json(run.provenance)["sha256"] == {**found["sha256"], "code": found["sha256"]["data"]}
-    assert durable == [True] * 3  # a power cut keeps it
+    provenance.rewrite_config(run, "seed: 8\n", files={}, note={"step": 3})
+    rewritten = read_json(run.provenance)
+    assert rewritten["sha256"]["config"] == sha256(run.config) == hashlib.sha256(b"seed: 8\n").hexdigest()
+    assert [(note["step"], note["command"]) for note in rewritten["resumed"]] == [(3, found["command"])]
+    assert durable == [True] * 6  # a power cut keeps it
 
 
 def test_a_file_is_hashed_when_it_is_first_seen(make_run: MakeRun, tmp_path: Path) -> None:

@@ -62,8 +62,16 @@ def test_a_second_writer_is_refused_and_told_of_the_first(holder) -> None:
         pytest.fail("two writers at once")
     assert f"process {process.pid} on {HERE}, since 20" in str(caught.value.got)
     assert "ended" not in str(caught.value.got)
+    assert (caught.value.where, caught.value.hint) == (str(folder.path), f"rlhf status {folder.typed}")
+    assert caught.value.expected
     with pytest.raises(RunError), only_writer(folder, take_over=True):
         pytest.fail("a lock that is held is not taken over")
+    record(folder, pid=os.getppid(), start_ticks=0, boot=boot_id())
+    with pytest.raises(RunError, match="it has ended"), only_writer(folder):
+        pytest.fail("a process that the writer started holds it")
+    (folder.path / ".writer.json").unlink()
+    with pytest.raises(RunError, match="unknown process"), only_writer(folder):
+        pytest.fail("it has not said who it is")
 
 
 @pytest.mark.fault(26)

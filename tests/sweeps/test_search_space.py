@@ -35,6 +35,7 @@ def test_fixed_words_and_searched_words_are_separated() -> None:
         ("x=interval(0,1)", FloatDistribution(0, 1)),
         ("x=tag(log,interval(1e-6,1e-4))", FloatDistribution(1e-6, 1e-4, log=True)),
         ("x=int(interval(1,8))", IntDistribution(1, 8)),
+        ("x=tag(log,int(interval(1,8)))", IntDistribution(1, 8, log=True)),
         ("x=range(1,9)", IntDistribution(1, 8)),  # a range excludes its stop
         *(("x=range(-3,0)", IntDistribution(-3, -1)), ("x=range(-2,1)", IntDistribution(-2, 0))),
         ("x=choice(a,b)", CategoricalDistribution(("a", "b"))),
@@ -57,11 +58,25 @@ def test_an_empty_space_is_refused(word: str) -> None:
 def test_a_star_matches_every_reward_except_typed_keys() -> None:
     space = from_section({"rewards.*.weight": "interval(0,2)"}, ["correct", "style"], ["rewards.correct.weight"])
     assert space == {"rewards.style.weight": FloatDistribution(0.0, 2.0)}
+    assert from_section({"rewards.c*.args.full": "1,2"}, ["correct", "style"], []).keys() == {
+        "rewards.correct.args.full"
+    }
 
 
-def test_a_star_without_a_match_is_refused() -> None:
-    with pytest.raises(ConfigError, match="matches no reward"):
-        from_section({"rewards.*.weight": "interval(0,2)"}, [], [])
+@pytest.mark.parametrize(
+    ("key", "values", "names"),
+    [
+        ("rewards.*.weight", "interval(0,2)", ""),
+        ("rewards.x*.weight", "interval(0,2)", "ab"),
+        ("rewards.*", "interval(0,2)", "ab"),
+        ("trainer.*.beta", "interval(0,2)", "ab"),
+        ("rewards.a.weight", "1", "ab"),
+    ],
+)
+def test_a_star_without_a_match_and_a_key_with_one_value_are_refused(key: str, values: str, names: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        from_section({key: values}, names, [])
+    assert caught.value.where == f"sweep.space.{key}"
 
 
 @pytest.mark.parametrize(
