@@ -6,8 +6,8 @@ All code that saves calls `_get_output_dir`. While a checkpoint is being saved, 
 The Trainer continues silently if a checkpoint lacks weights, optimizer, schedule or random numbers, and restores the
 optimizer's options and the intervals with them. Here a lacking part is refused, and what was typed counts.
 
-TRL loses the buffered rollouts, the position in them, metrics that are not logged yet, and the data order from the
-second epoch on. Every checkpoint includes that state, one file per rank.
+TRL loses the buffered rollouts, the position in them, metrics that are not logged yet, a reference model that moves,
+and the data order from the second epoch on. Every checkpoint includes that state, one file per rank.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_callback import ExportableState
+from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import rotate_checkpoints
 
 from rlhf_cli.errors import ConfigError, RunError
@@ -58,7 +59,7 @@ class CheckpointMixin(ExtendedTrainer):
     _staging: Path | None = None
     _to_push: bool = False
     _from_weights_alone: bool = False
-    _train_sampler: RepeatSampler | None = None
+    _train_sampler: RepeatSampler | LengthGroupedSampler | None = None
     _pending_loss: tuple[torch.Tensor, int] | None = None
 
     # --- saving ---
@@ -83,7 +84,7 @@ class CheckpointMixin(ExtendedTrainer):
         try:
             super()._save_checkpoint(model, trial)
             self.save_state(staged)
-            if self.extensions.rewards is not None and not self.args.save_only_model:
+            if not self.args.save_only_model:
                 save_rollouts(self, staged)
             self.accelerator.wait_for_everyone()
             self._name_best(folder, staged.name)
@@ -177,6 +178,9 @@ class CheckpointMixin(ExtendedTrainer):
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         self._train_sampler = super()._get_train_sampler(dataset)
+        if isinstance(self._train_sampler, LengthGroupedSampler):  # it would draw from torch's numbers of the moment
+            seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+            self._train_sampler.generator = torch.Generator().manual_seed(seed)
         return self._train_sampler
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
@@ -225,10 +229,8 @@ class CheckpointMixin(ExtendedTrainer):
         for callback in self.callback_handler.callbacks:  # transformers gives them their state only on request
             if isinstance(callback, ExportableState) and (own := states.get(type(callback).__name__)):
                 vars(callback).update(own.pop(0)["attributes"])
-        if self.extensions.rewards is not None:
-            self._pending_loss = load_rollouts(self, folder, may_be_missing=self.extensions.may_lose_state)
-        if hasattr(self._train_sampler, "mini_repeat_count"):  # TRL's own
-            skip_epochs(self._train_sampler, int(self.state.epoch or 0))
+        self._pending_loss = load_rollouts(self, folder, may_be_missing=self.extensions.may_lose_state)
+        skip_epochs(self._train_sampler, int(self.state.epoch or 0))
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         if not self._from_weights_alone:
@@ -284,19 +286,19 @@ def _use_base_rates(schedule: object, optimizer: Optimizer, rates: list[float]) 
 
 
 def save_rollouts(trainer: TrlTrainer, folder: Path) -> None:
-    """Write this rank's rollout state into a checkpoint's folder, and the reference model if it moves."""
-    # At the end of a window TRL generates new rollouts, so the buffer is not needed.
-    is_used_up = trainer._step % (trainer.args.steps_per_generation * trainer.num_iterations) == 0
+    """Write what this rank has not logged into a checkpoint's folder, its rollouts, and a reference that moves."""
     state: dict[str, Any] = {
         "world_size": trainer.accelerator.num_processes,
-        "step": trainer._step,
-        "inputs": None if is_used_up else trainer._buffered_inputs,
-        "metrics": {name: list(values) for name, values in trainer._metrics["train"].items()},
-        "table": _table(trainer._logs),
+        "metrics": {name: list(values) for name, values in _unlogged(trainer).items()},
         "loss": trainer._tr_loss,
         "last_logged_step": trainer._globalstep_last_logged,
     }
-    torch.save(state, folder / _rollout_file(trainer))
+    if _has_rounds(trainer):
+        # At the end of a window TRL generates new rollouts, so the buffer is not needed.
+        is_used_up = trainer._step % (trainer.args.steps_per_generation * trainer.num_iterations) == 0
+        state |= {"step": trainer._step, "inputs": None if is_used_up else trainer._buffered_inputs}
+        state["table"] = _table(getattr(trainer, "_logs", {}))  # SDFT has none
+    torch.save(state, folder / _state_file(trainer))
     reference, is_sharded = _moving_reference(trainer), trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
     if reference is not None and trainer.args.should_save and not is_sharded:
         torch.save(reference.state_dict(), folder / _REFERENCE_FILE)
@@ -305,12 +307,12 @@ def save_rollouts(trainer: TrlTrainer, folder: Path) -> None:
 def load_rollouts(trainer: TrlTrainer, folder: Path, *, may_be_missing: bool) -> tuple[torch.Tensor, int] | None:
     """Restore what `save_rollouts` wrote. Return the pending loss and the step of the last log.
 
-    Return None if there is no rollout state and it `may_be_missing`: the next step then begins with a rollout. Raise
+    Return None if there is no such state and it `may_be_missing`: the next step then begins with a rollout. Raise
     RunError if it is missing otherwise, cannot be read, or is of another number of ranks.
     """
-    file, device = folder / _rollout_file(trainer), trainer.accelerator.device
-    if may_be_missing and not file.is_file():
-        return None
+    file, device, reference = folder / _state_file(trainer), trainer.accelerator.device, _moving_reference(trainer)
+    if not file.is_file() and (may_be_missing or not (_has_rounds(trainer) or reference is not None)):
+        return None  # a checkpoint of rows from before they had this file lacks only what was not logged
     # Under a launcher accelerate's CPU device is called cpu:0, which torch.load does not know.
     device = torch.device("cpu") if device.type == "cpu" else device
     with _readable(file, "rollout state"):
@@ -323,32 +325,41 @@ def load_rollouts(trainer: TrlTrainer, folder: Path, *, may_be_missing: bool) ->
             expected=f"{state['world_size']}",
             hint=_START_OVER,
         )
-    trainer._step, trainer._buffered_inputs = state["step"], state["inputs"]
-    trainer._metrics["train"].update(state["metrics"])
-    for name, column in state["table"].items():
+    _unlogged(trainer).update(state["metrics"])
+    if _has_rounds(trainer):
+        trainer._step, trainer._buffered_inputs = state["step"], state["inputs"]
+    for name, column in state.get("table", {}).items():
         if isinstance(column, dict):
             for inner, values in column.items():
                 trainer._logs[name][inner].extend(values)
         else:
             trainer._logs[name].extend(column)
-    reference = _moving_reference(trainer)
     if reference is not None:
         with _readable(folder / _REFERENCE_FILE, "reference model"):
             reference.load_state_dict(torch.load(folder / _REFERENCE_FILE, map_location=device, weights_only=True))
     return state["loss"], state["last_logged_step"]
 
 
-def skip_epochs(sampler: RepeatSampler | None, num_epochs: int) -> None:
-    """Draw what TRL's sampler drew in the finished epochs: it uses one generator for all epochs."""
-    generator = getattr(sampler, "generator", None)
-    if sampler is None or generator is None:
-        return
-    for _ in range(num_epochs):
-        torch.randperm(sampler.num_samples, generator=generator)
+def skip_epochs(sampler: RepeatSampler | LengthGroupedSampler | None, num_epochs: int) -> None:
+    """Draw what a sampler drew in the finished epochs, if it uses one generator for all of them."""
+    if sampler is not None and getattr(sampler, "generator", None) is not None:
+        for _ in range(num_epochs):
+            next(iter(sampler), None)
 
 
-def _rollout_file(trainer: TrlTrainer) -> str:
-    return f"rollout-rank{trainer.accelerator.process_index}.pt"
+def _has_rounds(trainer: TrlTrainer) -> bool:
+    """Return whether the trainer learns from rollouts in several steps."""
+    return hasattr(trainer, "num_iterations")
+
+
+def _state_file(trainer: TrlTrainer) -> str:
+    return f"{'rollout' if _has_rounds(trainer) else 'unlogged'}-rank{trainer.accelerator.process_index}.pt"
+
+
+def _unlogged(trainer: TrlTrainer) -> dict[str, list[float]]:
+    """Return the metrics of the steps since the last log, which the trainer has under one of two names."""
+    found: Any = getattr(trainer, "_metrics", None) or getattr(trainer, "_stored_metrics", None)
+    return {} if found is None else found["train"]
 
 
 def _moving_reference(trainer: TrlTrainer) -> torch.nn.Module | None:

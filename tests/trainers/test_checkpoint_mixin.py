@@ -41,7 +41,11 @@ class Trl:
         self.args = SimpleNamespace(**given | args)
         self.state = SimpleNamespace(global_step=7, max_steps=9, best_model_checkpoint=None, log_history=[])
         self.control, self.calls, self.extensions = SimpleNamespace(), list[Any](), Extensions()
-        self.accelerator = SimpleNamespace(wait_for_everyone=lambda: None)
+        device, nothing = torch.device("cpu"), lambda: None
+        self.accelerator = SimpleNamespace(wait_for_everyone=nothing, process_index=0, num_processes=1, device=device)
+        self._metrics = {"train": defaultdict(list)}
+        self._tr_loss, self._globalstep_last_logged = torch.tensor(2.0), 5
+        self.is_deepspeed_enabled = self.is_fsdp_enabled = False
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         assert Path(checkpoint_folder).is_dir()
@@ -344,6 +348,25 @@ def test_a_reference_that_stays_or_is_in_parts_is_not_saved(tmp_path: Path, more
     with pytest.raises(RunError) as caught:
         load_rollouts(trainer, tmp_path, may_be_missing=True)
     assert caught.value.where == str(tmp_path / "reference.pt")
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_a_trainer_of_rows_keeps_what_was_not_logged(tmp_path: Path, moves: bool) -> None:
+    """A checkpoint without that file lacks nothing that is learnt, unless its reference moves."""
+    first, second = rolling(moves=moves), rolling(moves=moves)
+    for one in (first, second):
+        del one.num_iterations, one._logs, one._step, one._buffered_inputs
+    first._metrics["train"]["entropy"].append(0.5)
+    save_rollouts(first, tmp_path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["reference.pt"] * moves + ["unlogged-rank1.pt"]
+    assert load_rollouts(second, tmp_path, may_be_missing=False) == (torch.tensor(2.0), 5)
+    assert second._metrics == first._metrics
+    if not moves:
+        assert load_rollouts(second, tmp_path / "other", may_be_missing=False) is None
+        return
+    with pytest.raises(RunError):
+        load_rollouts(second, tmp_path / "other", may_be_missing=False)
+    assert load_rollouts(second, tmp_path / "other", may_be_missing=True) is None
 
 
 @pytest.mark.parametrize("shuffles", [True, False])

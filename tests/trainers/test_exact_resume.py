@@ -126,6 +126,29 @@ def test_a_run_that_was_killed(stage: Stage, workplace: Path, name: str, model: 
     assert counts[0] == counts[1] == sorted(set(counts[0]))  # it goes on, and does not begin again at 0
 
 
+SYNC = ["trainer.args.sync_ref_model=true", "trainer.args.ref_model_sync_steps=1"]
+GROUPED = ["trainer.args.train_sampling_strategy=group_by_length", "trainer.args.max_steps=8"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "step"),
+    [
+        ("dpo", SYNC, 2),
+        ("kto", SYNC, 2),
+        ("sft", ["trainer.args.logging_steps=3"], 2),  # a log is of the steps before the stop, too
+        ("dpo", ["trainer=orpo", "trainer.args.logging_steps=3"], 2),
+        ("sft", GROUPED, 4),  # in the second epoch
+    ],
+    ids=str,
+)
+def test_a_stage_that_keeps_more_than_weights(
+    stage: Stage, workplace: Path, name: str, words: list[str], step: int
+) -> None:
+    """What was not logged, a reference that moves, an order of rows that is drawn anew in every epoch."""
+    _, never_stopped = stage(name, *WORDS, *words, run="whole")
+    goes_on_as(never_stopped, step, workplace / "cut")
+
+
 CONSTANT = "trainer.args.lr_scheduler_type=constant"
 SHORT = "trainer.args.max_steps=5"
 RATE = 1e-3
