@@ -37,10 +37,19 @@ class StopStrings:
         """Return how many tokens a completion has up to its first stop string, None without one."""
 
         def has_stopped(count: int) -> bool:
-            text = str(self.tokenizer.decode(list(ids[:count]), clean_up_tokenization_spaces=False))
+            text = self._text(ids[:count])
             return any(stop in text for stop in self.texts)
 
         return bisect_left(range(len(ids)), True, key=has_stopped) if has_stopped(len(ids)) else None
+
+    def ends(self, ids: Sequence[int]) -> bool:
+        """Return whether the last token completes a stop string; one further ahead ended an earlier turn, if any."""
+        text = self._text(ids)
+        before = self._text(ids[:-1]).rstrip("\ufffd")  # which stands for the first bytes of a character
+        return any(stop in text and text.rfind(stop) + len(stop) > len(before) for stop in self.texts)
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
 
     def cut(self, ids: list[int]) -> list[int]:
         """Return a completion without what comes after its first stop string."""

@@ -178,8 +178,7 @@ class RewardMixin(LeftOutMixin):
         ]
         ending_ids = {*self.eos_token_ids, self._tokenizer.pad_token_id}
         limit = self.max_completion_length
-        stops = self.stops
-        has_stopped = (lambda ids: False) if stops is None else (lambda ids: stops.length(ids) is not None)
+        has_stopped = (lambda ids: False) if self.stops is None else self.stops.ends
         cut = find_truncated(completion_ids, ending_ids, limit, has_stopped)
         max_calls = self.max_tool_calling_iterations if getattr(self, "tools", None) else None
         found = [

@@ -68,6 +68,21 @@ def test_a_completion_is_cut_behind_its_first_stop_string(policy: tuple[Any, Any
     assert tokenizer.decode(stops.cut(ids)) == (text if kept is None else kept)
 
 
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [
+        *(("a</s>", True), ("</s>", True), ("</s>a</s>", True), ("a|", True)),
+        *(("</s>a", False), ("a|b</s", False), ("", False), ("|é", True), ("é|ü", False)),
+    ],
+)
+def test_a_row_has_stopped_only_at_its_end(policy: tuple[Any, Any], text: str, ends: bool) -> None:
+    """An earlier turn, or a tool's result, may hold the text; é is two tokens of this tokenizer."""
+    _, tokenizer = policy
+    ids = tokenizer(text)["input_ids"]
+    assert len(ids) == len(text.encode())
+    assert StopStrings(tokenizer, ["</s>", "|", "é"]).ends(ids) is ends
+
+
 def test_the_spaces_of_a_completion_are_not_tidied() -> None:
     """Some tokenizers remove the space before a full stop when they decode."""
     words = Tokenizer(WordLevel({"a": 0, ".": 1}, unk_token="a"))

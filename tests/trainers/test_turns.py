@@ -155,6 +155,20 @@ def test_tables_score_and_whatif_know_the_turns(staged, capsys) -> None:
     assert re.search(r'"name": ?"lengths", ?"raw": ?[-0-9.]+, ?"weighted": ?[-0-9.]+, ?"parts": ?\[', page.read_text())
 
 
+def test_a_stop_string_between_the_turns_hides_no_cut(staged, before_training) -> None:
+    """Every row has the line break that the rollout function wrote; token 200 is one."""
+    found = rounds(before_training)
+    code, folder = staged("trainer.args.generation_kwargs={stop_strings: ['\\n'], suppress_tokens: [0, 1]}")
+    assert code == 0
+    ids = [
+        row[mask.bool()].tolist()
+        for row, mask in zip(found[0]["completion_ids"], found[0]["completion_mask"], strict=True)
+    ]
+    is_cut = [len(row) == 12 and row[-1] != 200 for row in ids]
+    assert [ending == "length" for ending in table(folder, 1)["rollout.ending"]] == is_cut
+    assert any(is_cut)
+
+
 def test_a_transcript_is_scored_turn_by_turn(workplace: Path, capsys) -> None:
     (workplace / "mine.py").write_text(REWARDS)
     call = {"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
