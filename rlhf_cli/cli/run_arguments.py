@@ -29,17 +29,18 @@ def read_by_words(
     """Return the readable runs, each once, and the errors for the others; `wanted` selects the metrics to read."""
     folders: dict[RunFolder, None] = {}
     problems: list[UserError] = []
-    elsewhere: list[LoggedRun] = []
+    elsewhere: dict[str, LoggedRun] = {}
     for word in words:
         try:
             if is_wandb(word):
-                elsewhere += read_wandb(word, wanted=wanted or (lambda metric: True))
+                read = read_wandb(word, wanted=wanted or (lambda metric: True))
+                elsewhere |= {run.place: run for run in read}
             else:
                 folders.update(dict.fromkeys(folders_of(word, where=where)))
         except UserError as error:
             problems.append(error)
     runs, unreadable = read_runs(folders, wanted=wanted)
-    return (named([*runs, *elsewhere]) if elsewhere else runs), [*problems, *unreadable]
+    return (named([*runs, *elsewhere.values()]) if elsewhere else runs), [*problems, *unreadable]
 
 
 def folders_of(word: str, *, where: str) -> Iterable[RunFolder]:

@@ -83,6 +83,7 @@ def _logged(run: Run, path: str, wanted: Wanted | None) -> LoggedRun:
         weights=weights_of(config),
         trainer=str(section(config, "trainer").get("name", "?")),
         metrics=metrics,
+        provenance=section(run.config, "provenance"),
     )
 
 
@@ -128,15 +129,15 @@ def load_runs(*places: Place, metrics: Sequence[str] | None = None) -> LoadedRun
     import pandas as pd
 
     folders: dict[RunFolder, None] = {}
-    elsewhere: list[LoggedRun] = []
+    elsewhere: dict[str, LoggedRun] = {}
     wanted = None if metrics is None else frozenset(metrics).__contains__
     for place in places or ("runs",):
         if is_wandb(str(place)):
-            elsewhere += read_wandb(str(place), wanted=wanted)
+            elsewhere |= {run.place: run for run in read_wandb(str(place), wanted=wanted)}
         else:
             folders.update(dict.fromkeys(runs_in(Path(place).expanduser())))
     runs, problems = read_runs(folders, wanted=wanted)
-    runs = named([*runs, *elsewhere])
+    runs = named([*runs, *elsewhere.values()])
     facts, keys = ["place", "state", "step", "max_steps", "trainer"], differences(runs)
     rows = [
         [run.name, *(getattr(run, fact) for fact in facts), *(run.settings.get(key) for key in keys)] for run in runs

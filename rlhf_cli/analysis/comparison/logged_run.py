@@ -47,8 +47,7 @@ class LoggedRun:
 
     `name` shows the differences from the runs read with it. `place` is its path as typed; `folder` is None for a run
     from wandb. `settings` maps dotted key -> value, `choices` config group -> option, `weights` reward -> weight (None
-    for a schedule), `evaluations` name -> figures. `starting_model` is the hash of the weights or the hub commit at the
-    start of training. `swept` are the keys that its sweep varied, as typed.
+    for a schedule), `evaluations` name -> figures. `swept` are the keys that its sweep varied, as typed.
     """
 
     name: str
@@ -65,13 +64,19 @@ class LoggedRun:
     metrics: MetricColumns
     evaluations: Mapping[str, Figures] = field(default_factory=dict)
     provenance: JsonTree = field(default_factory=dict)
-    starting_model: str | None = None
     swept: Sequence[str] = ()
 
     @property
     def is_finished(self) -> bool:
         """Return whether the run trained to its end."""
         return self.state == FINISHED
+
+    @property
+    def starting_model(self) -> str | None:
+        """Return the hash of the weights, or the hub commit, at the start of training; None if it is unknown."""
+        seen = section(self.provenance, "starting_model")
+        starting = seen.get("weights_sha256") or seen.get("commit")
+        return starting if isinstance(starting, str) else None
 
 
 def read_runs(folders: Iterable[RunFolder], *, wanted: Wanted | None = None) -> tuple[list[LoggedRun], list[RunError]]:
@@ -120,8 +125,6 @@ def weights_of(config: JsonTree) -> dict[str, float | None]:
 def _read_run(folder: RunFolder, wanted: Wanted | None, swept: tuple[str, ...]) -> LoggedRun:
     config, provenance, status = folder.read_config(), read_json(folder.provenance), read_status(folder)
     metrics = read_columns(folder.metrics, wanted)
-    seen = section(provenance, "starting_model")
-    starting = seen.get("weights_sha256") or seen.get("commit")
     return LoggedRun(
         name=folder.label,
         place=folder.shown,
@@ -137,7 +140,6 @@ def _read_run(folder: RunFolder, wanted: Wanted | None, swept: tuple[str, ...]) 
         metrics=metrics,
         evaluations=read_figures(folder),
         provenance=provenance,
-        starting_model=starting if isinstance(starting, str) else None,
         swept=swept,
     )
 

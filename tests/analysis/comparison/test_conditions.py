@@ -76,11 +76,11 @@ def test_settings_that_differ_with_the_weight(one: dict[str, Any], other: dict[s
         ),
         ({"provenance": {"sha256": {"data": "0123456789"}}}, {}, None),
         (
-            {"starting_model": "0123456789"},
-            {"starting_model": "abcdefghij"},
+            {"provenance": {"starting_model": {"commit": "0123456789"}}},
+            {"provenance": {"starting_model": {"commit": "abcdefghij"}}},
             "model differs with it (initial weights 01234567, abcdefgh)",
         ),
-        ({"starting_model": "0123456789"}, {"starting_model": None}, None),
+        ({"provenance": {"starting_model": {"commit": "0123456789"}}}, {}, None),
     ],
 )
 def test_facts_that_differ_with_the_weight(one: dict[str, Any], other: dict[str, Any], what: str | None) -> None:

@@ -17,6 +17,8 @@ from rlhf_cli.analysis.comparison import frames
 from rlhf_cli.analysis.comparison.comparison import ComparisonOptions, compare
 from rlhf_cli.analysis.comparison.frames import read_wandb
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, named
+from rlhf_cli.cli import run_arguments
+from rlhf_cli.cli.run_arguments import read_by_words
 from rlhf_cli.errors import RunError
 from rlhf_cli.text.json_values import JsonTree
 from scripts import structure
@@ -65,6 +67,11 @@ def test_runs_from_wandb_and_from_folders_together(place: Path, monkeypatch: pyt
     write_run(place / "a", configured(), {"loss": [0.1], "reward": [0.2]})
     loaded = rlhf_cli.load_runs("a", "wandb:team/rlhf", metrics=["loss"])
     assert (asked, loaded.metrics["loss"].tolist()) == ([("wandb:team/rlhf", [True, False])], [0.1, 0.5])
+    again = rlhf_cli.load_runs("wandb:team/rlhf", "wandb:team/rlhf/group", metrics=["loss"])
+    assert again.metrics["loss"].tolist() == [0.5], "a run that two words name counts once"
+    monkeypatch.setattr(run_arguments, "read_wandb", read)
+    by_words, _ = read_by_words(["wandb:team/rlhf", "wandb:team/rlhf/group"], wanted=None, where="compare")
+    assert len(by_words) == 1
 
 
 def test_importing_the_package_does_not_import_pandas() -> None:
@@ -129,6 +136,17 @@ def test_a_group_of_wandb_is_compared_like_run_folders() -> None:
     assert list(runs[0].metrics) == ["rewards/correct/mean", "eval_greedy/total"]
     assert list(runs[0].metrics["rewards/correct/mean"].steps) == [1, 2]
     assert compare(runs).estimates["weight=0.5"]["correct"].mean == 1.0
+
+
+def test_other_weights_and_processes_of_wandb_forbid_a_verdict() -> None:
+    stored_runs = [stored(weight, seed, 0.5 + weight) for weight in (0.0, 0.5) for seed in (0, 1)]
+    for number, run in enumerate(stored_runs):
+        commit, processes = ("aaaa", 1) if number < 2 else ("bbbb", 8)
+        run.config["provenance"] = {"starting_model": {"commit": commit}, "world_size": processes}
+    comparison = compare(named(read_wandb("wandb:team/rlhf", api=StandIn(stored_runs))))
+    assert (comparison.verdicts, comparison.no_verdict is None) == ([], False)
+    assert "model differs" in str(comparison.no_verdict)
+    assert "batch differs" in str(comparison.no_verdict)
 
 
 @pytest.mark.parametrize("section", ["teacher", "rollout", "environment", "sampling"])
