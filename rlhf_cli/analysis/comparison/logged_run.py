@@ -16,6 +16,7 @@ from rlhf_cli.runs.metrics_file import reward_names as logged_rewards
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import FINISHED, is_of_these_weights, read_status, swept_in
 from rlhf_cli.tables.resume_keys import row_of
+from rlhf_cli.tables.trl_values import FOLLOW_EVALUATIONS
 from rlhf_cli.text.json_values import JsonTree, section
 
 Figures = Mapping[str, float]
@@ -144,8 +145,8 @@ def _read_run(folder: RunFolder, wanted: Wanted | None, swept: tuple[str, ...]) 
     )
 
 
+_ARGS = "trainer.args."
 _SEEDS = ("seed", "data_seed")
-_CHANGES_NOTHING = (None, "no best is chosen")
 _MOST_AXES = 4
 _LONGEST_NAME = 60
 _DIGITS = (6, 12)
@@ -194,12 +195,23 @@ def condition_of(key: str) -> str | None:
 
 
 def differences(runs: Sequence[LoggedRun]) -> list[str]:
-    """Return the keys whose value differs between runs, in the order of the configuration, if they affect training."""
+    """Return the keys whose value differs between runs, in the order of the configuration, if they affect training.
+
+    A key that was swept is among them, and so is one of evaluations or checkpoints if a run follows or chooses them.
+    """
+    swept = {key for run in runs for key in run.swept}
+    follows = any(
+        run.settings.get(f"{_ARGS}lr_scheduler_type") in FOLLOW_EVALUATIONS
+        or run.settings.get(f"{_ARGS}load_best_model_at_end")
+        for run in runs
+    )
+    harmless = (None,) if follows else (None, "no best is chosen")
     different = []
     for key in dict.fromkeys(key for run in runs for key in run.settings):
         values = [run.settings.get(key, _ABSENT) for run in runs]
         row = row_of(key)
-        is_outside = key.split(".")[0] == "sweep" or (row.effect == "taken" and row.only_if in _CHANGES_NOTHING)
+        is_harmless = row.effect == "taken" and row.only_if in harmless and key not in swept
+        is_outside = key.split(".")[0] == "sweep" or is_harmless
         if values.count(values[0]) != len(values) and not is_outside:
             different.append(key)
     return different

@@ -209,6 +209,27 @@ def test_keys_that_do_not_affect_training_are_ignored(place: Path) -> None:
     assert (differences(runs), names(runs)) == ([], ["0", "1", "2"])
 
 
+@pytest.mark.parametrize(
+    ("args", "swept", "is_setting"),
+    [
+        ({}, (), False),
+        ({}, ("trainer.args.eval_steps",), True),
+        ({"lr_scheduler_type": "reduce_lr_on_plateau"}, (), True),
+        ({"lr_scheduler_type": "greedy"}, (), True),
+        ({"load_best_model_at_end": True}, (), True),
+        ({"lr_scheduler_type": "linear", "load_best_model_at_end": False}, (), False),
+    ],
+)
+def test_evaluations_that_lead_the_training_are_a_setting(
+    args: dict[str, Any], swept: tuple[str, ...], is_setting: bool, place: Path
+) -> None:
+    config = [
+        {**configured(seed=seed), "trainer": {"args": {**args, "eval_steps": n}}} for n in (2, 50) for seed in (0, 1)
+    ]
+    runs = [replace(run, swept=swept) for run in read(place, *config)]
+    assert ("trainer.args.eval_steps" in differences(runs)) == is_setting
+
+
 def test_all_seeds_are_seeds(place: Path) -> None:
     """A starting model drawn with the seed is no setting of its own; one that is drawn alone is a seed, too."""
     runs = read(place, *(configured(0.0, seed, model={"build": {"seed": seed}}) for seed in (0, 1)))
