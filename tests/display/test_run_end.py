@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import yaml
+from rich.console import Console
 
 from rlhf_cli.display.run_tables import held_out, show_end, time_line
 from rlhf_cli.runs.run_folder import RunFolder
@@ -104,6 +106,12 @@ def test_after_a_run_stand_twenty_lines_at_most_with_two_commands(place: Path, w
     assert "expected: 0 of 6 met" in text
     assert text.count("missed: ") == 3
     assert "stopped by rule: kl > 3" in text
+
+
+def test_a_terminal_too_narrow_for_seventeen_lines_gets_the_shortest_panel(place: Path) -> None:
+    screen = io.StringIO()
+    show_end(Console(file=screen, width=24), busy(place))
+    assert "rlhf why" in screen.getvalue()
 
 
 def evaluated(step: int, total: float | None, **more: float | None) -> dict[str, Any]:
