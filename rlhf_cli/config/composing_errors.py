@@ -58,7 +58,7 @@ def explain(
     shapes = list(_unlike_shapes(overrides, of_files))
     raise_any([*file_problems(overrides), *of_files.chosen_twice, *shapes], because=error)
     raise_any(_absent_deletions(overrides, composed), because=error)
-    if isinstance(error, ValueError):  # OmegaConf's, of `gate.by=x` where `gate` is a list
+    if isinstance(error, ValueError | TypeError):  # OmegaConf's, of `gate.by=x` where `gate` is a list
         what = "the configuration cannot be composed"
         expected = "the number of an entry for a list (from 0), the name of a key for a mapping"
         raise ConfigError(what, where=COMMAND_LINE, got=str(error), expected=expected) from error
@@ -230,7 +230,8 @@ def no_such_option(key: str, value: str, options: Mapping[str, Path]) -> ConfigE
     close, stem = VALUE_SYNONYMS.get(group, {}).get(option.lower()), re.sub(r"^.*/|\.ya?ml$", "", option)
     close = next((name for name in (close, stem) if name in options), None) or nearest(option, options)
     moved = None if stem in options else _moved(option, group)
-    is_own = group == "model" or (group in _BY_PATH and (re.search(r"[/:.]", option) or Path(option).exists()))
+    is_path = group == "model" or re.search(r"[/:.]", option) or Path(option).exists()
+    is_own = option and group in _BY_PATH and is_path
     own = f"{group}={_BY_PATH[group]} {group}.path={option}" if is_own else f"rlhf list {group}"
     named = f"{option.replace('_', '').lower().removesuffix('trainer')}trainer" if group == "trainer" else ""
     close = next((name for name in options if f"{name}trainer" == named), close)
@@ -245,6 +246,8 @@ def no_such_option(key: str, value: str, options: Mapping[str, Path]) -> ConfigE
 def _moved(text: str, group: str) -> str | None:
     """Return the command that brings the file `text` to where the options of `group` are, None if there is no file."""
     named = Path(re.sub(r"\.ya?ml$", "", text))
+    if not named.name:
+        return None
     place = Path("conf", group, f"{named.name}.yaml")
     files = [named.with_suffix(suffix) for suffix in (".yaml", ".yml")] + [place.with_suffix(".yml")]
     file = next((file for file in files if file.is_file()), place)
