@@ -88,7 +88,7 @@ def compose(typed: list[str], frozen: tuple[JsonTree, Path | None] | None = None
                 for file_of_user in sorted(folder.rglob("*.yaml")):
                     refuse_oversized(file_of_user)
             config, choices = loader.compose(name, overrides)
-        except (HydraException, OmegaConfBaseException, ValueError, *_OF_BAD_FILES) as error:
+        except (HydraException, OmegaConfBaseException, ValueError, TypeError, *_OF_BAD_FILES) as error:
             from rlhf_cli.config.composing_errors import explain  # needed only for a mistake
 
             explain(error, overrides, _of_files(loader, file), lambda words: loader.compose(name, words)[0])

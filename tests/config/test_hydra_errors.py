@@ -319,3 +319,17 @@ def test_a_list_and_a_mapping_under_one_key(
     """OmegaConf cannot merge the quickstart's list of expectations or its mapping of arguments with the other kind."""
     write("conf/exp/mine.yaml", HEADER + "defaults: [quickstart, _self_]\n" + mine + "\n")
     assert refused("exp=mine", *typed).where == where
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["expect.correct=1"],
+        ["expect.correct.at_least=0.9"],
+        ['stop=[{when: "step > 3"}]', "stop.kl.when=step > 4"],
+        ["rewards.brevity.gate=[{by: correct, at_least: 1}]", "rewards.brevity.gate.x.by=format"],
+    ],
+)
+def test_a_name_below_a_list(refused: Refused, words: list[str]) -> None:
+    error = refused("exp=quickstart", *words)
+    assert (error.where, str(error.expected)[:22]) == ("command line", "the number of an entry")
