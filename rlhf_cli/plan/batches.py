@@ -182,7 +182,8 @@ def _refuse_parts_of_evaluated_groups(trainer: Trainer, group: int, processes: i
 
 
 def plan_stage(trainer: Trainer, *, processes: int, num_rows: int | None, origins: Origins) -> StagePlan:
-    """Return the plan of a run that trains on its rows. Raise ConfigError if a batch is too small.
+    """Return the plan of a run that trains on its rows. Raise ConfigError if a batch is too small, or the only one
+    is dropped.
 
     `num_rows` is None if a hub dataset decides.
     """
@@ -199,6 +200,10 @@ def plan_stage(trainer: Trainer, *, processes: int, num_rows: int | None, origin
     num_batches = math.ceil(num_rows / a_batch)
     if trainer.setting("dataloader_drop_last"):
         num_batches = num_rows // a_batch
+        if num_batches == 0:
+            key, got = "trainer.args.dataloader_drop_last", f"{count(num_rows, 'row')}, {a_batch} to a batch"
+            what, expected = "the rows make no whole batch, so nothing would be trained", f"at least {a_batch} rows"
+            raise ConfigError(what, where=origins.where(key), got=got, expected=expected, hint=f"{key}=false")
     an_epoch = max(1, math.ceil(num_batches / accumulation))
     steps = max_steps if max_steps > 0 else math.ceil(epochs * an_epoch)
     rows_an_epoch = min(num_rows, num_batches * a_batch)

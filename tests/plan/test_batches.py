@@ -144,6 +144,7 @@ def test_an_evaluation_s_batch_holds_whole_groups_as_trl_asks(per_device: int, e
 
 
 BATCH, ROUND, EVALUATED = "per_device_train_batch_size", "generation_batch_size", "per_device_eval_batch_size"
+DROP_LAST = "trainer.args.dataloader_drop_last"
 NAMES = {"BATCH": BATCH, "ROUND": ROUND, "GROUP": "num_generations", "EVALUATED": EVALUATED}
 FULL, CRITIC = {"per": 8, "acc": 4, "g": 8, "rows": 3}, {"g": 0, "baseline": "critic"}
 EVALUATION = {"per": 8, "g": 4, "eval_strategy": "steps", "num_generations_eval": 8, "processes": 2, EVALUATED: 3}
@@ -244,7 +245,7 @@ def test_prompts_that_fill_no_step(write: Write, refused: Refused) -> None:
         (100, {"max_steps": 7}, 7 / 5, 7, 100 + 2 * 24, "7, 1.4 epochs"),
         (100, {"max_steps": 1}, 1 / 5, 1, 24, "1, 0.2 epochs"),
         (100, {"max_steps": 5, "dataloader_drop_last": True}, 5 / 4, 5, 96 + 24, "5, 1.25 epochs"),
-        (5, {"epochs": 2.0, "dataloader_drop_last": True}, 2.0, 2, 0, "2, 2 epochs"),
+        (12, {"epochs": 2.0, "dataloader_drop_last": True}, 2.0, 2, 24, "2, 2 epochs"),
         *((rows, {"packing": True, "max_steps": 7}, None, 7, 7 * 24, "7") for rows in (100, None)),
         (None, {"max_steps": 1}, None, 1, 24, "1"),
         (None, {"max_steps": 0}, None, None, None, "unknown until the data is read"),
@@ -260,6 +261,19 @@ def test_steps_of_rows(
         "4 rows a device x 3 processes x 2 accumulated = 24 a step",
         says,
     )
+
+
+@pytest.mark.parametrize("experiment", ["toy_reward", "toy_dpo", "toy_sft", "toy_kto"])
+def test_the_only_batch_must_not_be_dropped(experiment: str, write: Write, refused: Refused) -> None:
+    """Three rows, six for KTO, which makes two of a pair; every process takes a batch of its own."""
+    rows = of_rows(write, {"prompt": "1+1=", "completion": "x", "chosen": "1", "rejected": "22"}, 3)
+    words = (f"+exp={experiment}", "data=file", rows, "~data.eval", "trainer.args.eval_strategy=no", "launch=cpu")
+    words = (*words, "launch.processes=2", "trainer.args.dataloader_drop_last=true", "trainer.args.max_steps=2")
+    whole = 3 if experiment == "toy_kto" else 1
+    error = refused(*words, f"trainer.args.{BATCH}={whole + 1}")
+    assert (error.where, error.hint) == (f"{DROP_LAST} (command line)", f"{DROP_LAST}=false")
+    for word in (f"trainer.args.{BATCH}={whole}", str(error.hint)):
+        assert planned(*words, word).stage
 
 
 def test_kto_needs_two_rows_at_a_time() -> None:
