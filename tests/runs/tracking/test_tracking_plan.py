@@ -8,11 +8,13 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from rlhf_cli.cli import main
-from rlhf_cli.runs.tracking.tracking_plan import plan_tracking
+from rlhf_cli.runs.tracking.tracking_plan import TrackingPlan, plan_tracking
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +45,22 @@ def test_no_login_and_a_dead_server(monkeypatch: pytest.MonkeyPatch) -> None:
     assert notices[0].startswith("no wandb login (`wandb login`, or set WANDB_API_KEY): recording offline")
     assert notices[1].startswith("127.0.0.1 does not answer (")
     assert "0" * 40 not in notices[1]
+
+
+@pytest.mark.parametrize(
+    ("url", "port"), [("http://box", 80), ("https://box", 443), ("https://box:8080", 8080), ("http://box:x", None)]
+)
+def test_a_server_is_asked_at_the_port_of_its_address(
+    monkeypatch: pytest.MonkeyPatch, url: str, port: int | None
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(socket, "create_connection", lambda place, **rules: asked.append((place, *rules)) or Mock())
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setenv("WANDB_BASE_URL", url)
+    assert plan_tracking("online").mode == ("offline" if port is None else "online")
+    assert asked == ([] if port is None else [(("box", port), "timeout")])
+    assert plan_tracking("offline") == TrackingPlan("offline"), "nobody is asked"
+    assert len(asked) == (port is not None)
 
 
 def test_a_login_in_netrc(monkeypatch: pytest.MonkeyPatch, server: str) -> None:
