@@ -13,6 +13,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep
 from hydra.errors import HydraException
 
+from rlhf_cli.analysis.comparison.logged_run import is_seed
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.rules.metric_rules import moves_the_total, moving_total
 from rlhf_cli.config.schema.launch_sections import Sweep
@@ -230,8 +231,11 @@ def _refuse(space: Space, objectives: Sequence[Objective], rewards: list[str]) -
         what, expected = "the search has no key to vary", "keys with several values"
         hint = "'rewards.NAME.weight=interval(0,2)', or sweep=weights"
         raise ConfigError(what, where="sweep.space", expected=expected, hint=hint)
-    if "seed" in space:
-        what, got = "the seed cannot be searched, because the best seed is luck", "seed in the space of the search"
+    if seeds := [key for key in space if is_seed(key)]:
+        what, got = (
+            "the seed cannot be searched, because the best seed is luck",
+            f"{seeds[0]} in the space of the search",
+        )
         advice = "after the search, run the best settings with several seeds: rlhf train -m ... seed=1,2,3"
         raise ConfigError(what, where="command line", got=got, advice=advice)
     moving = [key for key in space if moves_the_total(key)]

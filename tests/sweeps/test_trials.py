@@ -388,6 +388,11 @@ def test_a_typed_interval_is_searched_beside_the_section(place: Path) -> None:
     ("words", "says"),
     [
         ([*SEARCH, "seed=1,2"], "got:      seed in the space"),
+        ([*SEARCH, "model.build.seed=range(0,5)"], "got:      model.build.seed in the space"),
+        (
+            ["rewards.brevity.args.full=interval(1,5)", "sweep.objective=reward", "sweep.trials=2"],
+            "search over rewards.brevity.args.full | sweep.objective='[rewards/correct/mean,rewards/format/mean]'",
+        ),
         (["sweep=weights", "sweep.objective=reward"], "where:    sweep.objective"),
         (["sweep=weights", "sweep.objective=rewards/corect/mean"], "sweep.objective=rewards/correct/mean"),
         (["sweep=weights", "sweep.objective=[loss,-kl]", "sweep.prune=median"], "where:    sweep.prune"),

@@ -261,8 +261,9 @@ def evaluation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
 
 
 _IS_TOTAL = re.compile(r"reward|eval_(\w+_)?(reward|(greedy|sampled)/total)")
+_SCORES = re.compile(r"^rewards\.([^.]+)\.(fn|model|environment|args|per|with_eos|max_length)\b")
 _MOVES_THE_TOTAL = re.compile(
-    r"^(rewards\.[^.]+\.(weight|gate|offset|clip|normalize|on_error)|primary|aggregate|truncation)\b"
+    rf"{_SCORES.pattern}|^(rewards\.[^.]+\.(weight|gate|offset|clip|normalize|on_error)|primary|aggregate|truncation)\b"
 )
 
 
@@ -291,9 +292,10 @@ def sweep_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
 
 def moving_total(objective: str, keys: list[str], rewards: list[str], *, where: str) -> ConfigError:
     """Return an error for a total as the objective of a search over what the total is computed from."""
-    raw = ",".join(f"rewards/{name}/mean" for name in rewards or ["NAME"])
-    expected, got = "raw scores, which no weight changes", f"a search over {', '.join(keys)}"
-    what = f"the search itself changes {objective}: the largest weight would win whatever the answers are"
+    moved = {match[1] for key in keys if (match := _SCORES.match(key))}
+    raw = ",".join(f"rewards/{name}/mean" for name in rewards if name not in moved) or "rewards/NAME/mean"
+    expected, got = "raw scores, which the search does not change", f"a search over {', '.join(keys)}"
+    what = f"the search itself changes {objective}: the largest weight, or the most lenient scorer, would win"
     return ConfigError(what, where=where, got=got, expected=expected, hint=f"sweep.objective='[{raw}]'")
 
 
