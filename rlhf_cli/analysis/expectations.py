@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -58,7 +58,7 @@ class ExpectationOutcome:
 
 @dataclass(frozen=True)
 class VerifiedRun:
-    """A run and the outcomes of its expectations; empty if it has none. `typed` are the overrides of its command."""
+    """A run and the outcomes of its expectations; empty if it has none. `typed` are the overrides of its commands."""
 
     folder: RunFolder
     status: Status
@@ -91,8 +91,16 @@ def verify(folder: RunFolder) -> VerifiedRun:
         return VerifiedRun(folder, status, ())
     columns = read_columns(folder.metrics)
     outcomes = outcomes_of(expected, columns, section(config, "rewards"), is_finished=status.state == FINISHED)
-    typed = read_json(folder.provenance).get("overrides")
-    return VerifiedRun(folder, status, tuple(outcomes), tuple(map(str, typed)) if isinstance(typed, list) else ())
+    return VerifiedRun(folder, status, tuple(outcomes), tuple(_typed(read_json(folder.provenance))))
+
+
+def _typed(provenance: JsonTree) -> Iterator[str]:
+    """Yield the words that changed a run, at its start and at each resume."""
+    typed, resumed = (provenance.get(name) for name in ("overrides", "resumed"))
+    yield from map(str, typed if isinstance(typed, list) else ())
+    for entry in resumed if isinstance(resumed, list) else ():
+        for key, change in section(entry if isinstance(entry, dict) else {}, "changes").items():
+            yield f"{key}={str(change).rpartition(' -> ')[2]}"
 
 
 def frozen_expectations(folder: RunFolder, config: JsonTree) -> dict[str, Expectation]:
@@ -129,9 +137,12 @@ def _judged(
     if not is_due:
         return MISSED, math.nan, f"the run ended at step {columns.last_step}"
     if math.isnan(value):
-        close = nearest(metric, columns)
+        close, steps = nearest(metric, columns), columns.series(metric).steps
         why = "it was never logged" + (f"; {close} was" if close else "")
-        return MISSED, value, "it was logged as null" if metric in columns else why
+        if len(steps):
+            is_late = isinstance(one.at, int) and steps[0] > one.at
+            why = f"it was first logged at step {steps[0]}" if is_late else "it was logged as null"
+        return MISSED, value, why
     return MET if one.low <= value <= one.high else MISSED, value, None
 
 

@@ -98,7 +98,7 @@ def show_overview(console: Console, rows: Sequence[RunRow], notice: str | None) 
 
 
 _MOST_MISSED, _MOST_TYPED = 3, 2
-_CHANGES_NO_RESULT = re.compile(r"(exp|expect|track|seed)$|run\.|track\.|warn")
+_CHANGES_NO_RESULT = re.compile(r"(exp|expect|track|seed|launch\.must_save_by)$|run\.|track\.|warn")
 _LENGTHS = ("trainer.args.max_steps", "trainer.args.num_train_epochs")
 _STYLES = {MET: "green", MISSED: "bold red", OPEN: "yellow"}
 

@@ -87,6 +87,10 @@ def test_what_was_never_logged_or_as_null_is_missed_and_the_nearest_named(tmp_pa
     run = run_of(tmp_path, never, {"metric": "loss", "at": "last-1", "at_most": 5}, eval_loss=[1.0], loss=[1.0, None])
     whys = [(one.state, one.why) for one in verify(run).outcomes]
     assert whys == [("missed", "it was never logged; eval_loss was"), ("missed", "it was logged as null")]
+    late = run_of(tmp_path / "late", {"metric": "b", "at": 1, "at_most": 5}, a=[1.0, 1.0]).metrics
+    late.write_text(late.read_text() + '{"step": 10, "time_s": 1, "b": 2}\n')
+    (one,) = verify(RunFolder(late.parent)).outcomes
+    assert (one.state, one.why) == ("missed", "it was first logged at step 10")
 
 
 def test_evaluations_are_not_averaged(tmp_path: Path) -> None:
@@ -164,6 +168,23 @@ def test_a_run_whose_length_was_typed_is_not_judged(word: str, tmp_path: Path) -
     said = printed(at_the_end(typed(run, [word, "expect=[{metric: correct, at_least: 21}]"])))
     assert "expected: 0 of 1 met" in said, "what was typed as well is judged"
     assert verify(run).state == "missed", "rlhf verify judges every run"
+
+
+@pytest.mark.parametrize(
+    ("changes", "judged"),
+    [
+        ({"trainer.args.max_steps": "trainer.args.max_steps: 50 -> 3"}, False),
+        ({"trainer.args.max_steps": "trainer.args.max_steps: 50 -> 3", "expect": "expect: [] -> [...]"}, True),
+        ({"trainer.args.save_steps": "trainer.args.save_steps: 5 -> 3"}, True),
+    ],
+)
+def test_what_was_typed_at_a_resume_counts_as_typed_at_the_start(
+    changes: dict[str, JsonValue], judged: bool, tmp_path: Path
+) -> None:
+    run = run_of(tmp_path, {"metric": "correct", "at_least": 21})
+    write_json(run.provenance, {"overrides": ["+exp=quickstart"], "resumed": [1, {"step": 3, "changes": changes}]})
+    said = " ".join(printed(at_the_end(verify(run))).split())
+    assert (("expected: 0 of 1 met" in said), ("max_steps=3 was typed" in said)) == (judged, not judged)
 
 
 def test_a_sweep_counts_the_misses_or_says_that_it_is_not_judged(tmp_path: Path) -> None:
