@@ -22,8 +22,9 @@ from rlhf_cli.analysis.diagnosis.logged import (
     Severity,
     SkippedCheck,
     Trend,
+    rounded,
 )
-from rlhf_cli.analysis.diagnosis.policy_findings import closer, faster, slower
+from rlhf_cli.analysis.diagnosis.policy_findings import closer, faster, slower, warmer
 from rlhf_cli.runs.metrics_file import evaluation_sets
 from rlhf_cli.runs.run_folder import GREEDY, SAMPLED
 from rlhf_cli.truncation import policy_named
@@ -41,7 +42,8 @@ def non_finite(log: Log, setup: RunSetup) -> CheckResult:
     if bad:
         evidence = tuple(Evidence(name, f"null in {nulls} of {log.num_events} events") for name, nulls in bad.items())
         what = f"{' and '.join(bad)} {'were' if len(bad) > 1 else 'was'} NaN or infinite: such steps ruin the weights"
-        fixes = (*slower(log, setup), Fix("trainer.args.max_grad_norm=0.5", "limits the size of a step"))
+        norm = rounded(setup.number("max_grad_norm", 1.0) / 2 or 0.5)  # 0 is no limit
+        fixes = (*slower(log, setup), Fix(f"trainer.args.max_grad_norm={norm}", "limits the size of a step"))
         return Finding("", "serious", what, evidence, 0, log.step, fixes)
     if not log.num_events:
         return SkippedCheck("the run has no log events")
@@ -86,7 +88,7 @@ def no_deviation(log: Log, setup: RunSetup) -> CheckResult:
     severity = "note" if rose else "serious" if late.mean >= _NEARLY_ALL else "warning"
     what = f"in {late.mean:.0%} of the groups all completions have the same total, so they teach the policy nothing"
     what += "; the total rose before, so the task may be learned" if rose else ""
-    fixes = [Fix("trainer.args.temperature=1.2", "makes completions differ more")]
+    fixes = [warmer(setup, "makes completions differ more")]
     group, batch = int(setup.number("num_generations", 8)), int(setup.number("per_device_train_batch_size", 8))
     if batch % (2 * group) == 0:
         fixes.insert(0, Fix(f"trainer.args.num_generations={2 * group}", "larger groups are less often all equal"))

@@ -79,6 +79,11 @@ def faster(log: Log, setup: RunSetup) -> Iterator[Fix]:
         yield Fix(f"trainer.args.learning_rate={rounded(3 * rate)}", "takes larger steps")
 
 
+def warmer(setup: RunSetup, reason: str) -> Fix:
+    """Return a temperature that is a fifth higher."""
+    return Fix(f"trainer.args.temperature={rounded(1.2 * setup.number('temperature', 1.0))}", reason)
+
+
 _HALF, _NEARLY_ALL = 0.5, 0.9
 _GROWTH, _WORTH_TELLING = 0.1, 0.15
 
@@ -161,9 +166,9 @@ def entropy(log: Log, setup: RunSetup) -> CheckResult:
     if gain > max(_LITTLE, 0.2 * scale) or (line is not None and line.rises(SURE) and gain > 0.1 * scale):
         return curve.passed("; the total rose meanwhile")
     what = f"the policy stopped exploring: its entropy fell from {start:.2g} to {end:.2g}, but the total did not rise"
-    warmer = [Fix("trainer.args.temperature=1.2", "samples more varied completions")] if setup.trainer != "ppo" else []
+    varied = [warmer(setup, "samples more varied completions")] if setup.trainer != "ppo" else []
     beside = [total.evidence()]
-    return curve.finding("serious", what, [*warmer, *_closer_and_slower(log, setup)], beside=beside)
+    return curve.finding("serious", what, [*varied, *_closer_and_slower(log, setup)], beside=beside)
 
 
 _TOO_MUCH = 0.3

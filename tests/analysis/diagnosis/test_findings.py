@@ -55,6 +55,9 @@ PLANTED: list[tuple[str, RunSetup, Curves]] = [
         {"loss": [0.1, None, float("inf")], "grad_norm": [None, 1.0, 1.0], "learning_rate": [0.03] * 3},
     ),
     ("no_deviation", GRPO, {ZERO: [1.0] * 20, "reward_std": [0.25] * 20, "reward": [0.0] * 10 + [1.0] * 10}),
+    ("no_deviation", replace(GRPO, args={"temperature": 1.5}), {ZERO: [1.0] * 20}),
+    ("non_finite", replace(DPO, args={"max_grad_norm": 0.1}), {"loss": [0.1, None]}),
+    ("non_finite", replace(DPO, args={"max_grad_norm": 0}), {"loss": [0.1, None]}),
     ("no_deviation", PPO, {"ppo/advantages_std": [0.0, 0.2], "ppo/advantages_mean": [0.0, 0.0]}),
     ("no_deviation", replace(PPO, truncation="bootstrap", args={"max_completion_length": 4}), CUT_OFF),
     ("overoptimised", PPO, watched(GOLD, line(0, 1))),
@@ -80,6 +83,9 @@ PLANTED: list[tuple[str, RunSetup, Curves]] = [
 EXPECTED = """
 serious @ 0-3 | loss, grad_norm |  | learning_rate=0.01, max_grad_norm=0.5
 note @ 11-20 | frac_reward_zero_std, reward | 100% | temperature=1.2
+serious @ 11-20 | frac_reward_zero_std | 100% | temperature=1.8
+serious @ 0-2 | loss |  | max_grad_norm=0.05
+serious @ 0-2 | loss |  | max_grad_norm=0.5
 warning @ 1-2 | ppo/advantages_std | 1, 2, 0 |
 note @ 1-4 | ppo/advantages_std, rewards/truncation/fraction | 1, 4, 0 | max_completion_length=8, truncation=eos_penalty
 serious rewards/gold/mean @ 1-20 | rewards/gold/mean, reward | 1 | kl.coef=0.15, max_steps=3, learning_rate=0.00033
