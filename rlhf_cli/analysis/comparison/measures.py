@@ -22,7 +22,7 @@ _KL = ("kl/k1_policy_ref", "kl")
 _LENGTH = "completions/mean_length"
 _TRUNCATED = ("rewards/truncation/fraction", "completions/clipped_ratio")
 _EVALUATED = re.compile(
-    r"^eval_(?!mean_token_)(?:(?P<set>\w+)_)?"
+    r"^eval_(?!(?:\w+_)?mean_token_)(?:(?P<set>\w+)_)?"
     r"(?P<name>greedy/(total|rewards/[^/]+)|(pass|maj)@\d+/[^/]+|loss|accuracy|rewards/accuracies)$"
 )
 _OF_SET = re.compile(r"^(held_out|training_rows|other_rows)-")

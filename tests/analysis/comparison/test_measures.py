@@ -61,7 +61,8 @@ def test_a_reward_may_have_the_name_of_a_cost(name: str) -> None:
 
 
 def test_default_measures_of_runs_without_rewards() -> None:
-    run = in_memory("x", loss=[1.0], accuracy=[1.0], **{"rewards/margins": [1.0], "eval_accuracy": [1.0], "odd": [1.0]})
+    others = {f"eval_{name}": [1.0] for name in ("accuracy", "mean_token_accuracy", "hard_mean_token_accuracy")}
+    run = in_memory("x", loss=[1.0], accuracy=[1.0], **{"rewards/margins": [1.0], **others, "odd": [1.0]})
     assert defaults(run) == [
         ("loss", "loss", "learnt", -1),
         ("accuracy", "accuracy", "learnt", 1),
