@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import cast
 
 from rlhf_cli.analysis.comparison.logged_run import flat
 from rlhf_cli.runs.metrics_file import read_metrics
@@ -67,7 +68,7 @@ def _numbers(run: RunFolder, up_to: int | None) -> dict[tuple[int, bool, int, in
     """
     counted, found = Counter[tuple[int, bool]](), {}
     for event in read_metrics(run.metrics):
-        kind = int(str(event["step"])), any(name.startswith("eval_") for name in event)
+        kind = int(cast(float, event["step"])), any(name.startswith("eval_") for name in event)
         if "train_runtime" in event or (up_to is not None and kind[0] > up_to):
             continue
         counted[kind] += 1

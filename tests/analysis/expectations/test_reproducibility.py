@@ -81,6 +81,12 @@ def test_the_first_difference(change: Any, step: int, metric: str, before: Any, 
     assert (found.first_difference.before, found.first_difference.after) == (before, after)
 
 
+@pytest.mark.parametrize(("logged", "step"), [(2.5, 2), (True, 1)])
+def test_a_step_that_is_no_whole_number_is_read_as_elsewhere(logged: float, step: int, compared) -> None:
+    events = [[{"step": logged, "time_s": 1.0, "loss": loss}] for loss in (1.0, 2.0)]
+    assert compared(*events).first_step == step
+
+
 def test_all_that_differs_at_the_step_and_nothing_later(compared) -> None:
     found = compared(log(), log(s3={"loss": 5.0}, eval={"eval_reward": 1.0}, s4={"loss": 7.0}))
     assert (found.first_step, found.also) == (3, ["eval_reward"])
