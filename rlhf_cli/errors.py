@@ -257,5 +257,6 @@ _BOUNDS |= {"greater than": "above", "less than": "below"}
 def pydantic_words(message: str) -> str:
     """Return what pydantic expects, from its message: `Input should be a valid integer` -> `a whole number`."""
     words = message.removeprefix("Value error, ").removeprefix("Input should be ")
+    words = re.sub(r"^\w+ should have (at least \d+ items?) after validation.*", r"\1", words)
     words = re.sub(r"^(?:a valid|an) (\w+)", lambda match: _KINDS.get(match[1], match[0]), words)
     return re.sub("|".join(_BOUNDS), lambda match: _BOUNDS[match[0]], words)

@@ -239,7 +239,7 @@ def _candidates(key: str, value: object, choices: Iterable[str]) -> Iterator[obj
         yield re.sub(r"[^A-Za-z0-9._-]+", "-", value).strip("._-")[:128] or None  # the name of a run
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield str(value)
-    yield [value]
+    yield [value] if word else None
 
 
 def _words(arm: object) -> list[str]:

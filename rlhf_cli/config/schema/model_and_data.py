@@ -121,7 +121,7 @@ class Data(Source):
     only). It applies to trainers that generate.
     """
 
-    mix: dict[str, Source] | None = None
+    mix: dict[str, Source] | None = Field(default=None, min_length=1)
     transcripts: bool = False
     prompt: str | list[Message] | None = None
     overlong_prompts: Literal["error", "drop", "truncate"] = "error"
@@ -158,7 +158,7 @@ class WarmStart(Section):
     falls to 0.
     """
 
-    worlds: list[str]
+    worlds: list[str] = Field(min_length=1)
     steps: int = Field(gt=0)
     batch_size: int = Field(gt=0)
     learning_rate: float = Field(gt=0)
@@ -200,7 +200,7 @@ class Lora(Section):
     r: int = Field(default=16, gt=0)
     lora_alpha: int = Field(default=32, gt=0)
     lora_dropout: float = Field(default=0.0, ge=0, lt=1)
-    target_modules: str | list[str] = "all-linear"
+    target_modules: str | list[str] = Field(default="all-linear", min_length=1)
 
 
 class Teacher(Section):
