@@ -154,7 +154,7 @@ def _check(subject: Subject, report: Report) -> _Checked:
     schedule = report.run(arguments.stage_problems(subject, data, schedule), schedule)
     report.run_all(arguments.warmup_notice(subject, schedule.steps), arguments.shared_prompt_notice(data))
     report.run_all(
-        machine.folder_problems(subject, schedule.steps),
+        machine.folder_problems(subject, folders, schedule.steps),
         machine.deadline_problems(subject),
         machine.sandbox_problems(subject),
         machine.gpu_problems(subject),
@@ -185,5 +185,5 @@ def _with_memory(plan: Plan, subject: Subject, checked: _Checked) -> Plan:
         memory=RunMemory(experiment, lengths, completions, device, mode, folders.folder_of).plan(),
         workload=workload.workload(experiment.trainer, schedule, data.num_rows, lengths),
         evaluations=workload.evaluations(experiment.trainer, schedule, data.num_held_out),
-        checkpoints=workload.checkpoints(experiment, schedule),
+        checkpoints=workload.checkpoints(folders, schedule),
     )

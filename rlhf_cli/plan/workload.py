@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 from rich.filesize import decimal as size
 
-from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.errors import RunError
 from rlhf_cli.models.weight_shapes import DTYPE_BYTES, is_target, stored_shapes, tiny_shapes
-from rlhf_cli.plan.checks.facts import Findings, Schedule
+from rlhf_cli.plan.checks.facts import Findings, ModelFolders, Schedule
 from rlhf_cli.plan.run_plan import Checkpoints, Evaluations, Notice, Workload
 from rlhf_cli.runs.disk_space import bytes_below, free_bytes
 
@@ -71,13 +70,14 @@ def evaluations(trainer: Trainer, schedule: Schedule, num_held_out: int | None) 
     return Evaluations(every, times, num_held_out, completions)
 
 
-def checkpoints(experiment: Experiment, schedule: Schedule) -> Checkpoints | None:
+def checkpoints(folders: ModelFolders, schedule: Schedule) -> Checkpoints | None:
     """Return how often checkpoints are saved and their size; None if only the final model is saved."""
-    strategy = str(experiment.trainer.setting("save_strategy"))
+    trainer = folders.experiment.trainer
+    strategy = str(trainer.setting("save_strategy"))
     if strategy == "no":
         return None
-    every, times = _how_often(experiment.trainer, schedule, strategy, "save_steps")
-    return Checkpoints(every, times, **checkpoint_space(experiment, schedule.steps))
+    every, times = _how_often(trainer, schedule, strategy, "save_steps")
+    return Checkpoints(every, times, **checkpoint_space(folders, schedule.steps))
 
 
 def _how_often(trainer: Trainer, schedule: Schedule, strategy: str, key: str) -> tuple[str, int | None]:
@@ -111,13 +111,15 @@ _ADAPTER_BYTES = 4
 """PEFT trains adapters in float32, for every dtype of the model."""
 
 
-def checkpoint_space(experiment: Experiment, steps: int | None) -> dict[str, int]:
+def checkpoint_space(folders: ModelFolders, steps: int | None) -> dict[str, int]:
     """Return what a run of `steps` optimizer steps (None if the data decides) will write, as in Checkpoints.
 
     The result is empty if the size of the model is unknown: it is a hub id that is not on this machine.
     """
+    experiment = folders.experiment
     model, critic, setting = experiment.model, experiment.critic, experiment.trainer.setting
-    shapes = stored_shapes(Path(str(model.path)).expanduser())
+    folder = folders.folder_below(model.path)
+    shapes = stored_shapes(folder) if folder is not None else None
     if model.build is not None:
         shapes = tiny_shapes(model.build.hidden_size, model.build.num_layers)
     if shapes is None:
@@ -136,7 +138,8 @@ def checkpoint_space(experiment: Experiment, steps: int | None) -> dict[str, int
     checkpoint = saved if setting("save_only_model") else saved * (1 + states)
     if critic is not None and critic.share == "none":
         body = weights
-        if critic.init != "policy" and (stored := stored_shapes(Path(critic.init).expanduser())) is not None:
+        folder = folders.folder_below(critic.init) if critic.init != "policy" else None
+        if folder is not None and (stored := stored_shapes(folder)) is not None:
             body = sum(math.prod(shape.shape) * shape.element_bytes for shape in stored)
         checkpoint += body * (1 + states)  # the critic's optimizer state is always written
         saved += body
@@ -153,13 +156,13 @@ def checkpoint_space(experiment: Experiment, steps: int | None) -> dict[str, int
     return {"checkpoint_bytes": each, "at_once": at_once, "model_bytes": model_bytes, "total_bytes": total}
 
 
-def space_problems(experiment: Experiment, steps: int | None, run: Path | None) -> Findings:
+def space_problems(folders: ModelFolders, steps: int | None, run: Path | None) -> Findings:
     """Yield an error if the disk is too small, or a notice if the run fits only after freeing space.
 
     `run` is the folder of a resumed run, whose existing checkpoints will make room for new ones; None for a new run.
     What to type instead is only what leads out: a resumed run stays on its disk, and one checkpoint has to fit anyway.
     """
-    space = checkpoint_space(experiment, steps)
+    experiment, space = folders.experiment, checkpoint_space(folders, steps)
     if not space:
         return
     each, at_once, model, total = space.values()

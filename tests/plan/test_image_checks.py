@@ -134,11 +134,14 @@ def test_a_missing_package_is_named(
     copy = shutil.copytree(stored, place / "copy")
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps(config | {"video_token_id": 3} if package == module else config))
+    adapter = shutil.copytree(copy, place / "adapter", ignore=shutil.ignore_patterns("config.json"))
+    (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(copy)}))
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == module else find(name))
-    with pytest.raises(UserError) as error:
-        planned("grpo", f"model.path={copy}", "rewards.sees.trial=false")
-    assert (str(error.value.where).split()[0], error.value.hint) == ("model.path", f"pip install {package}")
+    for folder in (copy, adapter):
+        with pytest.raises(UserError) as error:
+            planned("grpo", f"model.path={folder}", "rewards.sees.trial=false")
+        assert (str(error.value.where).split()[0], error.value.hint) == ("model.path", f"pip install {package}")
 
 
 def test_parts_are_trl_s() -> None:

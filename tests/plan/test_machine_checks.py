@@ -14,6 +14,7 @@ import pytest
 from rlhf_cli.config import accelerate_file
 from rlhf_cli.errors import RewardError
 from rlhf_cli.plan import devices, rollout_server_plan
+from rlhf_cli.plan.checks.facts import Findings, ModelFolders, Subject
 from rlhf_cli.plan.checks.machine_checks import folder_problems, gpu_problems, launch_problems
 from rlhf_cli.services.sandbox import running
 from tests.support.machines import HaveGpus, have_gpus
@@ -81,22 +82,26 @@ def test_variables_of_accelerate_s_that_contradict(monkeypatch, name: str, value
     assert found == [("launch", f"{name}={value}", None, f"unset {name}")] * is_refused
 
 
+def of_folder(subject: Subject) -> Findings:
+    return folder_problems(subject, ModelFolders(subject.experiment), 3)
+
+
 @pytest.mark.fault(5)
 def test_a_folder_that_cannot_be_written_to(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (place / "taken").write_text("a file")
     subject, expected, hint = subject_of(QUICK, "run.root=a/b/c"), "a writable folder", "run.root=SOMEWHERE_ELSE"
-    assert told(folder_problems(subject, 3)) == []
+    assert told(of_folder(subject)) == []
     on_a_file = subject_of(QUICK, "run.root=taken")
-    assert told(folder_problems(on_a_file, 3)) == [("run.root", f"{place}/taken is a file", expected, hint)]
+    assert told(of_folder(on_a_file)) == [("run.root", f"{place}/taken is a file", expected, hint)]
     asked: list[object] = []
     monkeypatch.setattr(os, "access", lambda *given: asked.append(given))  # root may write anywhere
-    assert told(folder_problems(subject, 3)) == [("run.root", f"{place} is not writable", expected, hint)]
+    assert told(of_folder(subject)) == [("run.root", f"{place} is not writable", expected, hint)]
     resumed = replace(subject, folder=place)
-    ((key, *found, advice),) = told(folder_problems(resumed, 3))
+    ((key, *found, advice),) = told(of_folder(resumed))
     assert (key, *found) == (str(place), f"{place} is not writable", expected)
     assert f"cp -r {place}" in str(advice)
     assert asked == [(place, os.W_OK | os.X_OK)] * 2
-    whats = [str(next(iter(folder_problems(one, 3)))).partition("\n")[0] for one in (on_a_file, resumed)]
+    whats = [str(next(iter(of_folder(one)))).partition("\n")[0] for one in (on_a_file, resumed)]
     assert ["created" in what for what in whats] == [True, False]
 
 

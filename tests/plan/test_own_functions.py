@@ -132,8 +132,9 @@ _ONE = "one tokenizer: trainer={} compares the probabilities of the same tokens"
         ("trainer=gkd none", {}, None),
         ("trainer=gkd", {}, None),
         ("trainer=gkd", {"vocab_size": 320}, (_SIZES.format(258), _CUTS, "trainer=gold")),
-        ("trainer=gkd POLICY", {"vocab_size": 320}, (_SIZES.format(300), _CUTS, "trainer=gold")),
-        ("trainer=gkd POLICY", {"vocab_size": 300}, None),
+        ("trainer=gkd AS=policy", {"vocab_size": 320}, (_SIZES.format(300), _CUTS, "trainer=gold")),
+        ("trainer=gkd AS=adapter", {"vocab_size": 320}, (_SIZES.format(300), _CUTS, "trainer=gold")),
+        ("trainer=gkd AS=policy", {"vocab_size": 300}, None),
         ("trainer=gold", {"vocab_size": 320}, None),
         ("trainer=gkd", {"architectures": [_SCORER]}, (f"teacher ({_SCORER})", "a language model", None)),
     ],
@@ -145,9 +146,11 @@ def test_a_teacher_that_does_not_fit(
     weights = ("model.safetensors",)  # of 258 rows
     model_copy(place / "teacher", without=weights, config=config)
     model_copy(place / "policy", without=weights, config={"vocab_size": 300})
+    (place / "adapter").mkdir()
+    (place / "adapter" / "adapter_config.json").write_text('{"base_model_name_or_path": "policy"}')
     ours = read_tokenizer(EMBEDDED_TOKENIZER, where="model.path").tokens
     tokens = {} if "none" in words else {**ours, "<new>": 258} if "new" in words else ours
-    words = words.replace(" new", "").replace(" none", "").replace("POLICY", "model=local model.path=policy")
+    words = words.replace(" new", "").replace(" none", "").replace("AS=", "model=local model.path=")
     subject = subject_of("data=file", "data.path=x", "launch=cpu", "teacher.path=teacher", *words.split())
     tokenizer: Any = SimpleNamespace(tokens=tokens)
     found = told(teacher_problems(subject, ModelFolders(subject.experiment), tokenizer))

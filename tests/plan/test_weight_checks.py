@@ -24,9 +24,10 @@ from rlhf_cli.plan.checks.facts import ModelFolders, Report
 from rlhf_cli.plan.checks.hub_checks import hub_problems, require_on_hub, upload_problems
 from rlhf_cli.plan.checks.model_checks import adapter_problems, weight_problems
 from rlhf_cli.plan.prepare import prepare
+from rlhf_cli.plan.workload import checkpoint_space
 from rlhf_cli.services import hub_lookup
 from rlhf_cli.services.hub_lookup import HubAnswer, HubQuestion
-from tests.support.model_copies import model_copy
+from tests.support.model_copies import EMPTY_WEIGHTS, model_copy
 from tests.support.planning import Refused, planned, subject_of, told
 
 MODEL = ("exp=quickstart", "launch=cpu", "model=local", "model.path=model")
@@ -145,6 +146,27 @@ class TestBaseOfAnAdapter:
         assert damage(*MODEL) == [], "the control"
         file.write_bytes(file.read_bytes()[:-5])
         assert [found[:2] for found in damage(*MODEL)] == [("model.path", str(place / "base"))]
+
+    def test_its_weights_are_what_a_run_writes(self, place: Path, adapter: Path) -> None:
+        """The run merges an adapter into its base before it trains."""
+        model_copy(place / "base")
+        (adapter / "adapter_model.safetensors").write_text(EMPTY_WEIGHTS)
+        folders = ModelFolders(subject_of(*MODEL).experiment)
+        whole = ModelFolders(subject_of(*MODEL, "model.path=base").experiment)
+        assert checkpoint_space(folders, 3) == checkpoint_space(whole, 3) != {}
+
+    @pytest.mark.parametrize(
+        ("config", "words", "where"),
+        [
+            ({"vocab_size": 200}, (), "model.path"),
+            ({"max_position_embeddings": 64}, ("trainer.args.max_completion_length=64",), "trainer.args.max_comp"),
+        ],
+    )
+    def test_its_config_is_checked(
+        self, place: Path, adapter: Path, refused: Refused, config: dict[str, int], words: tuple[str, ...], where: str
+    ) -> None:
+        model_copy(place / "base", config=config)
+        assert str(refused(*MODEL, *words).where).startswith(where)
 
 
 @pytest.mark.fault(46)

@@ -123,8 +123,13 @@ class ModelFolders:
 
     def config_below(self, path: str | None) -> JsonTree:
         """Return a model's config.json, or that of an adapter's base; empty if it is not on this machine."""
+        folder = self.folder_below(path)
+        return self.config_of(None if folder is None else str(folder))
+
+    def folder_below(self, path: str | None) -> Path | None:
+        """Return a model's folder, or that of an adapter's base, into which a run merges it; None if it is not here."""
         folder = self.folder_of(path)
-        return self.config_of((folder and adapter_base(folder)) or path)
+        return self.folder_of((folder and adapter_base(folder)) or path)
 
     @property
     def reads_images(self) -> bool | None:

@@ -40,7 +40,7 @@ def image_problems(
     instead |= {"sampling.keep_groups": "null"} if experiment.sampling.keep_groups is not None else {}
     for key, value in instead.items():
         yield ConfigError(f"{key} takes no images", where=where(key), got=column, hint=f"{key}={value}")
-    reads_videos = "video_token_id" in folders.config_of(experiment.model.path)
+    reads_videos = "video_token_id" in folders.config_below(experiment.model.path)
     for module, package in [("PIL", "pillow"), *[("torchvision", "torchvision")] * reads_videos]:
         if importlib.util.find_spec(module) is None:
             what = f"the model's processor needs the package {package}, which is not installed"

@@ -10,7 +10,7 @@ from typing import cast, get_args
 
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.errors import ConfigError, RewardError, RunError
-from rlhf_cli.plan.checks.facts import Check, Findings, Subject
+from rlhf_cli.plan.checks.facts import Check, Findings, ModelFolders, Subject
 from rlhf_cli.plan.devices import (
     FIRST_WITH_BF16,
     OTHER_GPUS,
@@ -161,7 +161,7 @@ def deadline_problems(subject: Subject) -> Findings:
         yield ConfigError(what, where=subject.where(key), got=deadline, expected=expected, hint=hint)
 
 
-def folder_problems(subject: Subject, steps: int | None) -> Findings:
+def folder_problems(subject: Subject, folders: ModelFolders, steps: int | None) -> Findings:
     """Yield an error if the run's folder cannot be written to, or if not even one checkpoint fits on the disk."""
     experiment = subject.experiment
     run = subject.folder
@@ -175,4 +175,4 @@ def folder_problems(subject: Subject, steps: int | None) -> Findings:
         hint = "run.root=SOMEWHERE_ELSE" if run is None else None
         advice = None if run is None else f"copy it with cp -r {folder} SOMEWHERE_ELSE, and resume the copy"
         yield RunError(what, where=where, got=got, expected=expected, hint=hint, advice=advice)
-    yield from space_problems(experiment, steps, run)
+    yield from space_problems(folders, steps, run)

@@ -87,7 +87,7 @@ def teacher_problems(subject: Subject, folders: ModelFolders, tokenizer: Tokeniz
     aligns = trainer.setting("use_uld_loss")
     theirs, ours = read_tokenizer(folder, where=where).tokens, tokenizer.tokens
     other = sorted(token for token in {*theirs, *ours} if theirs.get(token) != ours.get(token))
-    build, config = subject.experiment.model.build, folders.config_of(subject.experiment.model.path)
+    build, config = subject.experiment.model.build, folders.config_below(subject.experiment.model.path)
     sizes = [vocab_size_of(folders.config_below(teacher.path)), TINY_VOCABULARY if build else vocab_size_of(config)]
     gold = "" if trainer.trl == "GOLDTrainer" else "trainer=gold "
     if theirs and ours and other and not aligns:

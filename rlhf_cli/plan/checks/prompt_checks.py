@@ -73,7 +73,7 @@ def tokenizer_problems(subject: Subject, data: DataFacts, folders: ModelFolders)
         yield no_chat_template(folder, where=where)
     # Some tokenizers list spare added tokens beyond the vocabulary that no text produces (Gemma 3's, for images). So
     # only the vocabulary itself and the special tokens count.
-    size, tokens = vocab_size_of(folders.config_of(model.path or str(EMBEDDED_TOKENIZER))), tokenizer.tokens
+    size, tokens = vocab_size_of(folders.config_below(model.path or str(EMBEDDED_TOKENIZER))), tokenizer.tokens
     beyond = [token for token, number in tokens.items() if size is not None and number >= size]
     spare = {str(entry["content"]) for entry in tokenizer.added_tokens} if beyond else set()
     spare -= {tokenizer.special(name) or "" for name in SPECIAL[:3]}
@@ -186,7 +186,7 @@ def room_for_answers_problems(
     experiment, build, args = subject.experiment, subject.experiment.model.build, subject.experiment.trainer.args
     if not experiment.trainer.row.reads_prompts or tokenizer is None:
         return None, data
-    read = build.context_tokens if build is not None else context_of(folders.config_of(experiment.model.path))
+    read = build.context_tokens if build is not None else context_of(folders.config_below(experiment.model.path))
     where = subject.where("trainer.args.max_completion_length")
     answer = experiment.trainer.setting("max_completion_length")
     limit, bound = prompt_limit(read, args.get("vllm_max_model_length"), answer, where=where), None
