@@ -18,7 +18,8 @@ def two_lines(prompts: list[str], trainer: TrlTrainer) -> dict[str, object]:
     """Return rollouts whose first line is s1, and whose second line, s2, the policy writes after it.
 
     `prompts` has a prompt as often as it is sampled. The line break between the two is not the policy's: its tokens
-    have 0 in `env_mask`, which also tells where a turn ends. Rewards read the columns `s1` and `s2`.
+    have 0 in `env_mask`, which also tells where a turn ends. `is_truncated` marks rows whose s2 is cut: with a short
+    s1 they are below the limit. Rewards read the columns `s1` and `s2`.
     """
     tokenizer, room = trainer.processing_class, trainer.max_completion_length // 2
     between = tokenizer(_BREAK, add_special_tokens=False)["input_ids"]
@@ -27,13 +28,15 @@ def two_lines(prompts: list[str], trainer: TrlTrainer) -> dict[str, object]:
     first = [_line(ids[:room], lambda token: str(tokenizer.decode([token]))) for ids in written]
     longer = [[*prompt, *line, *between] for prompt, line in zip(prompt_ids, first, strict=True)]
     written, _ = trainer._generate_single_turn(longer, images, fields, 1)
-    second = [ids[: trainer.max_completion_length - room - len(between)] for ids in written]
+    left = trainer.max_completion_length - room - len(between)
+    second = [ids[:left] for ids in written]
     pairs = list(zip(first, second, strict=True))
     return {
         "prompt_ids": prompt_ids,
         "completion_ids": [[*one, *between, *two] for one, two in pairs],
         "logprobs": None,
         "env_mask": [[*[1] * len(one), *[0] * len(between), *[1] * len(two)] for one, two in pairs],
+        "is_truncated": [len(ids) > left for ids in written],
         "s1": tokenizer.batch_decode(first, skip_special_tokens=True),
         "s2": tokenizer.batch_decode(second, skip_special_tokens=True),
     }

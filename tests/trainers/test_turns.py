@@ -34,6 +34,10 @@ def said(completions, **columns):
     said = [[message["content"] for message in row if message["role"] == "assistant"] for row in completions]
     return [[len(content) / 8 for content in row] for row in said]
 
+def unflagged(prompts, trainer):
+    from rlhf_cli.trainers.staged_rollout import two_lines
+    return {name: value for name, value in two_lines(prompts, trainer).items() if name != "is_truncated"}
+
 def add(a: int, b: int) -> str:
     '''Add two numbers.
 
@@ -155,18 +159,23 @@ def test_tables_score_and_whatif_know_the_turns(staged, capsys) -> None:
     assert re.search(r'"name": ?"lengths", ?"raw": ?[-0-9.]+, ?"weighted": ?[-0-9.]+, ?"parts": ?\[', page.read_text())
 
 
-def test_a_stop_string_between_the_turns_hides_no_cut(staged, before_training) -> None:
-    """Every row has the line break that the rollout function wrote; token 200 is one."""
+@pytest.mark.parametrize("function", ["rlhf_cli.trainers.staged_rollout:two_lines", "./mine.py:unflagged"])
+@pytest.mark.parametrize("stop", ["", ", stop_strings: ['\n']"], ids=["plain", "stop"])
+def test_a_row_is_cut_where_its_last_turn_is(staged, before_training, stop: str, function: str) -> None:
+    """s1 has room for six tokens, s2 for five. The rollout function wrote a line break into every row: token 200."""
     found = rounds(before_training)
-    code, folder = staged("trainer.args.generation_kwargs={stop_strings: ['\\n'], suppress_tokens: [0, 1]}")
+    often = "suppress_tokens: [0, 1], sequence_bias: [[[200], 4.0]]"
+    code, folder = staged(f"trainer.args.generation_kwargs={{{often}{stop}}}", f"rollout.fn={function}")
     assert code == 0
-    ids = [
-        row[mask.bool()].tolist()
-        for row, mask in zip(found[0]["completion_ids"], found[0]["completion_mask"], strict=True)
-    ]
-    is_cut = [len(row) == 12 and row[-1] != 200 for row in ids]
+    batch, is_cut, is_short = found[0], list[bool](), list[bool]()
+    for row, mask in enumerate(batch["completion_mask"].bool()):
+        ids, acts = (batch[name][row][mask].tolist() for name in ("completion_ids", "tool_mask"))
+        is_short.append(len(ids) < 12)
+        knows = "two_lines" in function or not is_short[-1]  # else only the limit tells
+        is_cut.append(knows and len(ids) - acts.index(0) == 6 and not (stop and ids[-1] == 200))
     assert [ending == "length" for ending in table(folder, 1)["rollout.ending"]] == is_cut
     assert any(is_cut)
+    assert any(map(bool.__and__, is_cut, is_short)) == ("two_lines" in function)
 
 
 def test_a_transcript_is_scored_turn_by_turn(workplace: Path, capsys) -> None:
