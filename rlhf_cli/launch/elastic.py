@@ -26,7 +26,7 @@ from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
-from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 from torch.distributed.launcher.api import _get_addr_and_port
@@ -37,6 +37,7 @@ from rlhf_cli.errors import CTRL_C, EXIT_CRASH, EXIT_OK, EXIT_PREEMPTED, EXIT_US
 from rlhf_cli.launch.ranks_end import STOPPED, RanksEnd, failures_of
 from rlhf_cli.launch.stopping import say_heard
 from rlhf_cli.plan.launch_plan import LaunchPlan
+from rlhf_cli.plan.rank_group import LOOPBACK
 from rlhf_cli.process import PARENT, environment, heard_in_time
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.temporary_attributes import temporary_attributes
@@ -49,7 +50,6 @@ _SAVING_S = 10.0
 _AFTER_SECOND_REQUEST_S = 3.0
 _EXIT_BARRIER_S = 10.0
 """Seconds for which an agent whose ranks have ended waits for the agents of other machines."""
-_LOOPBACK = "127.0.0.1"
 _STORE_TIMEOUT_S = 300
 
 
@@ -59,10 +59,10 @@ class ServerEnded(Exception):
 
 def listening_store() -> TCPStore:
     """Return a new store that listens on loopback only, at a free port; torch's own listen on all interfaces."""
-    listening = socket.create_server((_LOOPBACK, 0))
+    listening = socket.create_server((LOOPBACK, 0))
     port = int(listening.getsockname()[1])
     return TCPStore(
-        _LOOPBACK,
+        LOOPBACK,
         port,
         None,
         True,
@@ -179,8 +179,13 @@ def run_as_torchrun(words: list[str]) -> int:
             local_addr=config.local_addr,
             **config.rdzv_configs,
         )
-        host, port = _get_addr_and_port(parameters)
-        handler = get_rendezvous_handler(parameters)
+        if config.max_nodes == 1:  # no other machine comes, and an address from outside may be an earlier launcher's
+            store = listening_store()
+            handler: RendezvousHandler = OneMachine(store, config.run_id, bool)
+            place: tuple[str | None, int | None] = (store.host, store.port)
+        else:
+            place = _get_addr_and_port(parameters)
+            handler = get_rendezvous_handler(parameters)
     except (ValueError, RuntimeError, AssertionError) as error:
         got = ", ".join(f"{name}={value}" for name, value in os.environ.items() if name.startswith("PET_"))
         what, got = "torchrun's options in the environment are wrong", f"{got}: {str(error).partition(chr(10))[0]}"
@@ -190,7 +195,7 @@ def run_as_torchrun(words: list[str]) -> int:
     command, arguments = sys.executable, ("-m", "rlhf_cli", *words)
     spec = WorkerSpec("rank", config.nproc_per_node, handler, entrypoint=command, args=arguments)
     spec.max_restarts, spec.local_addr = config.max_restarts, config.local_addr
-    spec.master_addr, spec.master_port = host, port
+    spec.master_addr, spec.master_port = place
     agent = _agent(spec, exit_barrier_s=_EXIT_BARRIER_S)
     failures: dict[int, ProcessFailure] = {}
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the ranks say themselves why they ended

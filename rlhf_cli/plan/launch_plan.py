@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.plan.devices import count_processes, visible_gpus
-from rlhf_cli.plan.rank_group import GLOO, RankGroup, interface_of, rank_group
+from rlhf_cli.plan.rank_group import GLOO, LOOPBACK, RankGroup, interface_of, rank_group
 
 if TYPE_CHECKING:
     from rlhf_cli.plan.rollout_server_plan import ServerPlan
 
 WORKER = "rlhf_cli.launch.rank_process"
-_LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -101,11 +100,11 @@ def plan_launch(
         threads = os.environ.get("OMP_NUM_THREADS", own.get("OMP_NUM_THREADS", "1"))
         shared = {**own, "OMP_NUM_THREADS": threads, **shared, **(server.for_ranks() if server else {})}
         found = {"PYTHONPATH": python_path(), "WORLD_SIZE": str(local), "LOCAL_WORLD_SIZE": str(local)}
-        found |= {"MASTER_ADDR": _LOOPBACK, "MASTER_PORT": "0"}
-        if (name := interface_of(_LOOPBACK)) is not None:
+        found |= {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": "0"}
+        if (name := interface_of(LOOPBACK)) is not None:
             found[GLOO] = name
             if launch.rollout != "vllm_server" or launch.rollout_gpus:
-                found |= {"NCCL_SOCKET_IFNAME": f"={name}", "VLLM_HOST_IP": _LOOPBACK}
+                found |= {"NCCL_SOCKET_IFNAME": f"={name}", "VLLM_HOST_IP": LOOPBACK}
         shared |= found
     places = range(local) if group is None else (group.local_rank,)
     first = 0 if group is None else group.rank - group.local_rank

@@ -20,10 +20,11 @@ from rlhf_cli.plan.devices import answer_of
 
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _IN_TORCHRUN = "TORCHELASTIC_RUN_ID"
+LOOPBACK = "127.0.0.1"
 _CONNECT_TIMEOUT_S = 2.0
 PORTS, NO_PORT = range(1 << 16), "a port is a number up to 65535"
 _FIRST_PORT, _NUM_PORTS = 20_000, 20_000
-_SIGNS = frozenset({"RANK", "WORLD_SIZE", "PET_NNODES", "PET_NPROC_PER_NODE", "SLURM_STEP_NUM_TASKS"})
+_SIGNS = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "PET_NNODES", "PET_NPROC_PER_NODE", "SLURM_STEP_NUM_TASKS"})
 GLOO = "GLOO_SOCKET_IFNAME"
 """The variable that names the only interface gloo listens on."""
 NODE = "GROUP_RANK"
@@ -66,6 +67,8 @@ class RankGroup:
             "MASTER_ADDR": self.host,
             "MASTER_PORT": str(self.port),
         }
+        if self.world_size == 1:
+            found["TORCHELASTIC_USE_AGENT_STORE"] = "False"
         name = os.environ.get(GLOO)
         with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((self.host, 9))  # sends no packet, and finds the route
@@ -87,12 +90,15 @@ def starts_ranks(environment: Mapping[str, str] = os.environ) -> bool:
 def rank_group(environment: Mapping[str, str] = os.environ) -> RankGroup | None:
     """Return the group whose rank this process is, or None if no launcher has started it.
 
-    Raise ConfigError if only some of the variables are set, or if they contradict each other.
+    A single rank meets nobody: its host and port, which an earlier launcher may have left, are of this machine. Raise
+    ConfigError if only some of the variables are set, or if they contradict each other.
     """
     is_srun = "RANK" not in environment and _is_number(environment.get("SLURM_STEP_NUM_TASKS"), least=2)
     values = {**environment, **_from_srun(environment)} if is_srun else dict(environment)
-    if not (values.get("RANK") or values.get("WORLD_SIZE")):
+    if not any(values.get(name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")):
         return None
+    if values.get("WORLD_SIZE") == "1":
+        values |= {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": "0"}
     names = [*_NEEDED, "LOCAL_RANK", "LOCAL_WORLD_SIZE"]
     numbers = [name for name in names if name != "MASTER_ADDR" and name in values]
     missing = [name for name in _NEEDED if not values.get(name)]
@@ -108,7 +114,7 @@ def rank_group(environment: Mapping[str, str] = os.environ) -> RankGroup | None:
     got = ", ".join(f"{name}={values[name]}" for name in names if values.get(name))
     expected = "RANK below WORLD_SIZE, MASTER_ADDR and MASTER_PORT; LOCAL_RANK below LOCAL_WORLD_SIZE; "
     expected += "the same number of ranks on each machine"
-    advice = "torchrun sets all of them; `unset RANK WORLD_SIZE` trains without a launcher"
+    advice = "torchrun sets all of them; `unset RANK WORLD_SIZE LOCAL_RANK` trains without a launcher"
     what = f"the launcher's variables {wrong}"
     raise ConfigError(what, where="environment", got=got, expected=expected, advice=advice)
 

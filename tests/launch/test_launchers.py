@@ -147,10 +147,31 @@ def test_a_mistake_ends_all_ranks_and_is_printed_once(
     assert not Path("runs").exists()
 
 
+NOWHERE = {"MASTER_ADDR": "10.255.255.1", "MASTER_PORT": "1"}
+ONE_MACHINE = NOWHERE | dict.fromkeys(("NNODES", "NPROC_PER_NODE"), "1") | {"NODE_RANK": "0"}
+ONE_PROCESS = NOWHERE | {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+PET = {f"PET_{name}": value for name, value in ONE_MACHINE.items()}
+LEFT = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+
+
+@pytest.mark.parametrize("variables", [ONE_PROCESS, ONE_PROCESS | LEFT, PET])
+def test_one_process_trains_though_the_address_is_an_earlier_launcher_s(
+    workplace: Path, variables: dict[str, str]
+) -> None:
+    command = Command([sys.executable, "-m", "rlhf_cli", "train", *SMALL], variables, workplace / "printed.txt")
+    try:
+        assert command.wait() == 0, command.printed
+    finally:
+        command.process.kill()
+
+
+def test_torchrun_of_one_process(workplace: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=1", "--no-python"]
+    assert subprocess.run([*torchrun, sys.executable, "-m", "rlhf_cli", "train", *SMALL], check=False).returncode == 0
+
+
 def test_a_rank_that_the_command_starts_prints_the_json(workplace: Path) -> None:
-    places = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)[0])}
-    sizes = dict.fromkeys(("NNODES", "NPROC_PER_NODE"), "1") | {"NODE_RANK": "0"}
-    variables = {"PYTHONPATH": ROOT, **{f"PET_{name}": value for name, value in (places | sizes).items()}}
+    variables = {"PYTHONPATH": ROOT, **PET}
     words = [sys.executable, "-m", "rlhf_cli", "train", *SMALL, "--dry-run", "--json"]
     done = subprocess.run(words, env={**os.environ, **variables}, stdout=subprocess.PIPE, check=True)
     assert json.loads(done.stdout)["dry_run"]

@@ -157,6 +157,16 @@ def test_complete_variables(variables: dict[str, str], numbers: tuple[int, ...])
     assert rank_group(variables) == RankGroup(*numbers, "10.0.0.1", 29500, "TORCHELASTIC_RUN_ID" in variables)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("variables", [{}, STORE, STORE | {"LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "none"}])
+def test_a_single_rank_needs_no_address(variables: dict[str, str]) -> None:
+    """It may be an earlier launcher's, at which torch would wait for ever."""
+    group = rank_group({"RANK": "0", "WORLD_SIZE": "1", **variables})
+    assert group == RankGroup(0, 1, 0, 1, "127.0.0.1", 0, "TORCHELASTIC_RUN_ID" in variables)
+    told = group.variables()
+    assert (told["MASTER_ADDR"], told["MASTER_PORT"]) == ("127.0.0.1", "0")
+    assert told["TORCHELASTIC_USE_AGENT_STORE"] == "False"
+
+
 def test_what_a_rank_tells_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Packets to a host on this machine leave from 127.0.0.1, which is on lo; an unknown host has no route."""
     group = RankGroup(5, 8, 1, 4, "localhost", 29500, False)
@@ -181,6 +191,7 @@ def test_no_launcher(variables: dict[str, str]) -> None:
     [
         {"RANK": "0"},
         {"WORLD_SIZE": "2"},
+        STORE | {"LOCAL_RANK": "0"},  # accelerate would wait for the others
         {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1"},
         STORE | {"RANK": "2", "WORLD_SIZE": "2"},
         STORE | {"RANK": "0", "WORLD_SIZE": "two"},
@@ -196,7 +207,7 @@ def test_half_a_set_of_variables_is_refused(variables: dict[str, str]) -> None:
     got = ", ".join(f"{name}={variables[name]}" for name in order if name in variables)
     assert (error.where, error.got) == ("environment", got)
     assert str(error.expected).startswith("RANK below WORLD_SIZE")
-    assert "`unset RANK WORLD_SIZE`" in str(error.advice)
+    assert "`unset RANK WORLD_SIZE LOCAL_RANK`" in str(error.advice)
 
 
 def test_tasks_of_srun_meet_on_the_first_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
