@@ -36,6 +36,8 @@ from rlhf_cli.errors import ConfigError, RunError
 from rlhf_cli.runs.disk_space import bytes_below, is_full, no_room
 from rlhf_cli.runs.reward_records import write_text_endings, write_training_format
 from rlhf_cli.runs.run_folder import checkpoint_folder, checkpoints_in
+from rlhf_cli.tables.trl_values import FOLLOW_EVALUATIONS
+from rlhf_cli.temporary_attributes import temporary_attributes
 from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.text.suggest import nearest
 from rlhf_cli.trainers.extensions import ExtendedTrainer
@@ -174,6 +176,20 @@ class CheckpointMixin(ExtendedTrainer):
             return False
         return super()._determine_best_metric(metrics, trial)
 
+    def _evaluate(self, *args: Any, **named: Any) -> Any:
+        """Let a schedule that follows evaluations wait, if this one has no such metric: a reward scored no row."""
+        if self.args.lr_scheduler_type not in FOLLOW_EVALUATIONS:
+            return super()._evaluate(*args, **named)
+        schedule: Any = self.lr_scheduler
+        step = schedule.step
+
+        def step_if_known(metric: float | None) -> None:
+            if metric is not None:
+                step(metric)
+
+        with temporary_attributes(schedule, step=step_if_known):
+            return super()._evaluate(*args, **named)
+
     # --- resuming ---
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
@@ -218,10 +234,8 @@ class CheckpointMixin(ExtendedTrainer):
         else:
             schedule = getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)
             rates = list(getattr(schedule, "base_lrs", []))
-            typed = [{name: group[name] for name in _OPTIONS if name in group} for group in self.optimizer.param_groups]
-            super()._load_optimizer_and_scheduler(checkpoint)
-            for group, options in zip(self.optimizer.param_groups, typed, strict=True):
-                group.update(options)
+            with keeping_options(self.optimizer):
+                super()._load_optimizer_and_scheduler(checkpoint)
             _use_base_rates(schedule, self.optimizer, rates)
         self.load_state(folder)
         stored: Any = self.state.stateful_callbacks or {}
@@ -261,6 +275,15 @@ def hide_in_arguments(args: TrainingArguments, file: Path) -> None:
         shown = copy.copy(args)
         vars(shown).update(changed)
         torch.save(shown, file)
+
+
+@contextmanager
+def keeping_options(optimizer: Optimizer) -> Iterator[None]:
+    """Keep the options that come from arguments while a state is loaded in this context: what is typed counts."""
+    typed = [{name: group[name] for name in _OPTIONS if name in group} for group in optimizer.param_groups]
+    yield
+    for group, options in zip(optimizer.param_groups, typed, strict=True):
+        group.update(options)
 
 
 def _use_base_rates(schedule: object, optimizer: Optimizer, rates: list[float]) -> None:

@@ -65,6 +65,7 @@ def test_a_typo_in_a_file(write: Write, text: str, key: str, line: int, hint: st
         ("track.tags=one", "'one'", "a list"),
         ("track.notes={a: {b: 1}}", "a", "a text"),
         ("run.name=false", "False", "in quotes"),
+        ("trainer.args.max_completion_length=null", "null", "a number of tokens"),
         ("rewards.other={}", "{}", "one of `fn`"),
         ("rewards.format.clip=[1]", "[1]", "[LOW, HIGH]"),
         ("rewards.format.clip=[1,2,3]", "[1, 2, 3]", "[LOW, HIGH]"),

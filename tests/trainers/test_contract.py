@@ -143,6 +143,7 @@ def test_rollouts_are_buffered_in_two_attributes(trainer) -> None:
     assert 'self._metrics = {"train": defaultdict(list)' in inspect.getsource(trainer)
     assert "_load_optimizer_and_scheduler" in dir(trainer)
     assert parameters(trainer._load_optimizer_and_scheduler) == ["self", "checkpoint"]
+    assert "self.lr_scheduler.step(metrics[metric_to_check])" in inspect.getsource(Trainer._evaluate)
 
 
 @pytest.mark.parametrize("name", [name for name, row in TRAINERS.items() if row.generates])

@@ -152,13 +152,11 @@ def truncation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
         what = f"trainer={trainer.name} has no critic, and truncation={truncation.policy} needs one"
         hint = "trainer=ppo, or truncation=eos_penalty"
         yield ConfigError(what, where=where, got=truncation.policy, expected="one of " + ", ".join(able), hint=hint)
-    if not rule.reads_lengths:
-        return
     limit = trainer.setting("max_completion_length")
-    if not isinstance(limit, int):
-        key, what = "trainer.args.max_completion_length", f"truncation={truncation.policy} needs a length limit"
-        yield ConfigError(what, where=origins.where(key), got=limit, expected="a number of tokens", hint=f"{key}=512")
-    elif truncation.cache is not None and truncation.cache >= limit:
+    if trainer.row.generates and not isinstance(limit, int):
+        key, what = "trainer.args.max_completion_length", "without a limit, transformers ends an answer after 20 tokens"
+        yield ConfigError(what, where=origins.where(key), got="null", expected="a number of tokens", hint=f"{key}=512")
+    elif rule.reads_lengths and isinstance(limit, int) and (truncation.cache or 0) >= limit:
         what, hint = "the penalty would grow over the whole completion", "truncation.cache=null"
         got = f"truncation.cache={truncation.cache} with trainer.args.max_completion_length={limit}"
         yield ConfigError(what, where=origins.where("truncation.cache"), got=got, expected=f"below {limit}", hint=hint)

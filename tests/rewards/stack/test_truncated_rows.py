@@ -11,7 +11,7 @@ import torch
 
 from rlhf_cli.rewards.stack.reward_matrix import add_truncation, find_truncated, truncation_metrics
 from rlhf_cli.truncation import POLICIES, Bootstrap, Endings, EosPenalty, Exclude, SoftOverlong, TruncationPolicy
-from tests.rewards.stack.given_completions import EOS, LIMIT, OTHER_EOS, PENALTY, RAMP, REPLACE, ROWS, grpo
+from tests.rewards.stack.given_completions import EOS, LIMIT, OTHER_EOS, PENALTY, RAMP, REPLACE, grpo
 from tests.support.settled_columns import NAN, Case, Rule, column
 from tests.support.tolerances import ARITHMETIC
 
@@ -185,9 +185,3 @@ class TestDetection:
         run = group(*PENALTY, "data=file", "data.path=./rows.jsonl", "~data.args.num_rows")
         assert run.event["rewards/truncation/fraction"] == 1.0
         assert run.event["rewards/truncation/score_after"] == pytest.approx(2.0, **ARITHMETIC)
-
-    def test_without_a_limit_a_row_without_an_ending_is_truncated(self, group) -> None:
-        """TRL takes null there, and a short row without an ending is then not one that a stop string ended."""
-        rows = (ROWS[0], [60, 61], *ROWS[2:])
-        run = group("trainer.args.max_completion_length=null", rows=rows)
-        assert run.event["rewards/truncation/fraction"] == 0.5

@@ -90,7 +90,12 @@ class TestWhatIsSaved:
         other = TrainedCritic(build_critic("policy", path, dtype="auto", dropout=0.0), seen.critic.settings)
         other.prepare(seen.trainer, 3)
         assert not torch.equal(values_of(other, seen), values_of(seen.critic, seen))
+        for group in other._optimizer.param_groups:
+            group["weight_decay"] += 0.25  # it was typed for the resumed run
         other.load_state(workplace / "state")
+        for group in other._optimizer.param_groups:
+            assert group["weight_decay"] >= 0.25
+            group["weight_decay"] -= 0.25
         torch.save({"optimizer": workplace}, workplace / "state" / "critic_state.pt")
         with pytest.raises(pickle.UnpicklingError):  # tensors and numbers alone are read
             other.load_state(workplace / "state")
