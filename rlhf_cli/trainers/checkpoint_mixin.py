@@ -37,7 +37,7 @@ from rlhf_cli.runs.disk_space import bytes_below, is_full, no_room
 from rlhf_cli.runs.reward_records import write_text_endings, write_training_format
 from rlhf_cli.runs.run_folder import checkpoint_folder, checkpoints_in
 from rlhf_cli.tables.trl_values import FOLLOW_EVALUATIONS
-from rlhf_cli.temporary_attributes import temporary_attributes
+from rlhf_cli.temporary_attributes import keeping_options, temporary_attributes
 from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.text.suggest import nearest
 from rlhf_cli.trainers.extensions import ExtendedTrainer
@@ -51,8 +51,6 @@ _STATE_FILE = "trainer_state.json"
 _REFERENCE_FILE = "reference.pt"
 _PLAIN = (str, int, float, bool, type(None), torch.Tensor)
 _START_OVER = "rlhf train ... model.path=CHECKPOINT"
-_OPTIONS = ("weight_decay", "betas", "eps")
-"""The optimizer options that come from arguments; some optimizers also keep counters in their groups."""
 
 
 class CheckpointMixin(ExtendedTrainer):
@@ -275,15 +273,6 @@ def hide_in_arguments(args: TrainingArguments, file: Path) -> None:
         shown = copy.copy(args)
         vars(shown).update(changed)
         torch.save(shown, file)
-
-
-@contextmanager
-def keeping_options(optimizer: Optimizer) -> Iterator[None]:
-    """Keep the options that come from arguments while a state is loaded in this context: what is typed counts."""
-    typed = [{name: group[name] for name in _OPTIONS if name in group} for group in optimizer.param_groups]
-    yield
-    for group, options in zip(optimizer.param_groups, typed, strict=True):
-        group.update(options)
 
 
 def _use_base_rates(schedule: object, optimizer: Optimizer, rates: list[float]) -> None:

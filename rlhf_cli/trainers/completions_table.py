@@ -31,7 +31,7 @@ class PartColumns:
     Columns are gathered one by one, so every rank needs the same columns in the same order.
     """
 
-    _names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
     def empty(self, stack: RewardStack, num_rows: int) -> dict[str, list[object]]:
         """Return column -> one None per row of this rank, for the rewards that have returned parts so far.
@@ -39,9 +39,9 @@ class PartColumns:
         Every rank must call this.
         """
         own = [name for name in stack.names if stack.outcomes[name].has_parts]
-        named = {*self._names, *gather_object(own)}
-        self._names = tuple(name for name in stack.names if name in named)
-        return {_COLUMN.format(name): [None] * num_rows for name in self._names}
+        named = {*self.names, *gather_object(own)}
+        self.names = tuple(name for name in stack.names if name in named)
+        return {_COLUMN.format(name): [None] * num_rows for name in self.names}
 
     def filled(self, stack: RewardStack, advantages: Tensor) -> dict[str, list[str | None]]:
         """Return column -> one JSON text per row of this rank: start, end, text, reward and advantage of each part.
@@ -51,7 +51,7 @@ class PartColumns:
         """
         return {
             _COLUMN.format(name): [_as_json(stack, name, row, advantages[row]) for row in range(len(advantages))]
-            for name in self._names
+            for name in self.names
         }
 
 

@@ -11,6 +11,7 @@ checks that the parts add up to the advantages that are trained on.
 from __future__ import annotations
 
 import functools
+import json
 import logging
 from collections import deque
 from collections.abc import Sequence
@@ -58,6 +59,9 @@ if TYPE_CHECKING:
     from rlhf_cli.algorithms.process_rewards import ProcessRewards
     from rlhf_cli.trainers.completions_table import PartColumns
     from rlhf_cli.trainers.trl_protocol import TrlBatch
+
+_COLUMNS = "logged_columns.json"
+"""The columns that each reward has logged, and the rewards with parts, in a checkpoint."""
 
 
 class RewardMixin(LeftOutMixin):
@@ -354,17 +358,23 @@ class RewardMixin(LeftOutMixin):
             file.write_bytes(written)
 
     def save_state(self, folder: Path) -> None:
-        """Write the running deviations."""
+        """Write the running deviations, and the columns that a reward has logged once: they are filled every round."""
         super().save_state(folder)
         if self.args.should_save:
             write_running(folder, getattr(self, "_running", {}))
+            columns = {name: sorted(found) for name, found in self.reward_stack.extra_columns.items()}
+            (folder / _COLUMNS).write_text(json.dumps([columns, self._parts.names]), encoding="utf-8")
 
     def load_state(self, folder: Path) -> None:
-        """Restore the running deviations."""
+        """Restore what `save_state` wrote."""
         super().load_state(folder)
         running = read_running(folder)
         if running is not None:
             self._running = running
+        if (file := folder / _COLUMNS).is_file():
+            columns, self._parts.names = json.loads(file.read_text(encoding="utf-8"))
+            for name, found in columns.items():
+                self.reward_stack.extra_columns[name].update(found)
 
     # --- a round without a signal ---
 

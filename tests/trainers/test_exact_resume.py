@@ -126,6 +126,28 @@ def test_a_run_that_was_killed(stage: Stage, workplace: Path, name: str, model: 
     assert counts[0] == counts[1] == sorted(set(counts[0]))  # it goes on, and does not begin again at 0
 
 
+SELDOM = """
+def seldom(completions, log_extra, trainer_state, **columns):
+    if trainer_state.global_step < 2:
+        log_extra("at", [trainer_state.global_step] * len(completions))
+    return [0.0] * len(completions)
+"""
+
+
+def test_a_column_that_a_reward_has_logged_is_empty_in_later_rounds(train, workplace: Path) -> None:
+    """TRL would repeat the last values, which the checkpoint holds."""
+    (workplace / "mine.py").write_text(SELDOM)
+    words = ["rewards.seldom.fn=./mine.py:seldom", "trainer.args.log_completions=true", "trainer.args.max_steps=4"]
+    saves = ["trainer.args.save_steps=1", "trainer.args.save_total_limit=null"]
+    code, never_stopped = train(*words, *saves)
+    assert code == 0
+    folder = cut(never_stopped, 2, workplace / "cut")
+    assert main(["resume", str(folder.path)]) == 0
+    for run in (never_stopped, folder):
+        assert set(table(run, 1)["at"]) == {0}
+        assert set(table(run, 4)["at"]) == {None}
+
+
 SYNC = ["trainer.args.sync_ref_model=true", "trainer.args.ref_model_sync_steps=1"]
 GROUPED = ["trainer.args.train_sampling_strategy=group_by_length", "trainer.args.max_steps=8"]
 

@@ -135,7 +135,8 @@ class RewardStack:
         self._errors = {name: ErrorCounts(max_errors) for name in self._by_name}
         self._running = running
         self._is_in_batch = self._is_evaluated = False
-        self._extra: dict[str, set[str]] = {name: set() for name in self._by_name}
+        self.extra_columns: dict[str, set[str]] = {name: set() for name in self._by_name}
+        """Component -> the columns that it has logged so far."""
         self._loop: RewardLoop | None = None
         self._pieces: dict[int, str] = {}
         self._pool: ThreadPoolExecutor | None = None
@@ -187,8 +188,8 @@ class RewardStack:
         for component in self.components:
             outcome = self.outcomes[component.name]
             # A column that was logged once is logged for every batch: TRL would otherwise repeat the last values.
-            self._extra[component.name].update(outcome.extra)
-            for column in self._extra[component.name]:
+            self.extra_columns[component.name].update(outcome.extra)
+            for column in self.extra_columns[component.name]:
                 outcome.extra.setdefault(column, [None] * len(outcome.raw))
             for row, message in enumerate(outcome.errors):
                 if message is not None:

@@ -27,7 +27,7 @@ from rlhf_cli.models.packing.packed_rows import packed_rows, rows_by_prompt
 from rlhf_cli.models.packing.row_attention import has_relative_positions, model_inputs
 from rlhf_cli.numerics.ppo import adapted_coef
 from rlhf_cli.tables.trl_values import FOLLOW_EVALUATIONS, MAX_RELATIVE_KL_ERROR
-from rlhf_cli.trainers.checkpoint_mixin import keeping_options
+from rlhf_cli.temporary_attributes import keeping_options
 from rlhf_cli.trainers.forward_pass import by_length, in_evaluation_mode, used_columns
 from rlhf_cli.trainers.step_profile import count
 
