@@ -242,7 +242,7 @@ def test_a_row_ends_by_its_last_token_or_a_text_or_as_its_data_environment_or_ca
         return kinds
 
     assert found() == ["finished", "finished", "length", "length", "length", "finished"]
-    trainer.stops, trainer.tools = SimpleNamespace(length=lambda ids: 2 if ids[-1] == 9 else None), ["add"]
+    trainer.stops, trainer.tools = SimpleNamespace(ends=lambda ids: ids[-1] == 9), ["add"]
     assert found() == ["finished", "finished", "finished", "length", "length", "turns"]
     trainer.environments = [SimpleNamespace(is_truncated="timeout"), *[None] * 5]
     assert found() == ["timeout", "finished", "finished", "length", "length", "turns"]
