@@ -207,9 +207,11 @@ def room_for_answers_problems(
             yield error
         else:
             bound = limit
-            is_counted = data.num_rows is not None and experiment.data.fraction is None and source in data.training
-            if policy == "drop" and is_counted:
-                data = replace(data, num_rows=(data.num_rows or 0) - len(long))
+            dropped = len(long) if policy == "drop" else 0
+            if source in data.held_out and data.num_held_out is not None:
+                data = replace(data, num_held_out=data.num_held_out - dropped)
+            elif source in data.training and data.num_rows is not None and experiment.data.fraction is None:
+                data = replace(data, num_rows=data.num_rows - dropped)
             described = describe_overlong(long, len(source.rows), limit, policy)
             yield Notice("prompts", f"{source.source.name}: {described}")
     return bound, data
