@@ -275,7 +275,7 @@ def _let_typed_sources_win(tree: JsonTree, origins: Origins) -> None:
     typed = {key for key, origin in origins.by_key.items() if key.startswith("data.") and origin.file is None}
     for key in typed:
         prefix, _, source = key.rpartition(".")
-        rule = f"data.eval.{source}" if prefix.startswith("data.eval.") else key  # of a named set
+        rule = re.sub(r"^data(?:(\.eval)|\.mix)\.[^.]+\.", r"data\1.", key)  # of a named set, or a source of a mix
         if rule not in _REPLACES:
             continue
         section: Any = tree

@@ -95,6 +95,13 @@ def test_a_typed_path_drops_what_belonged_to_a_dataset_of_the_hub() -> None:
     assert origin(composed, "data.subset") == "command line"
 
 
+def test_a_typed_path_of_a_source_of_a_mix_drops_the_same(write: Write) -> None:
+    write("conf/data/both.yaml", "mix: {a: {path: o/n, split: test, args: {split: b}}, b: {path: o/m, split: test}}\n")
+    mix = compose(["data=both", "data.mix.a.path=mine.jsonl", "data.mix.b.args.path=x"]).tree["data"]["mix"]
+    assert mix["a"] == {"path": "mine.jsonl", "split": None, "args": {"split": "b"}}
+    assert mix["b"] == {"path": "o/m", "split": "test", "args": {"path": "x"}}
+
+
 @pytest.mark.parametrize(
     ("typed", "left"),
     [
