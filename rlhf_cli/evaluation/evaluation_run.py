@@ -142,17 +142,20 @@ def _reward_model(
         rows = [{**row, _PROMPT: SEEN if prompt_key(row) in seen else UNSEEN} for row in rows]
         slices = [_PROMPT, *slices]
     say(f"scoring {len(rows)} pairs with {target.label}")
+    named = named_files(target.model, experiment)
     scorer = RewardModelScorer(
         str(target.model),
         batch_size=asked.batch_size or _SCORER_BATCH,
         dtype=experiment.model.dtype,
         device=device_of(experiment),
         trust_remote_code=experiment.model.trust_remote_code,
-        revision=named_files(target.model, experiment)["revision"],
+        tokenizer=named["tokenizer"],
+        revision=named["revision"],
     )
     if trained_with_eos(target.model) not in (None, asked.with_eos):
         held_out.warnings.append(_OTHER_ENDING[asked.with_eos])
-    if asked.with_eos and (unread := read_tokenizer(Path(target.model), where=target.label).unread_end):
+    tokens = Path(named["tokenizer"] or target.model)
+    if asked.with_eos and (unread := read_tokenizer(tokens, where=target.label).unread_end):
         held_out.warnings.append(f"the model pads with {unread}, so it never reads it at the end of a text")
     return evaluate_reward_model(scorer, rows, slices=slices, as_chat=asked.as_chat, with_eos=asked.with_eos)
 

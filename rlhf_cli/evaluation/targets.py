@@ -106,9 +106,10 @@ class EvaluationRows:
         run, is_policy = self.target.run, self.target.kind == POLICY
         is_alone = run is None
         typed = {key for key, origin in origins.by_key.items() if str(origin) == COMMAND_LINE}
-        if is_alone and is_policy:
+        set_keys = typed & {"model.path", "model.tokenizer"}
+        if (is_alone and is_policy) or set_keys == {"model.tokenizer"}:  # the tokenizer is for the trained model
             model["path"] = str(self.target.model)
-        if is_alone or "model.path" in typed:
+        if is_alone or set_keys:
             model["build"] = None  # it would build the run's own model
             if run is None or model["path"] != section_of(run.read_config(), "model").get("path"):
                 model |= {name: None for name in ("revision", "tokenizer") if f"model.{name}" not in typed}

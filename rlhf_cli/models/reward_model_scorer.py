@@ -68,6 +68,7 @@ class RewardModelScorer:
         with_eos: end plain texts with the end-of-sequence token, like TRL's RewardTrainer in training; its GRPOTrainer
             does not in scoring.
         trust_remote_code: run code that came with the checkpoint.
+        tokenizer: the folder or hub id of another tokenizer than the checkpoint's own.
         revision: its commit, branch or tag on the hub; None for the default branch.
         may_pack: False to pad rows like TRL, with exactly TRL's scores.
 
@@ -84,6 +85,7 @@ class RewardModelScorer:
         device: torch.device | str = "cpu",
         with_eos: bool = False,
         trust_remote_code: bool = False,
+        tokenizer: str | None = None,
         revision: str | None = None,
         may_pack: bool = True,
     ) -> None:
@@ -93,7 +95,7 @@ class RewardModelScorer:
         self.num_truncated = 0
         self._device = torch.device(device)
         self._model, self._tokenizer = load_reward_model(
-            path, dtype=dtype, trust_remote_code=trust_remote_code, revision=revision
+            path, dtype=dtype, trust_remote_code=trust_remote_code, tokenizer=tokenizer, revision=revision
         )
         self.max_length = self._limit(max_length)
         text_config = self._model.config.get_text_config()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Literal, NamedTuple
@@ -52,15 +53,22 @@ class LoadedRewardModel(NamedTuple):
 
 
 def load_reward_model(
-    path: str, *, dtype: str = "auto", trust_remote_code: bool = False, revision: str | None = None
+    path: str,
+    *,
+    dtype: str = "auto",
+    trust_remote_code: bool = False,
+    tokenizer: str | None = None,
+    revision: str | None = None,
 ) -> LoadedRewardModel:
     """Return the reward model in a folder, or in a hub id at `revision`, with its head loaded.
 
-    `dtype` of the weights; `auto` is the checkpoint's own. Raise ModelError if it is not a reward model, lost its head,
-    or cannot be loaded.
+    `dtype` of the weights; `auto` is the checkpoint's own. `tokenizer` is that of another folder or hub id. Raise
+    ModelError if it is not a reward model, lost its head, or cannot be loaded.
     """
     where, given = where_reward_model(path), {"revision": revision, "trust_remote_code": trust_remote_code}
     describe_reward_model(path, where=where)
+    of_tokenizer = given if tokenizer is None else {**given, "revision": None}
+    read_tokenizer = partial(AutoTokenizer.from_pretrained, tokenizer or path, **of_tokenizer)
     with _loading(path):
         if find_adapter_config_file(path, revision=revision) is not None:
             base = str(PeftConfig.from_pretrained(path, revision=revision).base_model_name_or_path)
@@ -79,16 +87,18 @@ def load_reward_model(
             if ignored:
                 raise _lost(path, ignored, body, "they are in the adapter's file, and PEFT did not load them")
             try:
-                tokenizer = AutoTokenizer.from_pretrained(path, **given)
+                return LoadedRewardModel(adapted, read_tokenizer())
             except (OSError, ValueError):  # an adapter saved without one uses its base's
-                tokenizer = AutoTokenizer.from_pretrained(base, trust_remote_code=trust_remote_code)
-            return LoadedRewardModel(adapted, tokenizer)
+                if tokenizer is not None:
+                    raise
+                own = AutoTokenizer.from_pretrained(base, trust_remote_code=trust_remote_code)
+                return LoadedRewardModel(adapted, own)
         config = AutoConfig.from_pretrained(path, **given)
         check_reward_config(config.architectures or [], config.num_labels, got=path, where=where)
         model, made_up, is_causal = _read(AutoModelForSequenceClassification, path, dtype, trust_remote_code, revision)
         if made_up:
             raise _lost(path, made_up, model, "it holds a causal language model" if is_causal else None)
-        return LoadedRewardModel(model, AutoTokenizer.from_pretrained(path, **given))
+        return LoadedRewardModel(model, read_tokenizer())
 
 
 def _with_adapter(body: PreTrainedModel, path: str, revision: str | None = None) -> PeftModel:

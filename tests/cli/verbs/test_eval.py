@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +219,7 @@ def test_a_model_is_set_by_any_word(run: Path, place: Path, word: str) -> None:
         (["model.path=owner/other"], None, None),
         (["model={path: owner/other, revision: v1}"], "v1", None),
         (["model.path=owner/other", "model.tokenizer=owner/tok"], None, "owner/tok"),
+        (["model.tokenizer=owner/mine"], None, "owner/mine"),
     ],
 )
 def test_another_model_has_its_own_revision_and_tokenizer(
@@ -235,7 +237,23 @@ def test_another_model_has_its_own_revision_and_tokenizer(
     assert (found.revision, found.tokenizer) == (revision, tokenizer)
     assert main(["eval", "run:rm", *words]) == 1  # this scorer cannot score
     ((path,), given) = asked[0]
-    assert given["revision"] == (revision if words else None), path
+    assert (given["revision"], given["tokenizer"]) == ((revision, tokenizer) if words else (None, None)), path
+
+
+def test_a_typed_tokenizer_reads_the_texts(run: Path, place: Path) -> None:
+    """It swaps x and z, so the model, which scores them 2 and -1, takes each for the other."""
+    shutil.copytree(run / "model", place / "swapped")
+    file = place / "swapped" / "tokenizer.json"
+    content_of = json.loads(file.read_text())
+    vocab = content_of["model"]["vocab"]
+    vocab["x"], vocab["z"] = vocab["z"], vocab["x"]
+    file.write_text(json.dumps(content_of))
+    for words, mean in (([], (2 + 0.5 + 2) / 3), (["model.tokenizer=swapped"], (-1 + 0.5 - 1) / 3)):
+        assert main(["eval", "run:rm", *words, "--out", "out"]) == 0
+        name = "held_out_tokenizer_swapped" if words else "held_out"
+        found = content(Path("out"), name)
+        assert found["model"] == "rm/one"
+        assert found["rewards"]["chosen"]["mean"] == pytest.approx(mean, **MODEL)
 
 
 @pytest.mark.parametrize(
