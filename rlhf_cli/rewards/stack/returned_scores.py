@@ -41,7 +41,7 @@ def place_spans(spans: Sequence[Span], offsets: Sequence[Offset], *, spread: Spr
     has None. Spans may overlap, in any order; `offsets` are from `token_offsets`.
 
     Raise ValueError, naming the span, if it is not `(int, int, number)`, is outside the text, inverted, overlaps no
-    token (for example an empty one), or if its value is infinite or NaN.
+    token (for example an empty one), or if its value, or the sum of all, is NaN or infinite in float32.
     """
     length = max((end for _, end in offsets), default=0)
     values: TokenValues = [None] * len(offsets)
@@ -58,7 +58,7 @@ def place_spans(spans: Sequence[Span], offsets: Sequence[Offset], *, spread: Spr
             tokens = tokens[-1:]
         for token in tokens:
             values[token] = (values[token] or 0.0) + value / len(tokens)
-    return values
+    return _in_range(values)
 
 
 def as_token_values(
@@ -119,7 +119,7 @@ def _span(span: object, number: int) -> Span:
         else:
             if math.isfinite(value):
                 return start, end, value
-            raise ValueError(f"span {number} {span!r} has the value {value}")
+            raise ValueError(f"span {number} {span!r} has the value {span[2]!s:.80}, which is not finite in float32")
     raise ValueError(f"span {number} {span!r} is not (start, end, value) with whole start and end")
 
 
@@ -132,8 +132,15 @@ def as_numbers(row: Sequence[object], unit: str) -> TokenValues:
         except TypeError:
             value = math.nan
         if value is not None and not math.isfinite(value):
-            raise ValueError(f"{unit} {place} has {item!r:.80}, which is neither a finite number nor None")
+            raise ValueError(f"{unit} {place} has {item!r:.80}, which is neither a finite number (float32) nor None")
         values.append(value)
+    return _in_range(values)
+
+
+def _in_range(values: TokenValues) -> TokenValues:
+    numbers = [value for value in values if value is not None]
+    if not all(abs(number) <= LARGEST for number in (*numbers, sum(numbers))):
+        raise ValueError(f"the values add up to more than float32 holds: {values!r:.80}")
     return values
 
 
@@ -142,7 +149,7 @@ def _number(item: object) -> float:
         item = item.item()
     if not isinstance(item, int | float):
         raise TypeError(type(item).__name__)
-    return float(item)
+    return float(item) if abs(item) <= LARGEST else math.nan
 
 
 LARGEST = 3.4028234663852886e38

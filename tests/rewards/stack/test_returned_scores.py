@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ import pytest
 from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.stack import returned_scores
 from rlhf_cli.rewards.stack.returned_scores import Spread, TokenValues, as_scores, as_token_values, place_spans, shifted
-from rlhf_cli.rewards.stack.token_offsets import token_offsets
+from rlhf_cli.rewards.stack.token_offsets import as_turn_values, token_offsets
 
 
 class Tensor:
@@ -128,6 +129,24 @@ def test_one_number_in_a_list_for_each_row_is_a_plain_score_which_is_told_once(
         assert as_scores("mine", rows, 2, read_dense) == [1.0, 0.5]
     said = capsys.readouterr()
     assert (said.out, said.err.count("rewards.mine ")) == ("", 1)
+
+
+@pytest.mark.parametrize(
+    ("row", "is_fine"),
+    [
+        *(([3.4e38, -3.4e38], True), ([1e39, -1e39], False), ([10**400, None], False), ([3e38, 3e38], False)),
+        *(([(0, 1, 3.4e38), (1, 2, -3.4e38)], True), ([(0, 1, 1e39), (1, 2, -1e39)], False)),
+        *(([(0, 1, 10**400)], False), ([(0, 1, 3e38), (0, 1, 3e38), (1, 2, -6e38)], False)),
+        ([(0, 1, 3e38), (0, 1, 3e38), (1, 2, -3e38)], False),
+    ],
+)
+def test_parts_and_their_sums_fit_into_float32(row: list[Any], is_fine: bool) -> None:
+    """In the last row only the sum of two spans on one token is too large."""
+    with contextlib.nullcontext() if is_fine else pytest.raises(RewardError):
+        as_scores("mine", [row], 1, lambda _, value: as_token_values(value, 2, lambda: [(0, 1), (1, 2)], "last"))
+    if not isinstance(row[0], tuple):
+        with contextlib.nullcontext() if is_fine else pytest.raises(RewardError):
+            as_scores("mine", [row], 1, lambda _, value: as_turn_values(value, 2), is_per_turn=True)
 
 
 def test_a_list_of_one_number_is_dense_for_a_completion_of_one_token() -> None:
