@@ -279,6 +279,14 @@ def _section_choice(path: Path, given: JsonValue, origins: Origins) -> str | Non
     """Return the ready-made section meant by a word or null (`track: null`), or by a path beside `build` or `world`."""
     group = _dotted(path)
     options = groups().get(group, {})
+    twin = {"model": "build", "data": "world"}.get(group, "")
+    if isinstance(given, dict) and given.get("path") and given.get(twin):
+        key = f"{group}.{twin}"
+        files = [origin.file for known, origin in origins.by_key.items() if f"{known}.".startswith(f"{key}.")]
+        if None in files:
+            return f"{group}.path=null"  # a ready-made section would not remove what was typed
+        if any(file is not None and file.parent.name == "exp" for file in files):
+            return f"{key}=null"  # nor what the experiment says itself
     if group == "model" and isinstance(given, dict) and bool(given.get("path")) == bool(given.get("build")):
         return f"model=local model.path={given.get('path') or 'FOLDER_OR_HUB_ID'}"
     if group == "data.eval" and isinstance(given, float | str):

@@ -289,6 +289,31 @@ def test_names_and_values_of_other_tools_get_ours(refused: Refused, typed: str, 
     assert refused("exp=quickstart", typed).hint == hint
 
 
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("data.world=toy_sums", "data.path=null"),
+        ("model.build={hidden_size: 16, num_layers: 1, num_heads: 2, context_tokens: 64}", "model.path=null"),
+    ],
+)
+def test_what_is_typed_beside_a_path_of_a_file(
+    write: Write, refused: Refused, judged: Judged, typed: str, hint: str
+) -> None:
+    sources = "{override /data: file}, {override /model: local}"
+    text = f"defaults: [quickstart, {sources}, _self_]\ndata: {{path: a.jsonl}}\nmodel: {{path: o/n}}\n"
+    write("conf/exp/mine.yaml", "# @package _global_\n" + text)
+    assert refused("exp=mine", typed).hint == hint
+    assert judged("exp=mine", typed, hint)
+
+
+def test_a_path_that_is_typed_beside_what_an_experiment_says_itself(
+    write: Write, refused: Refused, judged: Judged
+) -> None:
+    mine(write, "data: {world: toy_sums}\n")
+    assert refused("exp=mine", "trainer=grpo", "model=tiny", "data.path=a.jsonl").hint == "data.world=null"
+    assert judged("exp=mine", "trainer=grpo", "model=tiny", "data.path=a.jsonl", "data.world=null").data.path
+
+
 @pytest.mark.parametrize("word", ["select=4", "rename.q=a", "sort=a", "keep={column: a, between: [0,1]}"])
 def test_a_mix_selects_in_its_sources(refused: Refused, word: str) -> None:
     error = refused("exp=quickstart", "data.world=null", "data.mix.a.path=mine.jsonl", f"data.{word}")
