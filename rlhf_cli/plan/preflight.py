@@ -150,7 +150,7 @@ def _check(subject: Subject, report: Report) -> _Checked:
         row_tokens.length_problems(subject, data, folders, tokenizer),
         row_tokens.context_problems(subject, data, folders, tokenizer),
     )
-    schedule = report.run(arguments.round_problems(subject, data), Schedule())
+    schedule = report.run(arguments.round_problems(subject, data, rewards), Schedule())
     schedule = report.run(arguments.stage_problems(subject, data, schedule), schedule)
     report.run_all(arguments.warmup_notice(subject, schedule.steps), arguments.shared_prompt_notice(data))
     report.run_all(

@@ -13,7 +13,7 @@ from transformers import TrainingArguments
 
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.plan.checks import argument_checks as checks
-from rlhf_cli.plan.checks.facts import DataFacts, Report, Schedule, Subject
+from rlhf_cli.plan.checks.facts import DataFacts, Report, RewardFacts, Schedule, Subject
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from tests.support.planning import Refused, planned, subject_of, table, told, unsaid
 
@@ -304,13 +304,14 @@ exp=toy_ppo SPLIT=2                                    | 2 |
 exp=toy_ppo SPLIT=1                                    | 1 |
 exp=toy_ppo kl.controller={target:6,horizon:32} SIZE=40| 1 | 32 completions; a round has 160 / than 32; 20 / KEY=3200
 exp=toy_ppo kl.controller={target:6,horizon:33} SIZE=40| 1 |
-sampling.keep_groups.by=correct SIZE=12                | 2 | 12 completions a / num_generations=8 / A.KEY=8, or
+sampling.keep_groups.by=correct SIZE=12                | 2 | 12 completions a / a multiple of 8 / A.KEY=8, or
 sampling.keep_groups.by=correct SIZE=16                | 2 |
 sampling.keep_groups.by=total                          | 1 | or sampling.keep_groups.by=correct
 sampling.keep_groups.by=total PRIMARY                  | 1 | or sampling.keep_groups.by=format
 exp=toy_sft                                            | 1 |
 """
 SIZE = "per_device_train_batch_size"
+EVAL = "data.eval.fraction=0.1 eval_strategy=steps per_device_eval_batch_size"
 SPLIT = f"{SIZE}=32 steps_per_generation=2 gradient_accumulation_steps"
 _WORDS = table(ROUNDS, SIZE=SIZE, SPLIT=SPLIT, PRIMARY="primary.by=format primary.at_least=1")
 
@@ -319,11 +320,26 @@ _WORDS = table(ROUNDS, SIZE=SIZE, SPLIT=SPLIT, PRIMARY="primary.by=format primar
 def test_what_a_round_cannot_be_or_depends_on(words: str, processes: str, parts: str) -> None:
     """A round of PPO has 4 x 40 completions, and a fifth of them is 32."""
     key = SIZE if "groups" in words else "kl.controller.horizon"
-    found = told(checks.round_problems(subject(words, int(processes)), DataFacts()))
+    found = told(checks.round_problems(subject(words, int(processes)), DataFacts(), RewardFacts()))
     assert unsaid(found, parts.replace("KEY", key)) == []
     assert not found or len(found[0]) == 2 or str(found[0][0]).endswith(key)
-    of_rows = checks.round_problems(subject("exp=toy_sft"), DataFacts())
+    of_rows = checks.round_problems(subject("exp=toy_sft"), DataFacts(), RewardFacts())
     assert Report().run(of_rows, None) == Schedule()
+
+
+@pytest.mark.parametrize(
+    ("words", "processes", "kind"),
+    [
+        *((f"{SIZE}=12", 2, "train"), (f"{SIZE}=16", 2, None), (f"{SIZE}=12 gradient_accumulation_steps=2", 1, None)),
+        *((f"{SIZE}=12 rewards.brevity.when=eval rewards.brevity.weight=0", 2, None),),
+        *((f"{SIZE}=16 {EVAL}=12", 2, "eval"), (f"{SIZE}=16 {EVAL}=12 num_generations_eval=6", 2, None)),
+    ],
+)
+def test_a_reward_that_compares_a_group_needs_it_in_one_process(words: str, processes: int, kind: str | None) -> None:
+    """Each process scores its own completions: part of a group would be ranked by itself."""
+    found = told(checks.round_problems(subject(words, processes), DataFacts(), RewardFacts(comparing=["brevity"])))
+    size = f"{_ARGS}per_device_{kind}_batch_size"
+    assert unsaid(found, f"{size} / 12 completions / {size}=8" if kind else "") == []
 
 
 STAGES = """

@@ -98,6 +98,7 @@ def test_a_function_that_gets_or_gives_something_else(write: Write, check: str, 
     subject = subject_of(*["exp=quickstart"][words.startswith("exp=") :], *words.split())
     data = Report().run(data_checks.source_problems(subject), DataFacts())
     facts = Report().run(reward_checks.reward_problems(subject, data), RewardFacts())
+    assert facts.comparing == ["x"] * ("M:best" in words.replace("./mine.py:", "M:"))
     findings = {
         "reward": lambda: reward_checks.reward_problems(subject, data),
         "unfed": lambda: reward_checks.unfed_problems(subject, facts),

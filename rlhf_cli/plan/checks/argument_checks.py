@@ -14,7 +14,7 @@ from rlhf_cli.data.rows import describe_shared, prompt_keys, shared_prompts
 from rlhf_cli.data.worlds import with_columns
 from rlhf_cli.errors import ConfigError, DataError
 from rlhf_cli.plan.batches import BatchPlan, plan_batches, plan_stage
-from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, Schedule, Subject
+from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, RewardFacts, Schedule, Subject
 from rlhf_cli.plan.devices import runs_on_cpu
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.tables.strategies import STRATEGIES
@@ -224,7 +224,7 @@ def package_problems(subject: Subject) -> Findings:
             yield ConfigError(what, where=subject.where(key), hint=hint)
 
 
-def round_problems(subject: Subject, data: DataFacts) -> Check[Schedule]:
+def round_problems(subject: Subject, data: DataFacts, rewards: RewardFacts) -> Check[Schedule]:
     """Plan the rounds of a trainer that generates, with a notice if their split depends on the number of processes.
 
     Yield an error if one round could change an adaptive KL coefficient by more than 100%, and so make it negative.
@@ -238,7 +238,7 @@ def round_problems(subject: Subject, data: DataFacts) -> Check[Schedule]:
     if processes > 1 and batches.accumulation < batches.steps_per_generation:
         text = f"each of the {processes} processes shuffles its own rows of a round into minibatches (as in TRL), so"
         yield Notice("minibatches", f"{text} the weights depend slightly on the number of processes")
-    yield from _sampling_findings(subject, data, batches)
+    yield from _group_findings(subject, batches, rewards)
     kl, rows = experiment.kl, batches.completions_a_round
     if kl is not None and kl.controller != "fixed" and kl.controller.horizon <= MAX_RELATIVE_KL_ERROR * rows:
         what = "the horizon of the KL controller is shorter than a round, which could make the coefficient negative"
@@ -248,19 +248,28 @@ def round_problems(subject: Subject, data: DataFacts) -> Check[Schedule]:
     return Schedule(batches, None, batches.steps)
 
 
-def _sampling_findings(subject: Subject, data: DataFacts, batches: BatchPlan) -> Findings:
-    """Yield what forbids `sampling.keep_groups`, and a notice for a filter by the total."""
-    experiment, of_rank = subject.experiment, batches.per_device * batches.steps_per_generation
+def _group_findings(subject: Subject, batches: BatchPlan, rewards: RewardFacts) -> Findings:
+    """Yield an error where a process would have part of a group, which `sampling.keep_groups` or a reward compares.
+
+    Yield a notice for a filter by the total.
+    """
+    experiment, trainer, group = subject.experiment, subject.experiment.trainer, batches.num_generations
     keep, key = experiment.sampling.keep_groups, "sampling.keep_groups"
-    if keep is None:
-        return
-    if of_rank % batches.num_generations:
-        size = f"{_ARGS}per_device_train_batch_size"
-        what, hint = f"{key} needs whole groups in every process", f"{size}={batches.num_generations}, or {key}=null"
-        got = f"{of_rank} completions a process and round, {batches.num_generations} to a group"
-        expected = f"a multiple of {_ARGS}num_generations={batches.num_generations}"
-        yield ConfigError(what, where=subject.where(size), got=got, expected=expected, hint=hint)
-    if keep.by == "total" and experiment.rewards:
+    comparing = {name: f"rewards.{name}" for name in rewards.comparing}
+    users = [key] * (keep is not None) + [comparing[one] for one in comparing if experiment.rewards[one].when != "eval"]
+    sizes = [("train", batches.per_device * batches.steps_per_generation, group, users)]
+    if trainer.evaluates:
+        of_rank, each = trainer.whole("per_device_eval_batch_size") or 0, trainer.whole("num_generations_eval") or group
+        sizes.append(("eval", of_rank, each, [*comparing.values()]))
+    for kind, of_rank, each, users in sizes:
+        if users and of_rank % each:
+            size = f"{_ARGS}per_device_{kind}_batch_size"
+            what, hint = f"{' and '.join(users)} needs whole groups in every process", f"{size}={each}"
+            got = f"{of_rank} completions a process and round, {each} to a group"
+            expected = f"a multiple of {each}, the number of generations"
+            hint += f", or {key}=null" if users == [key] else ""
+            yield ConfigError(what, where=subject.where(size), got=got, expected=expected, hint=hint)
+    if keep is not None and keep.by == "total" and experiment.rewards:
         named = primary_of(experiment.rewards) or next(iter(experiment.rewards))
         yield Notice("sampling", f"by the total keeps groups in which any reward differs; or {key}.by={named}")
 

@@ -181,10 +181,11 @@ class RewardFacts:
 
     `columns` maps a reward's name to the columns that it requires, `missing_arguments` to those of them that, by their
     annotation, are arguments without a value, `checks` to what a ready-made one asks about the values of its columns.
-    `logs` says that a function takes `log_metric`.
+    `logs` says that a function takes `log_metric`; `comparing` names the rewards that compare the rows of a prompt.
     """
 
     logs: bool = False
+    comparing: list[str] = field(default_factory=list)
     files: dict[str, Path] = field(default_factory=dict)
     columns: dict[str, list[str]] = field(default_factory=dict)
     missing_arguments: dict[str, list[str]] = field(default_factory=dict)

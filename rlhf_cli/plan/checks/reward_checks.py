@@ -61,7 +61,9 @@ def reward_problems(subject: Subject, data: DataFacts) -> Check[RewardFacts]:
             )
             if (file := source_file(str(reward.fn))) is not None:
                 facts.files[key] = file
-            if reward.isolate and compares_rows(function):
+            if compares_rows(function):
+                facts.comparing.append(name)
+            if reward.isolate and name in facts.comparing:
                 what = "this reward compares the rows of a prompt, and an isolated one gets each row alone"
                 yield RewardError(what, where=where(f"{key}.isolate"), got="true", hint=f"{key}.isolate=false")
             facts.columns[name] = required_columns(function)
