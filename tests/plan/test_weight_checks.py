@@ -32,6 +32,7 @@ from tests.support.planning import Refused, planned, subject_of, told
 
 MODEL = ("exp=quickstart", "launch=cpu", "model=local", "model.path=model")
 WEIGHTS = "model.safetensors"
+TARGETS = "model.lora.target_modules"
 
 
 def damage(*words: str) -> list[tuple[object, ...]]:
@@ -205,6 +206,25 @@ class TestAdapters:
     def test_negative_control_what_peft_finds(self, place: Path, model: tuple[str, ...], targets: str) -> None:
         model_copy(place / "model")
         assert planned(*model, f"model.lora.target_modules={targets}").notices == ()
+
+
+@pytest.mark.parametrize(
+    ("targets", "hint"),
+    [("[q_proj,lm_head]", "'[q_proj]'"), ("[lm_head]", "all-linear"), ("'.*(q_proj|lm_head)'", "all-linear")],
+)
+def test_an_adapter_on_a_head_of_its_own(place: Path, refused: Refused, targets: str, hint: str) -> None:
+    """TRL's GRPOTrainer refuses it, and so does SFTTrainer, which GKD's extends; ORPO's trains it."""
+    weights = model_copy(place / "model", config={"tie_word_embeddings": False}) / WEIGHTS
+    tensors = load_file(weights)
+    head = {"lm_head.weight": tensors["model.embed_tokens.weight"]}
+    save_file({**tensors, **head}, weights, metadata={"format": "pt"})
+    error = refused(*MODEL, f"model.lora.target_modules={targets}")
+    assert (error.where, error.hint) == (f"{TARGETS} (command line)", f"{TARGETS}={hint}")
+    local = ("model=local", "model.path=./model", f"{TARGETS}={targets}")
+    for exp, count in (("exp=toy_sft", 1), ("exp=toy_dpo trainer=orpo", 0)):
+        subject = subject_of(*exp.split(), "launch=cpu", *local)
+        assert len(told(adapter_problems(subject, ModelFolders(subject.experiment)))) == count
+    assert planned(*MODEL, f"{TARGETS}=all-linear").notices == ()
 
 
 def test_layers_beside_experts_are_not_looked_for(place: Path) -> None:

@@ -183,6 +183,8 @@ def critic_problems(subject: Subject, folders: ModelFolders) -> Findings:
 
 
 _WEIGHT_FILES = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack")
+_AS_SFT = ("GKDTrainer", "GOLDTrainer")
+"""Trainers that extend SFTTrainer, and refuse what it refuses."""
 
 
 def weight_problems(subject: Subject, folders: ModelFolders) -> Findings:
@@ -218,6 +220,7 @@ def adapter_problems(subject: Subject, folders: ModelFolders) -> Findings:
     modules = [shape.name.removesuffix(".weight") for shape in shapes if len(shape.shape) >= 2]
     if not modules or any("expert" in name for name in modules):
         return  # experts have other names in memory than in their files
+    yield from _head_problems(subject, modules)
     # The paths of all modules, and the names of the heads that a file need not have.
     parts = [shape.name.split(".")[:-1] for shape in shapes]
     paths = {"lm_head", "score", "classifier"}
@@ -254,3 +257,16 @@ def adapter_problems(subject: Subject, folders: ModelFolders) -> Findings:
             expected = "all-linear, or " * (name == "target_modules") + f"some of {', '.join(names)}"
             hint = f"{key}=all-linear" if name == "target_modules" and not meant else hint
             yield ConfigError(what, where=subject.where(key), got=", ".join(listed), expected=expected, hint=hint)
+
+
+def _head_problems(subject: Subject, modules: list[str]) -> Findings:
+    """Yield an error for an adapter on the head where TRL's loss reads the head's weight alone, and so refuses it."""
+    row, lora, key = subject.experiment.trainer.row, subject.experiment.model.lora, "model.lora.target_modules"
+    if lora is None or lora.target_modules == "all-linear" or not (row.bounds_logits or row.name in _AS_SFT):
+        return
+    given = [lora.target_modules] if isinstance(lora.target_modules, str) else lora.target_modules
+    if any(name.endswith("lm_head") and is_target(name, lora.target_modules) for name in modules):
+        others = [one for one in given if one.rpartition(".")[2] != "lm_head" and one is not lora.target_modules]
+        what, expected = "this trainer would not train an adapter on lm_head", "layers below the head"
+        hint = f"{key}='[{','.join(others)}]'" if others else f"{key}=all-linear"
+        yield ConfigError(what, where=subject.where(key), got=", ".join(given), expected=expected, hint=hint)
