@@ -32,8 +32,8 @@ _CANNOT_FAIL = (*_DEFINES, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign
 _CALL_IT = "append to each a line that calls what it defines; for HumanEval check(NAME), with the name in entry_point"
 _NO_PAIRS = "write each pair of input and output as an assert: programs are not run with a standard input"
 
-# Runs in the sandbox. Each pass is reported at once, with a token unknown to the code under test, so that exiting
-# early, printing or replacing sys.stdout passes no test.
+# Runs in the sandbox. Each pass is reported at once, with a random token, so that exiting early, printing or replacing
+# sys.stdout passes no test. It is no secret: a program that looks into its callers' frames finds it, and can pass all.
 _HARNESS = """
 def main(source, tests, token):
     import os, sys, types
@@ -131,7 +131,7 @@ def code_passes_tests(
 
     The program runs first, as a module that is not `__main__`, then the tests, one after another, in its namespace. A
     test passes if it ends without an exception. A test that ends the process or exceeds the time limit fails, and so do
-    the tests after it.
+    the tests after it. The program and its tests share a process: one that inspects its callers' frames can cheat.
 
     Args:
         completions: one per row; `code_in` finds the program.
