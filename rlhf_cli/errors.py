@@ -78,12 +78,12 @@ class RlhfError(Exception):
 
     @property
     def command(self) -> str | None:
-        """Return what of the hint can be typed as it stands, without a place to fill in."""
+        """Return the part of the hint that can be typed as it stands, without a place to fill in."""
         return self._hints(lambda one: not _TO_FILL_IN.search(one)) or None
 
     @property
     def in_words(self) -> str | None:
-        """Return what of the hint has a place to fill in, and the advice."""
+        """Return the part of the hint that has a place to fill in, and the advice."""
         return "\n".join(filter(None, (self._hints(_TO_FILL_IN.search), self.advice))) or None
 
     def _hints(self, are_wanted: Callable[[str], object]) -> str:

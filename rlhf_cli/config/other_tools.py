@@ -61,9 +61,10 @@ def answer(key: str, node: object, known: KnownKeys, trainer: str) -> tuple[str 
 
 
 def fitted(hint: str | None, key: str, value: object, trainer: str) -> str | None:
-    """Return a hint that fits the typed value: without a place for it, `KEY=VALUE`; without a switch that is off, `~`.
+    """Return a hint that fits the typed value.
 
-    None where it is a section, which holds no value.
+    The key gets `=VALUE` if it cannot hold that value, and a switch that is off is removed with `~`. Return None if the
+    hint is a section, because a section holds no value.
     """
     if hint is None or isinstance(value, dict | list):
         return hint

@@ -185,7 +185,7 @@ def _read_hub(source: DataSource) -> datasets.Dataset:
 
 
 def _unreadable_hub(source: DataSource, error: Exception) -> DataError:
-    """Return the error for a hub dataset; the checks found it and its access, but not its split and subset."""
+    """Return the error for a hub dataset that the hub has, whose split or subset is probably wrong."""
     hub_id, text, name = source.paths[0], str(error), source.name
     key = next((key for word, key in (("split", "split"), ("config", "subset")) if word in text.lower()), None)
     hint = f"{name}.{key}=NAME" if key else f"hf download {hub_id} --repo-type dataset, or {name}.path=FILE"

@@ -90,7 +90,7 @@ def starts_ranks(environment: Mapping[str, str] = os.environ) -> bool:
 def rank_group(environment: Mapping[str, str] = os.environ) -> RankGroup | None:
     """Return the group whose rank this process is, or None if no launcher has started it.
 
-    A single rank meets nobody: its host and port, which an earlier launcher may have left, are of this machine. Raise
+    A single rank uses a port of this machine, because the address may be left over from an earlier launcher. Raise
     ConfigError if only some of the variables are set, or if they contradict each other.
     """
     is_srun = "RANK" not in environment and _is_number(environment.get("SLURM_STEP_NUM_TASKS"), least=2)

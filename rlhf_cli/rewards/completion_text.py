@@ -79,7 +79,7 @@ def as_completion(value: object) -> Completion:
 
 
 CHECK, COLUMN_CHECKS = "refuses_arguments", "column_checks"
-"""Attributes of a reward function: its check, and what is asked about a value of a column, by column."""
+"""Attributes of a reward function: the check of its arguments, and column -> the check of its values."""
 ColumnCheck: TypeAlias = Callable[[object], str | None]
 _Reward = TypeVar("_Reward", bound=Callable[..., object])
 

@@ -229,7 +229,7 @@ def row_problems(subject: Subject, data: DataFacts, folders: ModelFolders) -> Ch
 
 
 def _reading_notices(subject: Subject, read: ReadSource, columns: list[str]) -> Iterator[Notice]:
-    """Yield a notice for what is read as messages, answers that begin with their prompt, and unanswered questions."""
+    """Yield notices for texts read as messages, answers that begin with their prompt, and unanswered questions."""
     if read.rows is None:
         return
     for column in columns:

@@ -83,7 +83,7 @@ def reward_problems(subject: Subject, data: DataFacts) -> Check[RewardFacts]:
 
 
 def unfed_problems(subject: Subject, rewards: RewardFacts) -> Findings:
-    """Yield an error for each setting about turns where completions have one, and a notice for metrics nobody logs.
+    """Yield an error for each setting about turns where completions have one, and a notice for unlogged metrics.
 
     Tools, an environment, a rollout function or a trainer of the user's may give a completion several turns, and log;
     TRL takes a completion for one message, also in a conversation. `rlhf score` does not ask this, because a
