@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from huggingface_hub.errors import StrictDataclassError  # a value of another type in config.json
 from torch.nn.utils.rnn import pad_sequence
-from transformers import GenerationConfig
+from transformers import GenerationConfig, PreTrainedModel
 from trl.data_utils import prepare_multimodal_messages
 
 from rlhf_cli.errors import DataError, ModelError
@@ -99,10 +99,11 @@ class PolicyModel:
             raise ModelError("the policy cannot be loaded", where=str(self.path), got=error) from error
 
     @cached_property
-    def _model(self) -> Any:  # noqa: ANN401
+    def _model(self) -> PreTrainedModel:
         with self._loading():
-            model = self._load()
-        return model.to(self.device).eval()
+            model: Any = self._load()  # mypy takes the device of `to` for the model
+        loaded: PreTrainedModel = model.to(self.device).eval()
+        return loaded
 
     @cached_property
     def _eos(self) -> list[int]:
@@ -192,6 +193,6 @@ class PolicyModel:
             mask = pad_sequence(list(map(torch.ones_like, ids)), batch_first=True, padding_side="left")
             inputs = {"input_ids": input_ids.to(self.device), "attention_mask": mask.to(self.device)}
         with arguments_alone(self._model):
-            output = self._generating.generate(self._model.generate, **inputs, generation_config=config)
+            output = self._generating.generate(cast(Any, self._model).generate, **inputs, generation_config=config)
         generated: list[list[int]] = output[:, inputs["input_ids"].shape[1] :].tolist()
         return generated

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,7 +77,11 @@ def test_the_file(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyP
     run, durable = make_run(), list[object]()
     for name in ("write_json", "write_text"):
         write = getattr(provenance, name)
-        noted = lambda *g, write=write, **rules: [durable.append(rules.get("durable")), write(*g, **rules)]  # noqa: E731
+
+        def noted(*given: Any, _write: Any = write, **rules: Any) -> None:
+            durable.append(rules.get("durable"))
+            _write(*given, **rules)
+
         monkeypatch.setattr(provenance, name, noted)
     data = tmp_path / "rows.jsonl"
     data.write_bytes(b"abc")
