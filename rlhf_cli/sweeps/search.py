@@ -161,6 +161,7 @@ class Trials(JobsToCome):
 
 _HOW = {"off": "", "median": ", stopped early below the median", "halving": ", and a third continues at each rung"}
 _SEEDS = "seed=range(1,6)"
+_OF_ONE_SEARCH = ("run.name", "launch.must_save_by", "seed")
 _MOST_SHOWN, _BEST = 10, "★"
 
 
@@ -231,7 +232,7 @@ def _show_found(console: Console, plan: search_space.SearchPlan, study: Study, f
         kind = "no trial beats these on every objective" if len(objectives) > 1 else "the best"
         console.print(f"[dim]{_BEST} {kind}; {', '.join(f'{number} {state}' for state, number in states.items())}")
         console.print("each trial has one seed, so the best was also lucky; repeat it over seeds:")
-        fixed = [word for word in plan.fixed if not word.startswith(("run.name=", "launch.must_save_by="))]
+        fixed = [word for word in plan.fixed if word.partition("=")[0].lstrip("+") not in _OF_ONE_SEARCH]
         found = best[0].params.items() if best else ()
         values = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in found}
         again = shlex.join(["rlhf", "train", "-m", *fixed, *words_of(values), _SEEDS])

@@ -38,6 +38,7 @@ from rlhf_cli.runs.run_folder import SWEEP, RunFolder, read_json, runs_below, un
 from rlhf_cli.runs.run_status import CREATED, FINISHED, QUEUED, RUNNING, Status, run_result, words_in
 from rlhf_cli.runs.writer_lock import read_writer
 from rlhf_cli.sweeps.sweep_grid import SweepJob
+from rlhf_cli.tables.metrics import logged_name
 from rlhf_cli.text.redaction import redacted_tree
 
 _FEW = 3
@@ -134,6 +135,10 @@ class ReadyJob(JobProgress):
     experiment: Experiment
     plan: Plan
     take_over: bool = False
+
+    def values_of(self, metric: str) -> list[float]:
+        """Return the logged values of a metric so far, which may have its short name."""
+        return super().values_of(logged_name(metric, self.experiment.rewards))
 
 
 def refuse_unlogged_watch(metric: str | None, experiments: Sequence[Experiment]) -> None:

@@ -88,6 +88,7 @@ def test_trials_are_frozen_one_by_one_and_the_best_is_found(place: Path) -> None
         search.logs(watch, 100, value)
         assert not search.trials.should_stop(watch)
         assert search.ends(watch).state == FINISHED
+        assert watch.values_of("correct") == watch.values_of(METRIC) == [value]  # --watch takes the short name too
     assert search.trials.next_job() is None
     assert search.trials.num_to_come == 0
     assert [trial.intermediate_values for trial in search.tried] == [{}] * 3  # nothing is asked where nothing is pruned
@@ -278,7 +279,7 @@ SPACE: Space = {"w": FloatDistribution(0.0, 1.0)}
 
 def plan_of(*objectives: str, **section: object) -> SearchPlan:
     sweep = Sweep.model_validate({"objective": list(objectives), **section})
-    return SearchPlan(sweep, tuple(map(read_objective, objectives)), SPACE, ("a=[b,c]", "run.name=mine"), 0)
+    return SearchPlan(sweep, tuple(map(read_objective, objectives)), SPACE, ("a=[b,c]", "run.name=mine", "seed=3"), 0)
 
 
 def study(folder: Path, *objectives: str, **section: object) -> Study:
