@@ -32,7 +32,7 @@ from rlhf_cli.plan.prepare import Prepared, prepare_from
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.process import environment
 from rlhf_cli.runs.run_folder import RunFolder, read_json
-from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, read_status, stopped_by_rule, update_status
+from rlhf_cli.runs.run_status import FAILED, FINISHED, preempt, read_status, stopped_by_rule, update_status
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.tables.metrics import REPRODUCED, STEP
 from rlhf_cli.text.json_values import JsonTree, section
@@ -90,8 +90,8 @@ def train_frozen(
         else:
             _run_processes(console, folder, plan, launch)
     except KeyboardInterrupt as stop:
-        if read_status(folder).state != PREEMPTED:  # no rank was there to write it
-            update_status(folder, state=PREEMPTED, reason=str(stop) or CTRL_C)
+        if preempt(folder, str(stop) or CTRL_C).state == FINISHED:
+            return
         error = preempted(folder, str(stop))
         error.add_note(place)
         raise error from None

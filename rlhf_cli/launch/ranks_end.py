@@ -29,7 +29,7 @@ from rlhf_cli.process import is_running
 from rlhf_cli.runs import heartbeat as beats
 from rlhf_cli.runs.heartbeat import Heartbeat, heartbeat_files, heartbeats, in_words, while_running
 from rlhf_cli.runs.run_folder import RunFolder, read_json
-from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, read_status, set_stop_reason, update_status
+from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, preempt, read_status, set_stop_reason, update_status
 
 STOPPED = (EXIT_PREEMPTED, -signal.SIGTERM, -signal.SIGUSR1)
 """Exit codes of a rank after a request to stop: its own, or the signal if no handler was installed yet."""
@@ -135,17 +135,16 @@ def raise_end(folder: RunFolder, end: RanksEnd, *, grace_s: float) -> None:
     """Return if the run has finished; else raise Preempted or the error of the first rank that failed."""
     first = min(end.failures, key=attrgetter("time"), default=None)
     status = read_status(folder)
-    if first is None and not end.is_late and status.state == FINISHED:
-        return
-    is_stopped = first is None and (status.state == PREEMPTED or end.asked_by is not None)
+    is_stopped = first is None and (status.state in (FINISHED, PREEMPTED) or end.asked_by is not None)
     if end.is_late or is_stopped or (first is not None and first.exit_code == EXIT_PREEMPTED):
         for failure in end.failures:
             failure_file(folder, failure.rank).unlink(missing_ok=True)
         if status.state != PREEMPTED:
-            late = f"it did not end within {grace_s:g} s of the request"
-            update_status(folder, state=PREEMPTED, reason=late)
+            status = preempt(folder, f"it did not end within {grace_s:g} s of the request")
         elif end.asked_by:
             set_stop_reason(folder, end.asked_by)
+        if status.state == FINISHED:
+            return
         raise preempted(folder, end.asked_by or read_status(folder).reason)
     raise error_of(folder, first)
 

@@ -42,6 +42,7 @@ class Stopping:
         self._on_late = on_late
         self.waits_for_step = False
         """Whether requests wait for the end of a step; before, a signal interrupts, as there is no progress to lose."""
+        self._is_closed = False
         self._asked_at = float("-inf")
         self._timers: list[threading.Timer] = []
         if must_save_by is not None:
@@ -72,7 +73,8 @@ class Stopping:
         say_heard(reason)
 
     def close(self) -> None:
-        """Cancel all timers."""
+        """Cancel all timers; later requests interrupt, and never end the process: the training is over."""
+        self._is_closed, self.waits_for_step = True, False
         for timer in self._timers:
             timer.cancel()
 
@@ -84,6 +86,8 @@ class Stopping:
 
     def leave(self, reason: str) -> None:
         """End the process at once; called from a thread, also while the main thread is blocked."""
+        if self._is_closed:
+            return
         try:
             self._on_late(reason)
         finally:

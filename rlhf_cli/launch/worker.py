@@ -43,7 +43,7 @@ from rlhf_cli.runs.metrics_file import rewind
 from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.runs.provenance import add_to_provenance, other_versions
 from rlhf_cli.runs.run_folder import RunFolder, checkpoint_folder, write_json
-from rlhf_cli.runs.run_status import ANOTHER_RANK, FAILED, FINISHED, PREEMPTED, claim, update_status
+from rlhf_cli.runs.run_status import ANOTHER_RANK, FAILED, FINISHED, claim, preempt, update_status
 from rlhf_cli.runs.tracking.tracking_plan import plan_tracking
 from rlhf_cli.text.redaction import redacted
 from rlhf_cli.text.terminal_output import SafeStream, printable, traceback_of
@@ -81,7 +81,7 @@ def run_rank(folder: RunFolder, *, resume: bool) -> None:
         """Record, from a thread, that the process exits because its grace period is over."""
         _record_stop(folder, rank, reason)
         if rank == 0 and first_failure(folder) is None:
-            update_status(folder, state=PREEMPTED, reason=reason)
+            preempt(folder, reason)
             print(f"stopped: {reason}; {preempted(folder)}", file=sys.stderr, flush=True)
 
     with environment({**_QUIET, **os.environ}), logging_into(folder, rank) as warnings_seen:
@@ -108,13 +108,13 @@ def run_rank(folder: RunFolder, *, resume: bool) -> None:
                     _Training(folder, experiment, stopping, heartbeat, profiled, rank == 0, resume).run()
         except Preempted as stop:
             if rank == 0:
-                update_status(folder, state=PREEMPTED, reason=stop.reason)
+                preempt(folder, stop.reason)
             raise
         except KeyboardInterrupt as stop:
             reason = ", ".join(map(str, stop.args)) or "interrupted at the keyboard"
             _record_stop(folder, rank, reason)
             if rank == 0:
-                update_status(folder, state=PREEMPTED, reason=reason)
+                preempt(folder, reason)
             raise
         except BaseException as error:
             _record_failure(folder, rank, error)
@@ -204,6 +204,8 @@ class _Training:
             if stop.has_stopped and ended_by is None:
                 raise preempted(self.folder, self.stopping.reason or ANOTHER_RANK)
             _finish(self.folder, trainer, is_main=self.is_main, ended_by=ended_by)
+            if self.is_main:  # only its tracker still closes; the others must not leave before it has saved
+                self.stopping.close()
 
     def _add_callbacks(
         self, trainer: ExtendedTrainer, bar: TrainingBar, mirror: Mirror | None

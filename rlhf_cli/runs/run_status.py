@@ -173,6 +173,14 @@ def update_status(folder: RunFolder, **changes: object) -> Status:
     return status
 
 
+def preempt(folder: RunFolder, reason: str | None) -> Status:
+    """Record that a run was stopped, unless it has finished and only its tracker was closing. Return its status."""
+    with contextlib.suppress(RunError):  # a damaged file is replaced
+        if (status := read_status(folder)).state == FINISHED:
+            return status
+    return update_status(folder, state=PREEMPTED, reason=reason)
+
+
 def claim(folder: RunFolder) -> None:
     """Record that the current process now works on the run."""
     begins = {"reason": None, "failing_rank": None, "warnings": 0}

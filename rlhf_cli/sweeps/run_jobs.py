@@ -28,6 +28,7 @@ from rlhf_cli.runs.run_status import (
     PREEMPTED,
     PRUNED,
     Status,
+    preempt,
     read_status,
     set_stop_reason,
     update_status,
@@ -256,7 +257,7 @@ def end_status(folder: RunFolder, code: int, *, asked_by: str | None) -> Status:
     if status.state in (FINISHED, FAILED, PREEMPTED) and (code >= 0 or status.state == FINISHED):
         return set_stop_reason(folder, asked_by) if asked_by is not None else status
     if asked_by is not None and code in (-signal.SIGTERM, -signal.SIGINT, -signal.SIGKILL, EXIT_PREEMPTED):
-        return update_status(folder, state=PREEMPTED, reason=asked_by)
+        return preempt(folder, asked_by)
     if code < 0:
         memory = ", probably for lack of memory (`dmesg | tail`)" if -code == signal.SIGKILL else ""
         reason = f"its process was killed by {signal.Signals(-code).name}{memory}"
@@ -264,6 +265,6 @@ def end_status(folder: RunFolder, code: int, *, asked_by: str | None) -> Status:
         text = folder.console.read_text(errors="replace") if folder.console.is_file() else ""
         last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no output")
         if code == EXIT_PREEMPTED:  # its last status was overwritten: it left from a thread while it began to train
-            return update_status(folder, state=PREEMPTED, reason=last.removeprefix("stopped: "))
+            return preempt(folder, last.removeprefix("stopped: "))
         reason = f"its process ended with exit code {code}: {last}"
     return update_status(folder, state=FAILED, reason=reason)

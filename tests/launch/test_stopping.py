@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,10 @@ import pytest
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import ConfigError, Interrupted
 from rlhf_cli.launch import stopping as module
+from rlhf_cli.launch.ranks_end import RankFailure, RanksEnd, raise_end
 from rlhf_cli.launch.stopping import Stopping, must_save_by, stopped_by_signals
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import FINISHED, read_status, update_status
 from tests.support.planning import planned
 
 
@@ -112,6 +116,16 @@ def test_every_rank_stops_where_one_is_to(monkeypatch: pytest.MonkeyPatch) -> No
     between: Any = SimpleNamespace(global_step=4, max_steps=5)
     stop.on_step_end(args, between, control)
     assert (stop.has_stopped, control.should_save, control.should_training_stop) == (True, True, True)
+
+
+@pytest.mark.parametrize("exit_code", [None, 1, 75])
+def test_ranks_that_end_late_or_on_request_after_the_last_step_leave_a_finished_run(
+    tmp_path: Path, exit_code: int | None
+) -> None:
+    update_status(folder := RunFolder(tmp_path), state=FINISHED)
+    failures = [] if exit_code is None else [RankFailure(1, 0.0, "ended", exit_code=exit_code)]
+    raise_end(folder, RanksEnd(failures, "SIGTERM", is_late=exit_code != 75), grace_s=1.0)
+    assert (read_status(folder).state, read_status(folder).reason) == (FINISHED, None)
 
 
 @pytest.fixture

@@ -9,18 +9,24 @@ import logging
 import os
 import re
 import shutil
+import signal
 import socket
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
+from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import ConfigError, Preempted, RlhfError, RunError
-from rlhf_cli.launch import worker
+from rlhf_cli.launch import stopping, worker
+from rlhf_cli.launch.freeze import plan_frozen
+from rlhf_cli.launch.one_run import train_frozen
 from rlhf_cli.launch.rank_process import main
 from rlhf_cli.launch.worker import logging_into, run_rank
 from rlhf_cli.plan.prepare import prepare
@@ -219,6 +225,37 @@ def test_exit_codes_of_a_rank_that_a_launcher_started(
     trainer(raising(error) if error is not None else lambda: None)
     assert main([str(folder.path)]) == code
     assert read_status(folder).state == state
+
+
+@pytest.mark.parametrize("is_asked_before", [False, True], ids=["Ctrl-C while it closes", "grace over while it closes"])
+def test_a_run_that_has_finished_stays_so_while_its_tracker_closes(
+    folder: RunFolder, trainer: Ranked, monkeypatch: pytest.MonkeyPatch, *, is_asked_before: bool
+) -> None:
+    @contextmanager
+    def attempt(*_: object, **__: object) -> Iterator[None]:
+        yield
+        assert read_status(folder).state == "finished"
+        if not is_asked_before:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.5)
+
+    made: list[stopping.Stopping] = []
+    left: list[int] = []
+
+    def work() -> None:
+        made[0].waits_for_step = True
+        if is_asked_before:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(stopping, "_exit", left.append)
+    monkeypatch.setattr(worker, "Stopping", lambda **named: made.append(stopping.Stopping(**named)) or made[0])
+    monkeypatch.setattr(worker, "_mirror_of", lambda *_: SimpleNamespace(attempt=attempt))
+    text = re.sub("grace_s: .*", "grace_s: 0.2", folder.config.read_text())
+    folder.config.write_text(text.replace("mode: none", "mode: offline"))
+    trainer(work)
+    train_frozen(Screen(), folder, *plan_frozen(folder, resume=False), resume=False)
+    assert (read_status(folder).state, read_status(folder).reason, left) == ("finished", None, [])
 
 
 def test_one_of_several_ranks_that_is_interrupted_records_when(
