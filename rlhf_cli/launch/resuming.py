@@ -42,6 +42,7 @@ from rlhf_cli.runs.run_status import (
     read_status,
     refuse_links,
     stopped_by_rule,
+    update_status,
 )
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.tables.resume_keys import CONFIG, Condition, Effect, kind_of_file, row_of
@@ -325,17 +326,13 @@ def resume_once(console: Console, run: Resumed, *, take_over: bool, leader: Lead
         return
     refuse_other_size(leader, run.prepared, run.plan.processes)
     with only_writer(folder, take_over=take_over) as taken_over:
-        changes = run.shown_changes()
-        experiment, composed = run.prepared.experiment, run.prepared.composed
-        if run.taken or run.files:
-            freeze_again(folder, experiment, composed, files=run.plan.files, note=run.noted())
+        changes, experiment = run.shown_changes(), run.prepared.experiment
         is_own_job = (job_id := own_job_id()) is not None and status.job_id == job_id
-        if not is_own_job:  # a node of Slurm's may have another cache, and so another key
-            take_as_ours(folder)
         if experiment.launch.slurm is not None and not is_own_job:
             from rlhf_cli.launch.slurm_submission import check_slurm, submit_frozen
 
             check_slurm(experiment.launch)
+            _freeze_changes(run, is_own_job=False)
             submit_frozen(console, folder)
             return
         launch = plan_launch(experiment, folder.path, resume=True, accelerate_env=run.plan.accelerate_env)
@@ -345,8 +342,21 @@ def resume_once(console: Console, run: Resumed, *, take_over: bool, leader: Lead
         for line in [*([taken_over] if taken_over else []), *changes]:
             console.print(f"  {line}", markup=False, soft_wrap=True)
         with gpus_held(launch, folder):
+            _freeze_changes(run, is_own_job=is_own_job)
             train_frozen(console, folder, launch, experiment.launch, resume=True, leader=leader)
             show_end_of(console, folder)
+
+
+def _freeze_changes(run: Resumed, *, is_own_job: bool) -> None:
+    """Write what a run goes on with; nothing can refuse it any more."""
+    assert run.plan is not None
+    if run.status.state == FINISHED:  # killed before it trains, it would look done with its longer configuration
+        update_status(run.folder, state=PREEMPTED, reason="it is longer now, and has not gone on yet")
+    if run.taken or run.files:
+        prepared = run.prepared
+        freeze_again(run.folder, prepared.experiment, prepared.composed, files=run.plan.files, note=run.noted())
+    if not is_own_job:  # a node of Slurm's may have another cache, and so another key
+        take_as_ours(run.folder)
 
 
 def was_in_words(status: Status) -> str:

@@ -117,7 +117,6 @@ def resume_sweep(
         elif options.dry_run:
             console.print("nothing was started or written")
         else:
-            check_sweep([job.experiment.launch for job in jobs])
             submit_sweep(console, [job.folder for job in jobs], sweep.path)
         sweep_folder.print_folder(console, sweep.path)
         return sweep_folder.SweepEnd(EXIT_OK, sweep.path, is_dry=options.dry_run)
@@ -175,6 +174,9 @@ def _ready(
     problems.raise_any(len(wanted))
     prepared = [*(job.prepared for job in begun.values()), *(job.prepared for job in new.values())]
     sweep_folder.refuse_unlogged_watch(options.watch, [one.experiment for one in prepared])
+    launches = [one.experiment.launch for one in prepared]
+    if launches and launches[0].slurm is not None and not options.dry_run:
+        check_sweep(launches)
     return [
         sweep_folder.ready_again(begun[job.name], take_over=allowed.take_over)
         if job.name in begun

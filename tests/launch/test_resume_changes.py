@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import RunError
 from rlhf_cli.launch import resuming
 from rlhf_cli.launch.resuming import Change, Resumed, _still_means, resumed
@@ -175,6 +176,20 @@ def test_a_rate_to_which_evaluations_led_cannot_be_changed(begun_with: str, word
     assert typed(begun(*EVALUATED, f"{RATE}=linear", name="other"), f"{RATE}=cosine", allow=(RATE,)).taken
 
 
+def test_a_resume_that_is_refused_because_of_its_gpu_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = begun()
+    before = folder.config.read_bytes(), folder.provenance.read_bytes()
+    run = typed(folder, RESULT[0], allow=("trainer.args.learning_rate",))
+    monkeypatch.setattr(resuming, "gpus_held", lambda *_: raised(RunError("another run trains on the GPU")))
+    with pytest.raises(RunError):
+        resuming.resume_once(Screen(), run, take_over=False)
+    assert (folder.config.read_bytes(), folder.provenance.read_bytes()) == before
+
+
+def raised(error: BaseException) -> None:
+    raise error
+
+
 class TestFinished:
     def test_more_logging_does_not_make_it_longer(self) -> None:
         assert typed(begun(state="finished"), "trainer.args.logging_steps=5").plan is None
@@ -182,6 +197,15 @@ class TestFinished:
     def test_more_steps_do(self) -> None:
         folder = begun("trainer.args.lr_scheduler_type=constant", state="finished")
         assert typed(folder, "trainer.args.max_steps=6").plan is not None
+
+    def test_one_that_is_killed_before_it_goes_on_is_not_done(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        folder = begun("trainer.args.lr_scheduler_type=constant", state="finished")
+        monkeypatch.setattr(resuming, "train_frozen", lambda *_, **__: raised(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            resuming.resume_once(Screen(), typed(folder, "trainer.args.max_steps=6"), take_over=False)
+        again = typed(folder)
+        assert again.plan is not None
+        assert again.plan.batches.steps == 6
 
     def test_without_a_checkpoint_of_its_end_there_is_nothing_to_go_on_from(self) -> None:
         folder = begun("trainer.args.lr_scheduler_type=constant", state="finished", step=0)
