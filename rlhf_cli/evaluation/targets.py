@@ -107,6 +107,9 @@ class EvaluationRows:
         is_alone = run is None
         typed = {key for key, origin in origins.by_key.items() if str(origin) == COMMAND_LINE}
         set_keys = typed & {"model.path", "model.tokenizer"}
+        if is_alone and is_policy and "model.path" in typed:
+            got, hint = f"{self.target.label} and {model['path']}", "rlhf generate MODEL +exp=NAME"
+            raise ConfigError("two models are named", where="model.path", got=got, expected="one model", hint=hint)
         if (is_alone and is_policy) or set_keys == {"model.tokenizer"}:  # the tokenizer is for the trained model
             model["path"] = str(self.target.model)
         if is_alone or set_keys:

@@ -260,6 +260,17 @@ class TestSharedWeights:
         assert not (model / "model.safetensors").samefile(checkpoint / "model.safetensors")
         assert (model / "model.safetensors").read_bytes() == b"weights"
 
+    @pytest.mark.parametrize("unequal", ["a.safetensors", "b.safetensors"])
+    def test_one_unequal_file_does_not_keep_the_others_from_being_shared(self, unequal: str, tmp_path: Path) -> None:
+        model, checkpoint = tmp_path / "model", tmp_path / "checkpoint-7"
+        for folder in (model, checkpoint):
+            folder.mkdir()
+            for name in ("a.safetensors", "b.safetensors"):
+                (folder / name).write_text(str(folder) if name == unequal else "weights")
+        share_weights(model, checkpoint)
+        shared = {file.name for file in model.iterdir() if file.samefile(checkpoint / file.name)}
+        assert shared == {"a.safetensors", "b.safetensors"} - {unequal}
+
     @pytest.mark.parametrize("call", range(1, 6))
     def test_killed_at_any_moment_both_are_whole(self, model: Path, tmp_path: Path, call: int) -> None:
         """Before and after every call that changes the disk; the next time ends what was begun."""

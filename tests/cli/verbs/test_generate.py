@@ -112,6 +112,7 @@ def test_a_model_with_the_rewards_of_an_experiment(run: str, capsys: Any) -> Non
         (["nowhere"], "rlhf generate nowhere +exp=NAME"),
         ([RUN, "--by", "nope"], "no reward 'nope' to pick by"),
         ([RUN, "model.path=no/such/name"], "neither a folder nor a valid name"),
+        ([RUN, "+exp=quickstart", "model.path=other"], "two models are named"),
         ([RUN, "--held-out", "--data", "x.jsonl"], "--held-out and --data"),
         ([RUN, "--all", "--limit", "2"], "--all and --limit"),
         ([RUN, "trainer.args.temperature=0"], "temperature"),
