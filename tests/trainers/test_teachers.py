@@ -141,7 +141,8 @@ def test_negative_control_without_steps_the_distance_stays(train: Train, name: s
     assert hint_missed(folder.model) == hint_missed(Path("student"))
 
 
-def test_a_policy_that_teaches_itself(train: Train, workplace: Path) -> None:
+@pytest.mark.parametrize("step", [1, 2])  # within a round of two steps, and at its end
+def test_a_policy_that_teaches_itself(train: Train, workplace: Path, step: int) -> None:
     """Its teacher is its initial self with a hint; on random weights the hint says little, so only the step counts."""
     folder = train("sdft", "trainer.args.gradient_accumulation_steps=1", "trainer.args.steps_per_generation=2")
     assert all(event["grad_norm"] > 0 for event in read_metrics(folder.metrics) if "grad_norm" in event)
