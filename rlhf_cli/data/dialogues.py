@@ -17,6 +17,7 @@ import contextlib
 import json
 import os
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from rlhf_cli.data.rows import DIALOGUES, RowTable, Table, kind_of_text, map_rows, values_of
@@ -388,20 +389,24 @@ def split_transcripts(table: Table, *, name: str = "data") -> Table:
 def split_row(row: Mapping[str, object], _index: int = 0) -> dict[str, object]:
     """Return `prompt` and the answers of a row; of a pair without transcripts, an empty prompt and its texts.
 
-    Of a conversation, the answer is its last message; a rejected text stands in its place.
+    Of a conversation, the answer is its last message if that is the assistant's. Of a pair of them, the prompt is what
+    both begin with; a rejected answer alone stands in the place of the last message.
     """
     if not set(_PAIR) <= set(row):
         messages = next((row[name] for name in DIALOGUES if row.get(name) is not None), None)
         messages = messages if isinstance(messages, list) else []
-        return {"prompt": messages[:-1], "completion": messages[-1:]}
+        end = len(messages) - (kind_of_text(messages) == "messages" and messages[-1]["role"] == "assistant")
+        return {"prompt": messages[:end], "completion": messages[end:]}
     chosen, rejected = row["chosen"], row["rejected"]
-    if kind_of_text(chosen) == "messages" and isinstance(rejected, str):  # ms-swift's rejected_response
-        messages = cast("list[Row]", chosen)
-        return {
-            "prompt": messages[:-1],
-            "chosen": messages[-1:],
-            "rejected": [{"role": "assistant", "content": rejected}],
-        }
+    if kind_of_text(chosen) == "messages":
+        better = cast("list[Row]", chosen)
+        said = [{"role": "assistant", "content": rejected}] if isinstance(rejected, str) else rejected
+        worse = cast("list[Row]", said) if kind_of_text(said) == "messages" else []
+        if worse and worse[0]["role"] == "assistant" != better[0]["role"]:  # ms-swift's rejected_response
+            return {"prompt": better[:-1], "chosen": better[-1:], "rejected": worse}
+        pairs = zip(better[:-1], worse[:-1], strict=False)
+        shared = len([*takewhile(lambda messages: messages[0] == messages[1], pairs)])
+        return {"prompt": better[:shared] or "", "chosen": better[shared:], "rejected": worse[shared:] or rejected}
     parts = split_pair(chosen, rejected) if isinstance(chosen, str) and isinstance(rejected, str) else None
     prompt, chosen, rejected = parts or ("", chosen, rejected)
     return {"prompt": prompt, "chosen": chosen, "rejected": rejected}

@@ -64,8 +64,10 @@ def prepare(
             if (called := source.new_name(column)) is not None:
                 where = f"{source.name}.rename.{called}"
                 error = DataError(f"the column {column!r} is called {called!r} here", where=where, hint=called)
-            if error.hint is not None and isinstance(prompt, str) and not {"'", '"'} & set(prompt):
-                error.hint = f"data.prompt={shlex.quote(prompt.replace(f'{{{column}}}', f'{{{error.hint}}}'))}"
+            if (new := error.hint) is not None and isinstance(prompt, str) and not {"'", '"'} & set(prompt):
+                error.hint = f"data.prompt={shlex.quote(prompt.replace(f'{{{column}}}', f'{{{new}}}'))}"
+            elif new is not None:
+                error.hint, error.advice = None, f"write {{{new}}} for {{{column}}} in data.prompt"
             raise error
         written = {name: WRITTEN + source.rename.get(name, name) for name in template_columns(prompt)}
         table = map_rows(table, _add_prompt, {"prompt": ""}, template=prompt, written=written, name=source.name)

@@ -226,20 +226,40 @@ def test_what_is_made_of_dialogues(columns: str, made: tuple[str, ...], refusal)
     assert split_transcripts(same) is same
     talks = [{"messages": None, "conversations": talk} for talk in ([ASKED, TOLD, ASKED], None)]
     assert contents(split_transcripts(table(*talks))) == [
-        {**talks[0], "prompt": CHAT, "completion": [ASKED]},
+        {**talks[0], "prompt": [*CHAT, ASKED], "completion": []},
         {**talks[1], "prompt": [], "completion": []},
     ]
+
+
+NO = [{"role": "assistant", "content": "no"}]
+OTHER = {"role": "user", "content": "Bye."}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rejected", "prompt", "answers"),
+    [
+        (CHAT, "no", CHAT[:-1], (CHAT[-1:], NO)),  # ms-swift's rejected_response
+        (CHAT, NO, CHAT[:-1], (CHAT[-1:], NO)),
+        (CHAT, [*CHAT[:-1], *NO], CHAT[:-1], (CHAT[-1:], NO)),
+        ([*CHAT, *CHAT], [*CHAT[:-1], *NO], CHAT[:-1], ([*CHAT[-1:], *CHAT], NO)),
+        (CHAT, CHAT, CHAT[:-1], (CHAT[-1:], CHAT[-1:])),
+        (CHAT, [OTHER, *NO], "", (CHAT, [OTHER, *NO])),
+        (CHAT, None, "", (CHAT, None)),
+        (NO, CHAT[-1:], "", (NO, CHAT[-1:])),
+    ],
+)
+def test_two_dialogues_are_split_where_they_part(
+    chosen: list[Any], rejected: Any, prompt: Any, answers: tuple[Any, Any]
+) -> None:
+    made = dialogues.split_row({"chosen": chosen, "rejected": rejected})
+    assert made == dict(zip(("prompt", "chosen", "rejected"), (prompt, *answers), strict=True))
 
 
 def test_a_row_without_transcripts_keeps_its_texts_and_gets_an_empty_prompt(refusal) -> None:
     pair = {"chosen": f"{HELLO} a", "rejected": f"{HELLO} b"}
     assert dialogues.split_row(pair) == {"prompt": HELLO, "chosen": " a", "rejected": " b"}
-    for chosen, rejected in ((None, f"{HELLO} b"), (CHAT, CHAT)):
-        row = {"chosen": chosen, "rejected": rejected}
-        assert dialogues.split_row(row) == {"prompt": "", **row}
-    swift = {"chosen": CHAT, "rejected": "no"}
-    told = [{"role": "assistant", "content": "no"}]
-    assert dialogues.split_row(swift) == {"prompt": CHAT[:-1], "chosen": CHAT[-1:], "rejected": told}
+    row = {"chosen": None, "rejected": f"{HELLO} b"}
+    assert dialogues.split_row(row) == {"prompt": "", **row}
     many = datasets.Dataset.from_list([{"chosen": "a", "rejected": "b"}] * 1500 + [pair])
     assert split_transcripts(many)[1500]["prompt"] == HELLO
     error = refusal(split_transcripts, many.select(range(1500)))

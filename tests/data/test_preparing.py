@@ -83,6 +83,9 @@ def test_columns_that_rename_or_template_lack(refusal) -> None:
     error = refusal(after, preview("q", "a"), {"question": "q"}, "{q}")
     assert (error.where, error.hint) == ("data.rename.question", "data.prompt='{question}'")
     assert refusal(after, preview(), {}, "{q.x}").where == "data.prompt"
+    for prompt in ([{"role": "user", "content": "{qa}"}], "'{qa}'"):  # what to write instead is no word to type
+        error = refusal(after, preview("q", "abc"), {}, prompt)
+        assert (error.hint, "{q}" in error.advice) == (None, True)
 
 
 RATES = [0.5, None, 0.0, 1.0, 0.5, 0.9]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, product
@@ -249,12 +250,18 @@ def _reading_notices(subject: Subject, read: ReadSource, columns: list[str]) -> 
         text = f"{placed} of the first {len(rows)} rows hold the text <image>, which nothing replaces: take it out"
         yield Notice(read.source.name, f"{text}; a part {{type: image}} of the content marks the place of an image")
     answers = [column for column in columns if column in ANSWERS and "prompt" in columns]
-    texts = [(row["prompt"], row[column]) for row in rows for column in answers]
-    if texts and all(isinstance(asked, str) and asked and str(answer).startswith(asked) for asked, answer in texts):
+    if answers and rows and all(_begins_with(row[column], row["prompt"]) for row in rows for column in answers):
         what = "every answer begins with its prompt, which TRL writes before it: the model reads the question twice"
-        yield Notice(read.source.name, f"{what}. Of transcripts: data.rename.old_prompt=prompt data.transcripts=true")
-    are_pairs = {"chosen", "rejected"} <= set(columns) and subject.experiment.trainer.row.trains != "reward model"
-    if are_pairs and (equal := list(bad_pairs(read.rows).values()).count(IDENTICAL)):
+        hint = ". Of transcripts: data.rename.old_prompt=prompt data.transcripts=true" * ("chosen" in answers)
+        yield Notice(read.source.name, f"{what}{hint}")
+    are_pairs = {"chosen", "rejected"} <= set(columns)
+    if are_pairs and "prompt" not in columns and rows and (unasked := _without_question(rows[0], read.columns)):
+        yield Notice(read.source.name, unasked)
+    if (
+        are_pairs
+        and subject.experiment.trainer.row.trains != "reward model"
+        and (equal := list(bad_pairs(read.rows).values()).count(IDENTICAL))
+    ):
         text = f"{equal} of {len(read.rows)} pairs have the same chosen and rejected answer: no preference"
         yield Notice(read.source.name, f"{text} is learnt from them. Are the columns right?")
     labels = set(values_of(read.rows, "label")) if "label" in columns and not subject.experiment.data.mix else ()
@@ -269,6 +276,24 @@ def _reading_notices(subject: Subject, read: ReadSource, columns: list[str]) -> 
             text += f" {unanswered[0]}; the policy learns to write"
             only = "trainer.args.assistant_only_loss=true learns the assistant's messages alone"
             yield Notice(read.source.name, f"{text} their last message too. {only}")
+
+
+def _begins_with(answer: object, prompt: object) -> bool:
+    """Return whether an answer begins with its prompt, or with other messages of those who ask."""
+    if kind_of_text(answer) == "messages":
+        return cast("list[dict[str, object]]", answer)[0]["role"] in ASKING[:3]
+    return isinstance(prompt, str) and bool(prompt) and str(answer).startswith(prompt)
+
+
+def _without_question(pair: Row, columns: Sequence[str]) -> str | None:
+    """Return what to say of a pair of texts that do not begin alike: TRL takes what both begin with for the prompt."""
+    chosen, rejected = pair["chosen"], pair["rejected"]
+    if not isinstance(chosen, str) or len(os.path.commonprefix((chosen, rejected)).split()) > 1:  # noqa: RUF071
+        return None
+    others = (name for name in columns if name not in ("chosen", "rejected"))
+    asked = next((name for name in others if " " in str(pair.get(name) or "").strip()), None)
+    where = f"; if {asked} holds it: {typed_rename('data', 'prompt', asked)}" if asked else ""
+    return f"the pairs have no prompt, neither in a column 'prompt' nor at the beginning of both answers{where}"
 
 
 def _system_column(read: ReadSource, used: Collection[str]) -> str | None:
