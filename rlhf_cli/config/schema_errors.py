@@ -128,8 +128,8 @@ def _unknown_argument(trainer: str, argument: WrongArgument, known: KnownKeys, w
         return ConfigError(f"{config} has no {name!r}", where=where, got=got, expected=expected, hint=hint)
     expected = f"a field of {config}" + (f" or one of {', '.join(PpoArgs.model_fields)}" if known.has_critic else "")
     meant = fitted(meant_key(_ARGS + name, known), f"{_ARGS}{name}", argument.value, trainer)
-    hint = "trainer=ppo" if name in PpoArgs.model_fields else meant
     what, advice = f"unknown option {name!r} for {config}", UNSAYABLE.get(name)
+    hint = "trainer=ppo" if name in PpoArgs.model_fields else meant if advice is None else None
     return ConfigError(what, where=where, expected=expected, hint=hint, advice=advice)
 
 

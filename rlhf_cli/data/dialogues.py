@@ -367,18 +367,18 @@ def made_columns(columns: Sequence[str], *, name: str = "data") -> tuple[str, ..
     raise missing_column(missing, columns, f"{name} (data.transcripts=true splits `chosen` and `rejected` or messages)")
 
 
-def split_transcripts(table: Table, *, name: str = "data") -> Table:
+def split_transcripts(table: Table, *, is_whole: bool = True, name: str = "data") -> Table:
     """Return the rows with a `prompt` and answers instead of transcripts; unchanged if they have prompts.
 
-    A row without transcripts keeps its texts and gets an empty prompt. Raise DataError if that is every row of a
-    `datasets.Dataset`; a `RowTable` may hold only the first rows.
+    A row without transcripts keeps its texts and gets an empty prompt. Raise DataError if that is every row of a table
+    that `is_whole`.
     """
     made = made_columns(table.column_names, name=name)
     if not made:
         return table
     dialogue = next((column for column in DIALOGUES if column in table.column_names and "completion" in made), "")
     prepared = map_rows(table, split_row, dict.fromkeys(made, dialogue))
-    if isinstance(prepared, RowTable) or not len(prepared) or any(values_of(prepared, "prompt")):
+    if not is_whole or not len(prepared) or any(values_of(prepared, "prompt")):
         return prepared
     got = f"{table[0].get('chosen', table[0])!r:.80}"
     expected = "texts such as '\\n\\nHuman: Hello\\n\\nAssistant: Hi!', the same in both up to the last answer"

@@ -287,6 +287,8 @@ def _is_learnt(switch: object) -> bool:
     """Return whether a message with this value of a switch is learnt whole, with its full weight."""
     if isinstance(switch, list):  # axolotl's spans of a text
         return all(not isinstance(span, Mapping) or span.get("train", True) for span in switch)
+    if isinstance(switch, str):
+        return switch.lower() not in ("", "false", "no", "0")
     return switch == 1 if isinstance(switch, int | float) else bool(switch)
 
 

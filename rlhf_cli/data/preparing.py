@@ -57,17 +57,18 @@ def prepare(
     table = with_labels(read_conversations(table, columns, is_alone=is_alone, name=source.name), columns)
     table = with_system(table, columns)
     if source.transcripts:
-        table = split_transcripts(table, name=source.name)
+        table = split_transcripts(table, is_whole=is_whole, name=source.name)
     if prompt is not None:
         for column in sorted(template_columns(prompt) - set(table.column_names)):
             error = missing_column(column, table.column_names, "data.prompt")
             if (called := source.new_name(column)) is not None:
                 where = f"{source.name}.rename.{called}"
                 error = DataError(f"the column {column!r} is called {called!r} here", where=where, hint=called)
-            if (new := error.hint) is not None and isinstance(prompt, str) and not {"'", '"'} & set(prompt):
-                error.hint = f"data.prompt={shlex.quote(prompt.replace(f'{{{column}}}', f'{{{new}}}'))}"
-            elif new is not None:
-                error.hint, error.advice = None, f"write {{{new}}} for {{{column}}} in data.prompt"
+            near = error.hint
+            if near is not None and isinstance(prompt, str) and not {"'", '"'} & set(prompt):
+                error.hint = f"data.prompt={shlex.quote(prompt.replace(f'{{{column}}}', f'{{{near}}}'))}"
+            elif near is not None:
+                error.hint, error.advice = None, f"write {{{near}}} for {{{column}}} in data.prompt"
             raise error
         written = {name: WRITTEN + source.rename.get(name, name) for name in template_columns(prompt)}
         table = map_rows(table, _add_prompt, {"prompt": ""}, template=prompt, written=written, name=source.name)

@@ -64,7 +64,6 @@ _TODAY: dict[str, dict[str, str]] = {
         "num_iterations": "num_ppo_epochs ppo_epochs",
         "steps_per_generation": "num_mini_batches",
         "per_device_train_batch_size": "mini_batch_size",
-        "max_steps": "total_episodes",
         "truncation=eos_penalty": "missing_eos_penalty",
         "run.keep_completions.last": "num_sample_generations",
         "generation_kwargs": "stop_token stop_token_id",
@@ -81,7 +80,6 @@ _TODAY: dict[str, dict[str, str]] = {
         "vllm_max_model_length": "vllm_max_model_len",
         "vllm_structured_outputs_regex": "vllm_guided_decoding_regex",
         "log_unique_prompts": "wandb_log_unique_prompts",
-        "loss_weights": "rpo_alpha",
         "dataset_num_proc": "dataset_num_process",
         "model.lora": "model_adapter_name peft_config",
         "model.quantize=4bit": "load_in_4bit",
@@ -186,6 +184,8 @@ UNSAYABLE = {
         "it counts prompts; here a device's round has trainer.args.per_device_train_batch_size times "
         "trainer.args.steps_per_generation completions, num_generations of each prompt",
     ),
+    "total_episodes": "it counts completions, and trainer.args.max_steps optimizer steps; `rlhf check` says both",
+    "rpo_alpha": "trainer.args.loss_type=[sigmoid,sft] trainer.args.loss_weights=[1.0,ALPHA] adds the same loss",
     "train_on_inputs": "trainer.args.completion_only_loss is the opposite: it learns the answers alone",
     "tools.args": "write a function that calls yours with these arguments, and name it: tools.NAME.fn=./tools.py:NAME",
 }

@@ -374,7 +374,7 @@ def test_a_value_for_a_section_is_that_of_its_main_key(refused: Refused, typed: 
     assert str(error.hint).startswith(meant)
 
 
-@pytest.mark.parametrize("key", ["model.attn_implementation", "trainer.args.flash_attn", "flash_attn", "tools.x.args"])
+@pytest.mark.parametrize("key", ["model.attn_implementation", "trainer.args.rpo_alpha", "flash_attn", "tools.x.args"])
 def test_a_key_that_cannot_be_said_has_advice(refused: Refused, key: str) -> None:
-    error = refused("exp=quickstart", *["tools.x.fn=./t.py:f"] * key.startswith("tools"), f"{key}=1")
-    assert (error.where, bool(error.advice)) == (f"{key} (command line)", True)
+    error = refused("exp=toy_dpo", *["tools.x.fn=./t.py:f"] * key.startswith("tools"), f"{key}=1")
+    assert (error.where, bool(error.advice), error.hint) == (f"{key} (command line)", True, None)

@@ -265,6 +265,9 @@ def test_a_row_without_transcripts_keeps_its_texts_and_gets_an_empty_prompt(refu
     error = refusal(split_transcripts, many.select(range(1500)))
     assert (error.got, error.hint, "Human:" in error.expected) == ("'a'", "data.transcripts=false", True)
     assert len(split_transcripts(many.select([]))) == 0
+    few = table({"chosen": "a", "rejected": "b"})
+    assert refusal(split_transcripts, few).hint == error.hint
+    assert split_transcripts(few, is_whole=False)[0]["prompt"] == ""
     assert split_transcripts(datasets.Dataset.from_list([{**pair, "messages": CHAT}]))["prompt"][:] == [HELLO]
     talks = datasets.Features(messages=datasets.List(datasets.Json()))
     talk = split_transcripts(datasets.Dataset.from_list([{"messages": CHAT}], features=talks))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rlhf_cli.data.learnt_columns import stand_in
-from rlhf_cli.errors import DataError
+from rlhf_cli.errors import ConfigError, DataError
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.trainers.assemble.trainer import training_rows
 from tests.plan.test_shapes_of_data import PAIR, TALK, VERL, planned, says, words, written
@@ -133,3 +133,27 @@ def test_the_path_into_an_object_leads_to_its_text(chat_model: str, place: Path)
     with pytest.raises(DataError) as error:
         planned(*words("grpo", chat_model), "data.rename.prompt=question")
     assert str(error.value.advice).endswith("data.rename.prompt=question.full_text")
+
+
+@pytest.mark.parametrize(
+    ("row", "loss", "hint"),
+    [
+        ({"messages": TALK}, "completion", "=null trainer.args.assistant_only_loss=true"),
+        ({"text": "2+3?"}, "completion", "=null"),
+        ({"prompt": "2+3?", "completion": "5"}, "completion", None),
+        ({"text": "2+3?"}, "assistant", "=false"),
+        ({"messages": TALK}, "assistant", None),
+    ],
+)
+def test_a_loss_of_a_part_that_the_rows_lack(
+    row: dict[str, Any], loss: str, hint: str | None, chat_model: str, place: Path
+) -> None:
+    written(place, *[row] * 4)
+    key = f"trainer.args.{loss}_only_loss"
+    if hint is None:
+        planned(*words("sft", chat_model, f"{key}=true"))
+        return
+    with pytest.raises(ConfigError) as caught:
+        planned(*words("sft", chat_model, f"{key}=true"))
+    assert (caught.value.where, caught.value.hint) == (f"{key} (command line)", key + hint)
+    planned(*words("sft", chat_model, *caught.value.hint.split()))

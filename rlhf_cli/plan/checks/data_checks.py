@@ -19,11 +19,11 @@ from rlhf_cli.data.preparing import mixed_kinds
 from rlhf_cli.data.rows import DIALOGUES, RowTable, hold_out_places, is_empty, kind_of_text, values_of
 from rlhf_cli.data.source import DataSource, Row, Template, missing_column, typed_rename
 from rlhf_cli.data.worlds import with_columns
-from rlhf_cli.errors import DataError, RewardError, UserError
+from rlhf_cli.errors import ConfigError, DataError, RewardError, UserError
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, ModelFolders, ReadSource, RewardFacts, Subject
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.plan.sources_and_components import columns_read, eval_sources, preference_rules, training_sources
-from rlhf_cli.tables.trl_trainers import IMAGES, TEXT
+from rlhf_cli.tables.trl_trainers import IMAGES, TEXT, TrainerRow
 
 _LOOKED_AT = 50_000
 """How many rows of a source are checked, so that a table of millions takes no long wait and fits into memory."""
@@ -220,6 +220,7 @@ def row_problems(subject: Subject, data: DataFacts, folders: ModelFolders) -> Ch
                 if row.generates and "tools" in read.columns and not experiment.tools:
                     text = f"{row.name} shows no tools of a column to the model: name them in the section tools"
                     yield Notice(name, f"{text}, or write them into the prompt")
+                yield from _loss_problems(subject, columns, kind_of_text(rows[0][columns[0]]))
                 yield from _reading_notices(subject, read, columns)
                 if (system := _system_column(read, used)) is not None:
                     text = f"the text of {system} is the first message of the dialogues"
@@ -227,6 +228,19 @@ def row_problems(subject: Subject, data: DataFacts, folders: ModelFolders) -> Ch
         except UserError as error:
             yield read.source.with_file(error)
     return frozenset(used)
+
+
+def _loss_problems(subject: Subject, columns: Sequence[str], kind: str | None) -> Iterator[ConfigError]:
+    """Yield an error for a loss of a part that rows of this kind do not have: TRL learns the whole text, or raises."""
+    trainer, origins, key = subject.experiment.trainer, subject.composed.origins, "trainer.args.completion_only_loss"
+    if trainer.setting("completion_only_loss") is True and not {"completion", "completion_mask"} & {*columns}:
+        what, hint = "the rows have no completion, so every token would be learnt", f"{key}=null"
+        hint += " trainer.args.assistant_only_loss=true" * (kind == "messages")
+        yield ConfigError(what, where=origins.where(key), expected="prompt and completion", hint=hint)
+    key = "trainer.args.assistant_only_loss"
+    if trainer.setting("assistant_only_loss") is True and kind == "text":
+        what, hint = "text has no messages of an assistant", f"{key}=false"
+        yield ConfigError(what, where=origins.where(key), expected="messages in every row", hint=hint)
 
 
 def _reading_notices(subject: Subject, read: ReadSource, columns: list[str]) -> Iterator[Notice]:
@@ -254,16 +268,8 @@ def _reading_notices(subject: Subject, read: ReadSource, columns: list[str]) -> 
         what = "every answer begins with its prompt, which TRL writes before it: the model reads the question twice"
         hint = ". Of transcripts: data.rename.old_prompt=prompt data.transcripts=true" * ("chosen" in answers)
         yield Notice(read.source.name, f"{what}{hint}")
-    are_pairs = {"chosen", "rejected"} <= set(columns)
-    if are_pairs and "prompt" not in columns and rows and (unasked := _without_question(rows[0], read.columns)):
-        yield Notice(read.source.name, unasked)
-    if (
-        are_pairs
-        and subject.experiment.trainer.row.trains != "reward model"
-        and (equal := list(bad_pairs(read.rows).values()).count(IDENTICAL))
-    ):
-        text = f"{equal} of {len(read.rows)} pairs have the same chosen and rejected answer: no preference"
-        yield Notice(read.source.name, f"{text} is learnt from them. Are the columns right?")
+    if {"chosen", "rejected"} <= set(columns):
+        yield from _pair_notices(read, columns, subject.experiment.trainer.row)
     labels = set(values_of(read.rows, "label")) if "label" in columns and not subject.experiment.data.mix else ()
     if len(labels) == 1 < len(read.rows):
         text = f"all {len(read.rows)} rows read have the label {str(bool(*labels)).lower()}: KTO weighs good answers"
@@ -285,15 +291,22 @@ def _begins_with(answer: object, prompt: object) -> bool:
     return isinstance(prompt, str) and bool(prompt) and str(answer).startswith(prompt)
 
 
-def _without_question(pair: Row, columns: Sequence[str]) -> str | None:
-    """Return what to say of a pair of texts that do not begin alike: TRL takes what both begin with for the prompt."""
-    chosen, rejected = pair["chosen"], pair["rejected"]
-    if not isinstance(chosen, str) or len(os.path.commonprefix((chosen, rejected)).split()) > 1:  # noqa: RUF071
-        return None
-    others = (name for name in columns if name not in ("chosen", "rejected"))
-    asked = next((name for name in others if " " in str(pair.get(name) or "").strip()), None)
-    where = f"; if {asked} holds it: {typed_rename('data', 'prompt', asked)}" if asked else ""
-    return f"the pairs have no prompt, neither in a column 'prompt' nor at the beginning of both answers{where}"
+def _pair_notices(read: ReadSource, columns: Sequence[str], trainer: TrainerRow) -> Iterator[Notice]:
+    """Yield notices for pairs without a prompt (TRL takes what both answers begin with for it), and for equal ones."""
+    assert read.rows is not None
+    name, row = read.source.name, read.rows[0]
+    chosen, rejected = str(row["chosen"]), str(row["rejected"])
+    shared = os.path.commonprefix((chosen, rejected)).split()  # noqa: RUF071
+    if "prompt" not in columns and isinstance(row["chosen"], str) and len(shared) < 2:
+        others = (other for other in read.columns if " " in str(row.get(other) or "").strip())
+        asked = next((other for other in others if other not in ("chosen", "rejected")), None)
+        text = "the pairs have no prompt, neither in a column 'prompt' nor at the beginning of both answers"
+        hint = f"; if {asked} holds it: {typed_rename(name, 'prompt', asked)}" if asked else ""
+        yield Notice(name, f"{text}{hint}")
+    equal = list(bad_pairs(read.rows).values()).count(IDENTICAL) if trainer.trains != "reward model" else 0
+    if equal:
+        text = f"{equal} of {len(read.rows)} pairs have the same chosen and rejected answer: no preference"
+        yield Notice(name, f"{text} is learnt from them. Are the columns right?")
 
 
 def _system_column(read: ReadSource, used: Collection[str]) -> str | None:
