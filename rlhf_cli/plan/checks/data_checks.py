@@ -266,8 +266,8 @@ def _reading_notices(subject: Subject, read: ReadSource, columns: list[str]) -> 
     answers = [column for column in columns if column in ANSWERS and "prompt" in columns]
     if answers and rows and all(_begins_with(row[column], row["prompt"]) for row in rows for column in answers):
         what = "every answer begins with its prompt, which TRL writes before it: the model reads the question twice"
-        hint = ". Of transcripts: data.rename.old_prompt=prompt data.transcripts=true" * ("chosen" in answers)
-        yield Notice(read.source.name, f"{what}{hint}")
+        more = ". Of transcripts: data.rename.old_prompt=prompt data.transcripts=true" * ("chosen" in answers)
+        yield Notice(read.source.name, f"{what}{more}")
     if {"chosen", "rejected"} <= set(columns):
         yield from _pair_notices(read, columns, subject.experiment.trainer.row)
     labels = set(values_of(read.rows, "label")) if "label" in columns and not subject.experiment.data.mix else ()
@@ -301,8 +301,8 @@ def _pair_notices(read: ReadSource, columns: Sequence[str], trainer: TrainerRow)
         others = (other for other in read.columns if " " in str(row.get(other) or "").strip())
         asked = next((other for other in others if other not in ("chosen", "rejected")), None)
         text = "the pairs have no prompt, neither in a column 'prompt' nor at the beginning of both answers"
-        hint = f"; if {asked} holds it: {typed_rename(name, 'prompt', asked)}" if asked else ""
-        yield Notice(name, f"{text}{hint}")
+        where = f"; if {asked} holds it: {typed_rename(name, 'prompt', asked)}" if asked else ""
+        yield Notice(name, f"{text}{where}")
     equal = list(bad_pairs(read.rows).values()).count(IDENTICAL) if trainer.trains != "reward model" else 0
     if equal:
         text = f"{equal} of {len(read.rows)} pairs have the same chosen and rejected answer: no preference"
