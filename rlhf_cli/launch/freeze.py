@@ -7,7 +7,7 @@ import secrets
 import socket
 import sys
 import time
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import cast
 
@@ -75,18 +75,20 @@ def existing_run(experiment: Experiment, composed: Composed) -> RunFolder | None
 
 
 def new_folder(experiment: Experiment, composed: Composed) -> Path:
-    """Return the folder for a new run of this experiment; without a name it is the start time, and the folder is made.
+    """Return the folder for a new run of this experiment; without a name it is made, and named by the time."""
+    parent, name = _parent(experiment, composed).resolve(), experiment.run.name
+    return parent / name if name is not None else timed_folder(parent)
 
-    Another run may start in the same second. Raise UserError if it cannot be made.
-    """
-    folder = _parent(experiment, composed).resolve() / (experiment.run.name or time.strftime("%Y%m%d-%H%M%S"))
-    if experiment.run.name is None:
-        with _writing(folder):
-            try:
-                folder.mkdir(parents=True)
-            except FileExistsError:
-                folder = folder.with_name(f"{folder.name}-{secrets.token_hex(2)}")
-                folder.mkdir()
+
+def timed_folder(parent: Path) -> Path:
+    """Make and return a folder named by the time; another may be made in the same second. Raise UserError."""
+    folder = parent / time.strftime("%Y%m%d-%H%M%S")
+    with writing_run(folder):
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            folder = folder.with_name(f"{folder.name}-{secrets.token_hex(2)}")
+            folder.mkdir()
     return folder
 
 
@@ -95,25 +97,35 @@ def create_run(
 ) -> RunFolder:
     """Create the run folder `at` (None: a new one) with config.yaml, provenance.json and the status `created`.
 
-    `files` are hashed into the provenance. Raise RunError if the folder exists, UserError if it cannot be created.
+    `files` are hashed into the provenance. Raise RunError if the folder exists, UserError if it cannot be written;
+    whatever ends this leaves no file. The configuration, which makes the folder a run, is written after the hashing.
     """
     folder = RunFolder(at.resolve() if at is not None else new_folder(experiment, composed))
-    with _writing(folder.path):
+    frozen = _frozen(experiment, composed.references)
+    text = yaml.safe_dump(frozen, sort_keys=False, allow_unicode=True)
+    with writing_run(folder.path):
         try:
             folder.path.mkdir(parents=True, exist_ok=_is_unbegun(folder.path))
         except FileExistsError:
             raise RunError(f"run folder {folder.path} exists already", hint="run.name=ANOTHER") from None
-    frozen = _frozen(experiment, composed.references)
-    write_text(folder.config, yaml.safe_dump(frozen, sort_keys=False, allow_unicode=True), durable=True)
-    provenance.write_provenance(
-        folder,
-        choices=composed.choices,
-        overrides=list(composed.overrides),
-        seed=experiment.seed,
-        files=files,
-        made_by=provenance.made_by(asked_of(frozen)),
-    )
-    update_status(folder, state=CREATED)
+        try:
+            provenance.write_provenance(
+                folder,
+                config=text,
+                choices=composed.choices,
+                overrides=list(composed.overrides),
+                seed=experiment.seed,
+                files=files,
+                made_by=provenance.made_by(asked_of(frozen)),
+            )
+            write_text(folder.config, text, durable=True)
+            update_status(folder, state=CREATED)
+        except BaseException:
+            for file in (folder.config, folder.provenance, folder.status):
+                file.unlink(missing_ok=True)
+            with suppress(OSError):
+                folder.path.rmdir()
+            raise
     return folder
 
 
@@ -134,13 +146,15 @@ def _frozen(experiment: Experiment, references: References) -> JsonTree:
     return cast(JsonTree, absolute_paths(with_references(experiment.model_dump(mode="json"), references)))
 
 
-def _writing(folder: Path) -> AbstractContextManager[None]:
+def writing_run(folder: Path) -> AbstractContextManager[None]:
+    """Open a context in which a run folder, or a sweep's, that cannot be written raises UserError."""
     return writing("the run folder", folder, "run.root=SOMEWHERE_ELSE")
 
 
 def _is_unbegun(folder: Path) -> bool:
-    """Return whether a folder holds only hidden files, as after a kill before the first file was written."""
-    return folder.is_dir() and all(entry.name.startswith(".") for entry in folder.iterdir())
+    """Return whether a folder holds only hidden files and provenance, as after a kill before it became a run."""
+    provenance_file = RunFolder(folder).provenance
+    return folder.is_dir() and all(entry.name.startswith(".") or entry == provenance_file for entry in folder.iterdir())
 
 
 def absolute_paths(value: JsonValue, *, key: str = "") -> JsonValue:

@@ -36,13 +36,17 @@ _PACKAGES = ("torch", "trl", "transformers", "accelerate", "datasets", "peft", "
 def write_provenance(
     folder: RunFolder,
     *,
+    config: str,
     choices: dict[str, str | None],
     overrides: list[str],
     seed: int,
     files: dict[str, Path],
     made_by: dict[str, str] | None = None,
 ) -> None:
-    """Write what is known before the first rank starts; `files` (reward code and data) are hashed by their name."""
+    """Write what is known before the first rank starts; `files` (reward code and data) are hashed by their name.
+
+    `config` is the text of the frozen configuration, which is written afterwards.
+    """
     lines: list[str] = []
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -64,7 +68,7 @@ def write_provenance(
         },
         "git": git_state(Path.cwd()),
         "wandb_id": secrets.token_hex(5),
-        "sha256": {"config": sha256(folder.config), **{name: sha256(path) for name, path in files.items()}},
+        "sha256": {"config": _hash_of(config), **{name: sha256(path) for name, path in files.items()}},
     }
     write_json(folder.provenance, content, durable=True)
 
@@ -89,7 +93,7 @@ def rewrite_config(folder: RunFolder, content: str, *, files: Mapping[str, Path]
     """
     known = read_json(folder.provenance)
     hashes = {**section(known, "sha256"), **{name: sha256(path) for name, path in files.items()}}
-    to_be = hashlib.sha256(content.encode()).hexdigest()
+    to_be = _hash_of(content)
     write_json(folder.provenance, {**known, "sha256": {**hashes, PENDING_CONFIG: to_be}}, durable=True)
     write_text(folder.config, content, durable=True)
     before = known.get("resumed")
@@ -136,6 +140,10 @@ def sha256(path: Path) -> str | None:
         return None
     files = sorted(file for file in path.rglob("*") if file.is_file())
     return _hash_of_files({f"{file.relative_to(path).as_posix()}\0{file.stat().st_size}\0": file for file in files})
+
+
+def _hash_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _hash_of_files(files: Mapping[str, Path]) -> str:

@@ -176,7 +176,7 @@ def run_search(
         got = "launch=slurm and a search"
         raise ConfigError(what, where="launch.slurm", got=got, expected=expected, hint="launch=auto -j N")
     sweep_folder.refuse_unlogged_watch(options.watch, [corner.prepared.experiment for corner in corners])
-    folder = sweep_folder.new_sweep_folder(corners)
+    folder = sweep_folder.new_sweep_folder(corners, is_dry=options.dry_run)
     at_once = f", {options.at_once} at a time" if options.at_once > 1 else ""
     space = {key: search_space.in_words(distribution) for key, distribution in plan.space.items()}
     how = f"{plan.sweep.trials} by {plan.sweep.sampler}{_HOW[plan.sweep.prune]}{at_once}"

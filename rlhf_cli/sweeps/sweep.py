@@ -46,7 +46,7 @@ def run(options: SweepOptions, typed: list[str]) -> sweep_folder.SweepEnd:
         raise ConfigError(what, where="launch", expected="one of the two for the whole sweep", advice="run two sweeps")
     if for_slurm:
         check_sweep(launches)
-    folder = sweep_folder.new_sweep_folder(jobs)
+    folder = sweep_folder.new_sweep_folder(jobs, is_dry=options.dry_run)
     at_once = min(options.at_once, len(jobs))
     where_run = "submitted to Slurm" if for_slurm else f"{at_once} at a time" if at_once > 1 else "one after another"
     facts = {axis.key: ", ".join(axis.texts) for axis in grid.axes} | {"folder": RunFolder(folder).shown}

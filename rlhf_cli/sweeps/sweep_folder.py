@@ -26,7 +26,7 @@ from rlhf_cli.display.run_tables import shortened_line, tally
 from rlhf_cli.display.sweep_progress import JobProgress
 from rlhf_cli.display.terminal import show_commands
 from rlhf_cli.errors import ConfigError, Problems, RunError, UserError, raise_any
-from rlhf_cli.launch.freeze import create_run, experiment_name, freeze_again, take_as_ours
+from rlhf_cli.launch.freeze import create_run, experiment_name, freeze_again, take_as_ours, timed_folder, writing_run
 from rlhf_cli.launch.one_run import refuse_other_size
 from rlhf_cli.launch.resuming import Resumed
 from rlhf_cli.launch.run_states import states_of, without_lost_jobs
@@ -97,17 +97,23 @@ def checked(
     return found
 
 
-def new_sweep_folder(jobs: Sequence[CheckedJob]) -> Path:
-    """Return the sweep's folder, below its experiment's, or `sweep` for several. Raise RunError if it exists."""
+def new_sweep_folder(jobs: Sequence[CheckedJob], *, is_dry: bool = False) -> Path:
+    """Make and return the sweep's folder, below its experiment's, or `sweep` for several; `is_dry`: only name it.
+
+    Raise RunError if it exists.
+    """
     experiment = jobs[0].prepared.experiment
     names = {experiment_name(job.prepared.composed) for job in jobs}
     root = Path(experiment.run.root).expanduser().resolve()
     parent = root / (names.pop() if len(names) == 1 else "sweep")
-    folder = parent / (experiment.run.name or time.strftime("%Y%m%d-%H%M%S"))
-    if folder.exists() and experiment.run.name is None:
-        folder = folder.with_name(f"{folder.name}-2")
+    if experiment.run.name is None and not is_dry:
+        return timed_folder(parent)
+    folder = parent / (experiment.run.name or "YYYYMMDD-HHMMSS")
     if folder.exists():
         raise _exists(folder)
+    if not is_dry:
+        with writing_run(folder):
+            folder.mkdir(parents=True)
     return folder
 
 
@@ -178,18 +184,20 @@ class SweepFolder:
 
 
 def begin_sweep(folder: Path, typed: list[str], swept: Sequence[str], jobs: Sequence[SweepJob]) -> None:
-    """Create the folder and write sweep.json into it. The check of the jobs has found that `run.root` is writable."""
-    try:
-        folder.mkdir(parents=True)
-    except FileExistsError:  # by a sweep that started in the same second
-        raise _exists(folder) from None
+    """Write sweep.json into the new folder. Raise UserError, without the folder, if it cannot be written."""
     content = {
         "command": shlex.join(["rlhf", *sys.argv[1:]]),
         "overrides": typed,
         "created_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "swept": list(swept),
     }
-    _write(folder, {**content, "jobs": [_entry(job) for job in jobs]})
+    try:
+        with writing_run(folder):
+            _write(folder, {**content, "jobs": [_entry(job) for job in jobs]})
+    except BaseException:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        raise
 
 
 def add_job(folder: Path, job: SweepJob) -> None:

@@ -21,6 +21,7 @@ from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import update_status
 from rlhf_cli.sweeps.sweep_folder import ready_again
 from tests.support.begun_runs import begun
+from tests.support.one_rank import raising
 from tests.support.small_runs import SMALL
 
 pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("workplace")]
@@ -180,14 +181,10 @@ def test_a_resume_that_is_refused_because_of_its_gpu_changes_nothing(monkeypatch
     folder = begun()
     before = folder.config.read_bytes(), folder.provenance.read_bytes()
     run = typed(folder, RESULT[0], allow=("trainer.args.learning_rate",))
-    monkeypatch.setattr(resuming, "gpus_held", lambda *_: raised(RunError("another run trains on the GPU")))
+    monkeypatch.setattr(resuming, "gpus_held", lambda *_: raising(RunError("another run trains on the GPU"))())
     with pytest.raises(RunError):
         resuming.resume_once(Screen(), run, take_over=False)
     assert (folder.config.read_bytes(), folder.provenance.read_bytes()) == before
-
-
-def raised(error: BaseException) -> None:
-    raise error
 
 
 class TestFinished:
@@ -200,7 +197,7 @@ class TestFinished:
 
     def test_one_that_is_killed_before_it_goes_on_is_not_done(self, monkeypatch: pytest.MonkeyPatch) -> None:
         folder = begun("trainer.args.lr_scheduler_type=constant", state="finished")
-        monkeypatch.setattr(resuming, "train_frozen", lambda *_, **__: raised(KeyboardInterrupt()))
+        monkeypatch.setattr(resuming, "train_frozen", lambda *_, **__: raising(KeyboardInterrupt())())
         with pytest.raises(KeyboardInterrupt):
             resuming.resume_once(Screen(), typed(folder, "trainer.args.max_steps=6"), take_over=False)
         again = typed(folder)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import functools
 import json
 import os
 import socket
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from rlhf_cli.errors import Problems, RunError
-from rlhf_cli.launch.freeze import new_folder
+from rlhf_cli.errors import Problems, RunError, UserError
+from rlhf_cli.launch.freeze import create_run, new_folder
 from rlhf_cli.plan.prepare import prepare
-from rlhf_cli.sweeps.sweep_folder import begin_sweep
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.sweeps.sweep_folder import begin_sweep, new_sweep_folder
 from tests.support import planning
+from tests.support.one_rank import raising
 from tests.support.planning import MINE, ROWS, Refused, Write, planned
 
 
@@ -139,9 +145,35 @@ class TestRunFolder:
         prepared = prepare(["+exp=quickstart"])
         folders = {new_folder(prepared.experiment, prepared.composed) for _ in range(2)}
         assert [folder.name.partition("-101500")[0] for folder in folders] == ["20260131"] * 2
-        begin_sweep(place / "sweep", [], [], [])
-        with pytest.raises(RunError):
-            begin_sweep(place / "sweep", [], [], [])
+        jobs: Any = [SimpleNamespace(prepared=prepared)]
+        assert len({new_sweep_folder(jobs) for _ in range(3)} - folders) == 3
+
+    @pytest.mark.parametrize("ended_by", [KeyboardInterrupt(), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))])
+    @pytest.mark.parametrize("at", ["config.yaml", "provenance.json", "status.json", "sweep.json", "hashes"])
+    def test_a_folder_that_cannot_be_filled_does_not_stay(
+        self, place: Path, monkeypatch: pytest.MonkeyPatch, at: str, ended_by: BaseException
+    ) -> None:
+        def replace_until_full(self: Path, target: Path, replace: Any = Path.replace) -> Path:
+            return raising(ended_by)() if target.name == at else replace(self, target)
+
+        prepared = prepare(["+exp=quickstart", "run.name=full"])
+        jobs: Any = [SimpleNamespace(prepared=prepared)]
+        monkeypatch.setattr(Path, "replace", replace_until_full)
+        if at == "hashes":
+            monkeypatch.setattr("rlhf_cli.runs.provenance.sha256", lambda _: raising(ended_by)())
+        fill = functools.partial(create_run, prepared.experiment, prepared.composed, files={"data": place})
+        if at == "sweep.json":
+            fill = functools.partial(begin_sweep, new_sweep_folder(jobs), [], [], [])
+        with pytest.raises(KeyboardInterrupt if isinstance(ended_by, KeyboardInterrupt) else UserError):
+            fill()
+        assert not (place / "runs" / "quickstart" / "full").exists()
+
+    def test_a_folder_of_a_run_that_was_killed_before_it_was_one_is_used(self, place: Path) -> None:
+        prepared = prepare(["+exp=quickstart", "run.name=killed"])
+        folder = RunFolder(place / "runs" / "quickstart" / "killed")
+        folder.path.mkdir(parents=True)
+        folder.provenance.write_text("{}")
+        assert create_run(prepared.experiment, prepared.composed, files={}) == folder
 
     @pytest.mark.parametrize(("host", "more"), [(socket.gethostname(), ["run.resume=auto"]), ("elsewhere", [])])
     def test_a_run_that_is_being_trained(self, refused: Refused, write: Write, host: str, more: list[str]) -> None:

@@ -86,7 +86,8 @@ def test_the_file(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyP
     data = tmp_path / "rows.jsonl"
     data.write_bytes(b"abc")
     monkeypatch.setattr(sys, "argv", ["/some/where/rlhf", "train", "+exp=mine", "track.notes=two words"])
-    provenance.write_provenance(run, choices={"exp": "mine"}, overrides=["+exp=mine"], seed=7, files={"data": data})
+    told: Any = {"config": run.config.read_text(), "choices": {"exp": "mine"}, "overrides": ["+exp=mine"], "seed": 7}
+    provenance.write_provenance(run, **told, files={"data": data})
     found = read_json(run.provenance)
     assert found["command"] == "rlhf train +exp=mine 'track.notes=two words'"
     assert found["cwd"] == str(Path.cwd())

@@ -57,16 +57,13 @@ def test_a_sweep_is_below_its_experiment_and_never_in_a_folder_that_exists(
     runs = place / "runs"
     assert new_sweep_folder(jobs_of("one", "one", name="mine")) == runs / "one" / "mine"
     assert new_sweep_folder(jobs_of("one", "two", name="mine")) == runs / "sweep" / "mine"
-    for folder in ("now", "now-2"):
-        assert new_sweep_folder(jobs_of("one", name=None)) == runs / "one" / folder
-        (runs / "one" / folder).mkdir(parents=True)
-    (runs / "one" / "mine").mkdir()
-    for name in (None, "mine"):
-        with pytest.raises(RunError) as caught:
-            new_sweep_folder(jobs_of("one", name=name))
-        assert str(caught.value.where).endswith(name or "now-2")
-        assert "run.name=" in str(caught.value.hint)
-        assert "rlhf resume runs/one/" in str(caught.value.hint)
+    assert new_sweep_folder(jobs_of("one", name=None)) == runs / "one" / "now"
+    assert not new_sweep_folder(jobs_of("one", name="dry"), is_dry=True).exists()
+    with pytest.raises(RunError) as caught:
+        new_sweep_folder(jobs_of("one", name="mine"))
+    assert str(caught.value.where).endswith("mine")
+    assert "run.name=" in str(caught.value.hint)
+    assert "rlhf resume runs/one/" in str(caught.value.hint)
     with only_writer(RunFolder(runs / "one" / "mine"), what="sweep"), pytest.raises(RunError) as caught:
         new_sweep_folder(jobs_of("one", name="mine"))
     assert f"process {os.getpid()} on " in str(caught.value.got)
@@ -75,6 +72,7 @@ def test_a_sweep_is_below_its_experiment_and_never_in_a_folder_that_exists(
 
 def test_the_jobs_of_a_sweep_are_read_as_they_were_written(place: Path) -> None:
     first, second = (SweepJob(f"seed={seed}", {"seed": seed}, ("exp=a", f"seed={seed}")) for seed in "12")
+    (place / "deep" / "sweep").mkdir(parents=True)
     begin_sweep(place / "deep" / "sweep", ["seed=1,2"], ["seed"], [first])
     add_job(place / "deep" / "sweep", second)
     assert open_sweep(Path("deep/sweep")).path == place / "deep" / "sweep"

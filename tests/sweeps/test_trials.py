@@ -53,6 +53,7 @@ class Searched:
         self.plan: SearchPlan = plan
         self.said: list[str] = []
         if not folder.exists():
+            folder.mkdir()
             begin_sweep(folder, WORDS, list(plan.space), [])
         self.trials = Trials(folder, plan, self.said.append, ResumeOptions(take_over=True))
 
