@@ -148,7 +148,7 @@ def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Res
     world_size = provenance.get("world_size")
     ran_as = world_size if isinstance(world_size, int) else None
     frozen = prepare_from(folder, []).experiment.model_dump(mode="json")
-    changes = [_judged(change, allowed, typed.experiment, ran_as, step) for change in _changes(frozen, typed)]
+    changes = [_judged(change, allowed, typed.experiment, ran_as) for change in _changes(frozen, typed)]
     old = section(frozen, DEADLINE[0]).get(DEADLINE[1])
     if isinstance(old, str) and has_passed(old) and all(change.path != DEADLINE for change in changes):
         changes.append(Change(DEADLINE, old, None, "taken", "it has passed"))
@@ -176,6 +176,10 @@ def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Res
             if now != before and not (name == CONFIG and now == noted.get(PENDING_CONFIG)):
                 files.append(ChangedFile(name, path, before, now))
     _refuse_changes(folder, changes, [file for file in files if kind_of_file(file.name) not in allowed], step)
+    if (taken or files) and (last := plan.workload.steps) is not None and last < step:
+        what, got = "the run would end before its newest checkpoint", f"step {last}, after checkpoint-{step}"
+        advice = f"a longer run, or `rlhf train ... model.path={typed_path(folder.checkpoints)}/checkpoint-{step}`"
+        raise RunError(what, where=str(folder.checkpoints), got=got, expected=f"{step} steps or more", advice=advice)
     # The ranks would refuse these only after loading a model.
     if status.state == FINISHED and step < status.step:
         what, expected = "the run has finished, and its last checkpoint was not kept", f"checkpoint-{status.step}"
@@ -210,12 +214,8 @@ def _changes(frozen: JsonTree, typed: Prepared) -> list[Change]:
     return changes
 
 
-def _judged(
-    change: Change, allowed: Collection[str], experiment: Experiment, ran_as: int | None, newest_step: int
-) -> Change:
-    """Return the change with its verdict. A last step before the newest checkpoint is always refused."""
-    if change.key == _LENGTH[0] and isinstance(change.new, int) and 0 < change.new < newest_step:
-        return replace(change, reason=f"the newest checkpoint is of step {newest_step}")
+def _judged(change: Change, allowed: Collection[str], experiment: Experiment, ran_as: int | None) -> Change:
+    """Return the change with its verdict."""
     row = row_of(change.key)
     effect, reason = row.effect, row.reason
     if (why_not := _why_not(row.only_if, experiment, ran_as, change.old)) is not None:

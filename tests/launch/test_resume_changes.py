@@ -142,7 +142,17 @@ def test_fewer_steps_than_were_made_are_none_to_go_on_to() -> None:
     assert typed(folder, "trainer.args.max_steps=7").taken
     with pytest.raises(RunError) as caught:
         typed(folder, "trainer.args.max_steps=4", allow=("trainer.args.max_steps",))
-    assert "step 5" in str(caught.value.got)
+    assert "step 4" in str(caught.value.got)
+
+
+def test_nor_are_fewer_epochs_or_fewer_rows(workplace: Path) -> None:
+    epochs = ("trainer.args.lr_scheduler_type=constant", "trainer.args.max_steps=-1", "trainer.args.num_train_epochs=2")
+    folder = begun(*epochs, "data.args.num_rows=16", step=9)
+    assert typed(folder, "trainer.args.save_steps=7").plan is not None
+    for word in ("trainer.args.num_train_epochs=1", "data.args.num_rows=8"):
+        with pytest.raises(RunError) as caught:
+            typed(folder, word, allow=("data", "trainer.args.num_train_epochs"))
+        assert "step 8" in str(caught.value.got)
 
 
 EVALUATED = (
