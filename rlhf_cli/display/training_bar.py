@@ -41,9 +41,9 @@ def evaluations_after(args: TrainingArguments, state: TrainerState, *, is_evalua
     """Return how many evaluations are to come; `is_evaluated` says whether that of the current step is done."""
     if args.eval_strategy == IntervalStrategy.STEPS:
         next_step = state.global_step + is_evaluated
-        first = max(next_step, math.ceil(args.eval_delay))
-        due = range(-(-first // state.eval_steps) * state.eval_steps, state.max_steps + 1, state.eval_steps)
-        is_last_extra = state.max_steps % state.eval_steps != 0 and first <= state.max_steps
+        first, every = max(next_step, math.ceil(args.eval_delay)), int(state.eval_steps)  # it may be 1.0
+        due = range(-(-first // every) * every, state.max_steps + 1, every)
+        is_last_extra = state.max_steps % every != 0 and first <= state.max_steps
         return len(due) + is_last_extra
     if args.eval_strategy == IntervalStrategy.EPOCH:
         return max(0, math.ceil(state.num_train_epochs) - max(math.floor(state.epoch or 0), math.ceil(args.eval_delay)))

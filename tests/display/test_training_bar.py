@@ -156,10 +156,12 @@ def test_the_time_left_leaves_out_that_the_process_was_stopped(tmp_path: Path) -
         ({"eval_strategy": IntervalStrategy.STEPS}, 0, 4),  # 3, 6, 9 and the last step, 10
         ({"eval_strategy": IntervalStrategy.STEPS}, 6, 2),
         ({"eval_strategy": IntervalStrategy.STEPS}, 10, 0),
+        ({"eval_strategy": IntervalStrategy.STEPS, "eval_steps": 1.0}, 6, 4),  # only above 1 it becomes an int
         ({"eval_strategy": IntervalStrategy.STEPS, "eval_delay": 7}, 0, 2),
         ({"eval_strategy": IntervalStrategy.EPOCH}, 5, 2),  # the ends of the second and the third epoch
     ],
 )
 def test_evaluations_to_come_are_those_that_transformers_starts(args: dict[str, Any], step: int, expected: int) -> None:
-    state: Any = SimpleNamespace(global_step=step, max_steps=10, eval_steps=3, num_train_epochs=3, epoch=step / 4)
+    every = args.get("eval_steps", 3)
+    state: Any = SimpleNamespace(global_step=step, max_steps=10, eval_steps=every, num_train_epochs=3, epoch=step / 4)
     assert evaluations_after(arguments(**args), state) == expected
