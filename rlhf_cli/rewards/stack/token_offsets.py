@@ -12,10 +12,9 @@ before the mask is known, so its numbers are counted when it is called and place
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import groupby, takewhile
+from itertools import groupby
 from typing import TYPE_CHECKING, cast
 
 from rlhf_cli.errors import RewardError
@@ -41,16 +40,60 @@ def token_offsets(
     and ends at c_{i+1}; a token that leaves a character unfinished also covers that character. So neighbouring ranges
     may share one character, all ranges together cover the text, and a token that decodes to no text has an empty range.
 
-    To decode each P_i would take quadratic time. As in streaming detokenizers, a window is decoded that begins one
-    token before the last finished character, because some decoders strip a leading space; a token whose own text comes
-    next needs no window. If the windows do not reproduce the text, every P_i is decoded after all.
+    To decode each P_i would take quadratic time: tokens are taken in groups that end with a whole character, a token
+    whose own text comes next is a group. If the groups do not reproduce the text, all tokens are one.
 
     `decode` has the options that produced the text which the reward function saw. `pieces`, id -> own text, is filled
     here: keep one per `decode` to reuse it for later rows.
     """
     text = decode(ids) if ids else ""
-    known = _Pieces(ids, decode, {} if pieces is None else pieces)
-    return _ranges(ids, decode, text, known, by_windows=True) or _ranges(ids, decode, text, known, by_windows=False)
+    known = {} if pieces is None else pieces
+    # Any token with visible text works as context: after it, decoders strip no leading space.
+    seen = (([token], decode([token])) for token in dict.fromkeys(ids))
+    context, before = next((pair for pair in seen if pair[1].strip() and _UNKNOWN not in pair[1]), ([], ""))
+
+    def added(some: Sequence[int]) -> str:
+        both = decode([*context, *some])
+        return both[len(before) :] if both.startswith(before) else _UNKNOWN
+
+    offsets: list[tuple[int, int]] = []
+    first = reached = 0
+    for last, token in enumerate(ids):
+        if token not in known:
+            known[token] = added([token])
+        own = known[token] if last == first else added(ids[first : last + 1]) if first else decode(ids[: last + 1])
+        if not own.endswith(_UNKNOWN) and text.startswith(own, reached):
+            if last == first:
+                offsets.append((reached, reached + len(own)))
+            else:
+                offsets += _within(ids[first : last + 1], added if first else decode, own, reached, known)
+            first, reached = last + 1, reached + len(own)
+    rest, of_rest = text[reached:], added if first else decode
+    if first == len(ids) and not rest:
+        return offsets
+    if of_rest(ids[first:]) != rest:  # a decoder that counts from the start, for example
+        return _within(ids, decode, text, 0, known)
+    return offsets + _within(ids[first:], of_rest, rest, reached, known)
+
+
+def _within(ids: Sequence[int], decode: Decode, text: str, at: int, pieces: Mapping[int, str]) -> list[tuple[int, int]]:
+    """Return the ranges of tokens that decode to `text`, which begins at `at`, by their definition."""
+    offsets, start, after, was_exact = [], 0, "", True
+    for index, token in enumerate(ids):
+        before, after = after, decode(ids[: index + 1])
+        pairs = enumerate(zip(text, after, strict=False))
+        alike = next((place for place, (one, other) in pairs if one != other), min(len(text), len(after)))
+        is_exact, stop = alike == len(after) and alike >= start, max(start, alike)
+        own, begin = pieces[token], start
+        # The token's own text is longer than what it added: its first bytes belong to the U+FFFD before.
+        begins_inside = own.startswith(_UNKNOWN) and len(own) > len(after) - len(before)
+        if was_exact and begins_inside and start > 0 and text[start - 1] == _UNKNOWN:
+            begin -= 1
+        end = stop if is_exact else min(stop + 1, len(text))
+        is_empty = not own and after == before
+        offsets.append((at + start, at + start) if is_empty else (at + begin, at + max(begin, end)))
+        start, was_exact = stop, is_exact
+    return offsets
 
 
 def offsets_in(completion: Completion, decoded: str, offsets: Sequence[Offset]) -> Sequence[Offset]:
@@ -95,95 +138,6 @@ def _shifted(start: int, stop: int, shifts: Sequence[tuple[int, int, int]]) -> O
 def characters(text: str) -> list[tuple[int, int]]:
     """Return (start, end) of every character; without tokens, each character counts as one."""
     return [(place, place + 1) for place in range(len(text))]
-
-
-def _ranges(
-    ids: Sequence[int], decode: Decode, text: str, pieces: _Pieces, *, by_windows: bool
-) -> list[tuple[int, int]]:
-    """Return the ranges by windows, [] if these do not reproduce the text; or by definition."""
-    reader = _Reader(text)
-    offsets: list[tuple[int, int]] = []
-    start = at = 0  # the window: tokens from `start` on; their first character is text[at]
-    before: str | None = ""  # the window decoded up to the token; None = open a new one
-    for index, token in enumerate(ids):
-        own = pieces.of(token)
-        is_new = by_windows and reader.is_between_characters
-        if is_new and _UNKNOWN not in own and text.startswith(own, reader.reached):
-            offsets.append((reader.reached, reader.reached + len(own)))
-            reader.reached += len(own)
-            before = None
-            continue
-        if before is None:
-            start, at = _open(ids, index, decode, text, reader.reached)
-            before = decode(ids[start:index])
-        after = decode(ids[start : index + 1])
-        offsets.append(reader.read(at, before, after, own))
-        before = None if by_windows and reader.is_between_characters else after
-    return offsets if not by_windows or (reader.is_exact and reader.reached == len(text)) else []
-
-
-class _Reader:
-    """Track how much of the text the tokens so far cover."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.reached = 0
-        self.is_exact = True  # the tokens so far decode to exactly text[:reached]
-
-    @property
-    def is_between_characters(self) -> bool:
-        """Return whether the next token certainly starts a character: the text so far has no unfinished end."""
-        return self.is_exact and self.reached > 0 and self.text[self.reached - 1] != _UNKNOWN
-
-    def read(self, at: int, before: str, after: str, own: str) -> tuple[int, int]:
-        """Return the range of the token that extended the window, from text[at] on, from `before` to `after`."""
-        start, was_exact = self.reached, self.is_exact
-        pairs = zip(self.text[at : at + len(after)], after, strict=False)
-        alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        self.reached = max(start, at + alike)
-        self.is_exact = alike == len(after) and at + alike == self.reached
-        if not own and after == before:
-            return start, start
-        end = self.reached if self.is_exact else min(self.reached + 1, len(self.text))
-        # A U+FFFD was read before, and the token's own text is longer than what it added: its first bytes belong to
-        # that character.
-        begins_inside = own.startswith(_UNKNOWN) and len(own) > len(after) - len(before)
-        if was_exact and begins_inside and start > 0 and self.text[start - 1] == _UNKNOWN:
-            start -= 1
-        return start, max(start, end)
-
-
-class _Pieces:
-    """The text that each token adds after another one, decoded once per id."""
-
-    def __init__(self, ids: Sequence[int], decode: Decode, known: MutableMapping[int, str]) -> None:
-        self._decode, self._known = decode, known
-        self._ids = ids
-
-    def of(self, token: int) -> str:
-        """Return the token's own text; U+FFFD if it changes the text before it, and so has none."""
-        if token not in self._known:
-            context, text = self._before
-            both = self._decode([*context, token])
-            self._known[token] = both[len(text) :] if both.startswith(text) else _UNKNOWN
-        return self._known[token]
-
-    @cached_property
-    def _before(self) -> tuple[list[int], str]:
-        # Any token with visible text works: after it, decoders strip no leading space.
-        decoded = (([token], self._decode([token])) for token in dict.fromkeys(self._ids))
-        return next((pair for pair in decoded if pair[1].strip() and _UNKNOWN not in pair[1]), ([], ""))
-
-
-def _open(ids: Sequence[int], index: int, decode: Decode, text: str, reached: int) -> tuple[int, int]:
-    """Return a token before `index` from which decoding gives the text before `reached`, and its first character."""
-    width = 1
-    while width < index:
-        context = decode(ids[index - width : index])
-        if context and text.endswith(context, 0, reached):
-            return index - width, reached - len(context)
-        width += 1 + width // 8  # not doubled: characters of three bytes each end at multiples of three
-    return 0, 0
 
 
 @dataclass(frozen=True, slots=True)
