@@ -16,6 +16,7 @@ from rlhf_cli.models.gguf import model_folder
 from rlhf_cli.models.model_folders import describe_model, is_reward_model
 from rlhf_cli.plan.checks.hub_checks import require_on_hub
 from rlhf_cli.plan.prepare import Prepared
+from rlhf_cli.runs.reward_records import BY_REWARDS_OF
 from rlhf_cli.runs.run_folder import (
     POLICY,
     REWARD_MODEL,
@@ -88,7 +89,7 @@ def with_typed_model(target: Target, prepared: Prepared) -> Target:
     other = Path(path)
     if not other.expanduser().exists():
         require_on_hub(HubQuestion("model", path), where="model.path", local="model.path=FOLDER")
-    return replace(target, model=other, label=f"{other.name} by the rewards of {target.label}")
+    return replace(target, model=other, label=f"{other.name}{BY_REWARDS_OF}{target.label}")
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,10 @@ def trained_with_eos(model: str | Path) -> bool | None:
     return known
 
 
+BY_REWARDS_OF = " by the rewards of "
+"""In the label of an evaluation in a run's folder: another model's, such as a checkpoint's, set by `model.path`."""
+
+
 def mean_reward(model: str, *, with_eos: bool = False, where: str) -> float:
     """Return the mean that `rlhf eval` wrote: on the model's own held-out rows, else in the newest evaluation.
 
@@ -96,7 +100,7 @@ def _stored_means(folder: Path) -> Iterator[tuple[tuple[bool, float], float, boo
     for file in folder.glob("*.json"):
         try:
             content: Any = read_object(file)
-            if content["kind"] == REWARD_MODEL:
+            if content["kind"] == REWARD_MODEL and BY_REWARDS_OF not in str(content.get("model")):
                 rank = (content["name"] == HELD_OUT, float(content["time"]))
                 yield rank, float(content["rewards"]["mean"]["mean"]), content.get("with_eos") is True
         except (OSError, ValueError, KeyError, TypeError):

@@ -13,7 +13,13 @@ from rlhf_cli.analysis.comparison.logged_run import read_figures
 from rlhf_cli.errors import RunError
 from rlhf_cli.evaluation.evaluation_files import evaluation_json
 from rlhf_cli.evaluation.scored_pairs import RewardDistribution
-from rlhf_cli.runs.reward_records import failed_rows, mean_reward, trained_on_conversations, write_text_endings
+from rlhf_cli.runs.reward_records import (
+    BY_REWARDS_OF,
+    failed_rows,
+    mean_reward,
+    trained_on_conversations,
+    write_text_endings,
+)
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support import measured
 
@@ -23,9 +29,9 @@ def rewards(mean: float | None) -> RewardDistribution:
     return RewardDistribution(mean=one, deviation=1.0, chosen=one, rejected=one, margin=one, min=0.0, max=1.0)
 
 
-def write(folder: Path, name: str, mean: float | None, time: float, path: str | None = None, **changes: Any) -> None:
-    model = measured.reward_model(rewards=rewards(mean), **changes)
-    evaluation = measured.headed(model, name=name, time=time, path=path)
+def write(folder: Path, name: str, mean: float | None, time: float, *, with_eos: bool = False, **heading: Any) -> None:
+    model = measured.reward_model(rewards=rewards(mean), with_eos=with_eos)
+    evaluation = measured.headed(model, name=name, time=time, **heading)
     (folder / "eval").mkdir(exist_ok=True)
     (folder / "eval" / f"{name}.json").write_text(json.dumps(evaluation_json(evaluation)))
 
@@ -34,6 +40,7 @@ def test_held_out_rows_come_before_newer_ones_and_other_files_are_ignored(tmp_pa
     write(tmp_path, "held_out", None, 9.0)
     write(tmp_path, "ended", 7.0, 9.0, with_eos=True)
     write(tmp_path, "other", 2.0, 5.0)
+    write(tmp_path, "held_out_checkpoint-2", 123.0, 9.0, model=f"checkpoint-2{BY_REWARDS_OF}rm")
     policy = evaluation_json(measured.headed(measured.policy(), time=9.0))
     for name, content in {"list": [1], "empty": {}, "policy": policy}.items():
         (tmp_path / "eval" / f"{name}.json").write_text(json.dumps(content))
