@@ -215,12 +215,13 @@ def show_planned(console: Console, sweep: str, jobs: Mapping[str, tuple[Status |
 
 
 def _change(values: Sequence[float], start: float, end: float, sign: int = 1) -> list[Cell]:
-    """Return the cells of start, end and change; a single value is an end alone, and no change."""
-    if len(values) == 1:
-        return ["-", f"{end:.3f}", ""]
+    """Return the cells of start, end and change, "-" for NaN; a single value is an end alone, and no change."""
+    ends = ["-" if math.isnan(value) else f"{value:.3f}" for value in (start if len(values) > 1 else math.nan, end)]
+    if "-" in ends:
+        return [*ends, ""]
     gain = (end - start) * sign
     style = "green" if gain > 0 else "red" if gain < 0 else "dim"
-    return [f"{start:.3f}", f"{end:.3f}", (f"{end - start:+.3f}", style)]
+    return [*ends, (f"{end - start:+.3f}", style)]
 
 
 def held_out(events: Sequence[Event], best_step: int | None, rewards: Sequence[str]) -> Table | None:
@@ -350,8 +351,8 @@ def _learnt(folder: RunFolder, events: list[Event], most: int) -> RenderableType
         sets = evaluation_sets(name for event in events for name in event)
         for prefix, suffix in (("", ""), *((prefix, f", held out {name}".rstrip()) for name, prefix in sets.items())):
             for name in LEARNING_METRICS:
-                values = series(events, prefix + name)[1]
-                span = (values[0], values[-1]) if prefix and values else start_and_end(values)
+                values, with_nulls = (series(events, prefix + name, null=null)[1] for null in (None, math.nan))
+                span = (values[0], values[-1]) if prefix and values else start_and_end(with_nulls)
                 if span is not None:
                     label = name.removeprefix("rewards/").replace("_", " ").replace("/", " ") + suffix
                     losses.append([(label, "bold"), *_change(values, *span, sign_of(name))])

@@ -73,6 +73,14 @@ def test_a_reward_that_never_had_a_score_stays_in_the_table_and_one_value_is_no_
     ]
 
 
+def test_a_reward_that_is_null_at_the_end_has_no_end(place: Path) -> None:
+    """As in a comparison: the last score of an earlier step is not its end."""
+    folder = run_of(
+        place, [{"step": step, "rewards/right/mean": score} for step, score in enumerate((0.5, 0.75, None))]
+    )
+    assert read(folder)[2].split() == ["right", "2", "0.500", "-", "▁█"]
+
+
 def busy(place: Path) -> RunFolder:
     """A run with all that its end can say: twelve rewards, nine evaluations, failures, missed expectations, times."""
     rewards = {f"rewards/a_reward_of_a_long_name_{name}/mean": 0.1 for name in "abcdefghijkl"}

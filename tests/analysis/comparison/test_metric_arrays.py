@@ -19,7 +19,7 @@ from rlhf_cli.analysis.comparison.metric_arrays import (
     read_columns,
 )
 from rlhf_cli.errors import UserError
-from rlhf_cli.runs.metrics_file import read_metrics, series
+from rlhf_cli.runs.metrics_file import read_metrics, series, start_and_end
 
 EVENTS = [
     {"step": 1, "time_s": 0.5, "loss": 0.5, "reward": 1},
@@ -109,6 +109,9 @@ def test_a_null_counts_for_the_width_of_a_window() -> None:
     assert math.isnan(Window().of(curve()))
     assert Window("best", 2).of(curve(-4.0, -2.0, math.nan, -3.0, -3.0)) == -3.0
     assert Window("best", 2).of(curve(1.0, math.nan, 2.0)) == 2.0  # no stretch is whole: the best event
+    for values in ([1.0, math.nan], [math.nan, 2.0], [*map(float, range(19)), math.nan]):  # as on the last screen
+        ends = Window("first").of(curve(*values)), Window().of(curve(*values))
+        assert start_and_end(values) == pytest.approx(ends, nan_ok=True)
 
 
 def test_typed_windows() -> None:
