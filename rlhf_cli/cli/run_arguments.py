@@ -15,7 +15,7 @@ from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.schema.experiment import valid_keys
 from rlhf_cli.errors import ConfigError, RunError, UserError
 from rlhf_cli.plan.prepare import Prepared, find_run, is_run_name, prepare, prepare_from
-from rlhf_cli.runs.run_folder import RunFolder, names_a_run, open_run, runs_in
+from rlhf_cli.runs.run_folder import SWEEP, RunFolder, names_a_run, open_run, runs_in
 from rlhf_cli.runs.run_status import with_newest
 from rlhf_cli.text.json_values import leaves
 from rlhf_cli.text.suggest import nearest
@@ -45,10 +45,7 @@ def read_by_words(
 
 def folders_of(word: str, *, where: str) -> Iterable[RunFolder]:
     """Return the runs that a word names. Raise RunError if it names none."""
-    if is_run_name(word):
-        below = Path(_ROOT, word.partition(":")[2])
-        return runs_in(below) if (below / "sweep.json").is_file() else [find_run(word, _ROOT, where=where)]
-    path = Path(word).expanduser()
+    path = place_of(word, where=where)
     if path.exists() or not glob.has_magic(word):
         return runs_in(path)
     found = [Path(place) for place in sorted(glob.glob(os.path.expanduser(word))) if Path(place).is_dir()]
@@ -58,8 +55,11 @@ def folders_of(word: str, *, where: str) -> Iterable[RunFolder]:
 
 
 def place_of(word: str, *, where: str) -> Path:
-    """Return the folder or file that a word names. Raise RunError if no run of that name has finished."""
-    return find_run(word, _ROOT, where=where).path if is_run_name(word) else Path(word).expanduser()
+    """Return the folder that a word names, a sweep of `run:NAME` too. Raise RunError if no run of it has finished."""
+    if not is_run_name(word):
+        return Path(word).expanduser()
+    below = Path(_ROOT, word.partition(":")[2])
+    return below if (below / SWEEP).is_file() else find_run(word, _ROOT, where=where).path
 
 
 def one_named(words: list[str], verb: str, expected: str, *, more: str = "", finished: bool = False) -> str:

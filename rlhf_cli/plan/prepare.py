@@ -25,7 +25,7 @@ from rlhf_cli.config.schema.model_and_data import NOT_GIVEN
 from rlhf_cli.config.validate import validate
 from rlhf_cli.errors import RunError, looking
 from rlhf_cli.models.tokenizer_files import JINJA_FILES, chat_template_text
-from rlhf_cli.runs.run_folder import SWEEP, RunFolder, runs_below
+from rlhf_cli.runs.run_folder import SWEEP, RunFolder, runs_below, typed_path
 from rlhf_cli.runs.run_status import FINISHED, newest_run, read_status
 from rlhf_cli.text.json_values import JsonTree, section
 from rlhf_cli.text.suggest import nearest
@@ -129,15 +129,16 @@ def find_run(named: str, root: str, *, where: str) -> RunFolder:
 
 
 def _nearest_run(name: str, root: Path) -> str:
-    """Return the nearest existing run name, else the command that trains the experiment."""
+    """Return the nearest existing run name, the command that trains the experiment, or the one that shows its runs."""
     there = [folder.name for folder in root.iterdir() if any(folder.glob("*/config.yaml"))] if root.is_dir() else []
     known = groups().get("exp", {})
     experiment, slash, run = name.partition("/")
-    is_known = experiment in known or experiment in there
-    if not is_known and (close := nearest(experiment, there)) is not None:
-        return f"{_PREFIX}{close}{slash}{run}"
-    if is_known:
+    if experiment in known:
         return f"rlhf train +exp={experiment}"
+    if experiment in there:
+        return f"rlhf status {typed_path(root / experiment)}"
+    if (close := nearest(experiment, there)) is not None:
+        return f"{_PREFIX}{close}{slash}{run}"
     if inside := sorted(root.glob(f"*/{glob.escape(name)}/config.yaml")):
         return f"{_PREFIX}{inside[-1].parent.relative_to(root)}"
     if (close := nearest(experiment, known)) is None:

@@ -52,7 +52,7 @@ def test_without_one_the_error_says_what_to_type() -> None:
     Path("runs/mine/a/status.json").write_text("{")
     Path("runs/mone").mkdir()  # no run is in it
     error = refusal("run:mine")
-    assert (error.got, error.hint) == ("a with an unreadable status.json, b failed", "rlhf train +exp=mine")
+    assert (error.got, error.hint) == ("a with an unreadable status.json, b failed", "rlhf status runs/mine")
     make_run("other/c", updated_at=5.0)
     make_run("other/d", "failed", updated_at=6.0)
     for named, hint in {

@@ -12,7 +12,6 @@ key=value shows what a change affects first. Exit code 0 if the runs are equal, 
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 
 from rlhf_cli.analysis.reproducibility import compare_again
 from rlhf_cli.cli.options import Options
@@ -23,7 +22,6 @@ from rlhf_cli.display.terminal import wide_console
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK
 from rlhf_cli.launch.freeze import refuse_foreign_code
 from rlhf_cli.launch.one_run import reproduce
-from rlhf_cli.runs.run_folder import open_run
 
 
 def run(options: Options) -> int:
@@ -38,7 +36,7 @@ def run(options: Options) -> int:
         refuse_foreign_code(earlier, trust=options.on("--trust"), command=f"rlhf reproduce {earlier.typed}")
         again, up_to = reproduce(wide_console(), earlier, words, up_to)
     else:
-        again = open_run(Path(other))
+        again = run_at(other, [], where="rlhf reproduce --against")
     result = compare_again(earlier, again, up_to=up_to)
     print_result(options, lambda: asdict(result), lambda console: show_reproduction(console, result))
     return EXIT_OK if result.equal else EXIT_CRASH

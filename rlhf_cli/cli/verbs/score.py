@@ -16,17 +16,19 @@ rlhf score RUN [overrides]         score given completions with the rewards of a
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rich.console import Console
 
 from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_result
-from rlhf_cli.cli.run_arguments import place_of, run_at
+from rlhf_cli.cli.run_arguments import run_at
 from rlhf_cli.display.evaluation_tables import show_bench, show_parts
 from rlhf_cli.display.terminal import spinner
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.launch.freeze import refuse_foreign_code
 from rlhf_cli.plan.batches import count
-from rlhf_cli.plan.prepare import fill_in_policy_and_data, prepare, prepare_from
+from rlhf_cli.plan.prepare import fill_in_policy_and_data, is_run_name, prepare, prepare_from
 from rlhf_cli.runs.run_folder import names_a_run
 
 
@@ -38,7 +40,10 @@ def run(options: Options) -> int:
         options.words.remove(word)
         run = run_at(word, options.words, where="rlhf score")
     named = options.text("--completions")
-    completions = place_of(named, where="--completions") if named is not None else None if run is None else run.path
+    completions = None if run is None else run.path
+    if named is not None:
+        where = "rlhf score --completions"
+        completions = run_at(named, options.words, where=where).path if is_run_name(named) else Path(named).expanduser()
     if completions is None:
         expected = "--completions FILE, with the columns prompt and completion, a run folder or run:NAME"
         hint = f"rlhf score {' '.join(options.words) or '+exp=NAME'} --completions FILE"

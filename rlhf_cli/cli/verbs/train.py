@@ -40,6 +40,9 @@ def run(options: Options, leader: Leader | None = None) -> int:
     if options.on("-m"):
         if leader is not None:
             leader.refuse_sweep("rlhf train -m ...")
+        if ignored := [name for name in ("--allow", "--take-over") if options.on(name)]:
+            what = f"{ignored[0]} is for a run that is resumed, and this sweep is new"
+            raise options.error(what, got=" ".join(ignored), hint="rlhf resume --help")
         from rlhf_cli.sweeps import sweep
 
         end = sweep.run(options.sweep_options(), options.words)

@@ -35,6 +35,26 @@ def test_an_unknown_run_name_gets_the_nearest(here: Path) -> None:
     assert caught.value.hint == "run:first"
 
 
+SWEEP, JOB = "run:first/s", "runs/first/s/seed=1"
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        (["reproduce", "runs/first/b2", "--against", SWEEP], JOB),
+        (["score", "+exp=quickstart", "--completions", SWEEP], JOB),
+        (["train", "-m", "+exp=quickstart", "seed=1,2", "--allow", "data", "--take-over"], "rlhf resume --help"),
+    ],
+)
+def test_what_a_flag_names(here: Path, capsys: pytest.CaptureFixture[str], typed: list[str], hint: str) -> None:
+    (here / JOB).mkdir(parents=True)
+    for name in ("config.yaml", "../sweep.json"):
+        (here / JOB / name).write_text("{}")
+    assert main(typed) == 2
+    assert capsys.readouterr().err.partition("try:")[2].strip() == hint
+    assert place_of(SWEEP, where="rlhf status") == Path("runs/first/s")
+
+
 @pytest.mark.parametrize(
     ("typed", "hint"),
     [
