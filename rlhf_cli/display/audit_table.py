@@ -179,7 +179,8 @@ def answers_table(answers: list[TriedAnswer]) -> Table:
     texts = [f"'{cut_end(one_line(answer.text), _ANSWER)}'" for answer in answers]
     rows.append([("answer", "dim"), *((text, "dim") for text in texts)])
     table = plain_table(["reward"], [answer.kind for answer in answers], rows=rows, head="dim", indent=2)
-    for answer in answers:
-        for name, error in answer.errors.items():
-            table.caption = Text(f"rewards.{name} on {answer.kind}: {error}", "red")
+    raised = [
+        f"rewards.{name} on {answer.kind}: {error}" for answer in answers for name, error in answer.errors.items()
+    ]
+    table.caption = Text("\n".join(raised), "red") if raised else None
     return table

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, TextIO, cast
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.errors import MarkupError
 from rich.markup import escape
@@ -46,16 +46,16 @@ def figure(value: float | None) -> str:
 
 
 def cut_middle(text: str, most: int) -> str:
-    """Shorten a text to at most `most` characters by cutting out its middle."""
-    if len(text) <= most:
+    """Shorten a text to at most `most` terminal cells by cutting out its middle."""
+    if cell_len(text) <= most:
         return text
     tail = (most - 1) // 2
-    return f"{text[: most - 1 - tail]}…{text[len(text) - tail :]}"
+    return f"{set_cell_size(text, most - 1 - tail)}…{set_cell_size(text[::-1], tail)[::-1]}"
 
 
 def cut_end(text: str, most: int) -> str:
-    """Shorten a text to at most `most` characters by cutting off its end."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    """Shorten a text to at most `most` terminal cells by cutting off its end."""
+    return text if cell_len(text) <= most else f"{set_cell_size(text, most - 1)}…"
 
 
 def sparkline(values: Sequence[float], width: int = 10) -> str:

@@ -8,12 +8,14 @@ from typing import Any
 
 from rich.console import Console
 
+from rlhf_cli.display.audit_table import answers_table
 from rlhf_cli.display.evaluation_tables import pair_table, show_evaluation, show_parts, show_scores
 from rlhf_cli.evaluation.evaluation_files import Evaluation
 from rlhf_cli.evaluation.policy_results import ShownAnswer
 from rlhf_cli.evaluation.scored_pairs import ScoredPair
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, RewardSummary, ScoredReward, ScoredRow
 from rlhf_cli.rewards.stack.token_offsets import ScoredPart
+from rlhf_cli.trainers.assemble.tried_rows import TriedAnswer
 from tests.support import measured
 from tests.support.terminal import drawn, printed
 
@@ -25,6 +27,15 @@ def reward(raw: float | None, *, is_open: bool = True, error: str | None = None)
 def summary(mean: float | None, open_fraction: float, *counts: int) -> RewardSummary:
     excluded, errors, calls = counts
     return RewardSummary(mean, mean, mean and 2 * mean, open_fraction, excluded, errors, calls)
+
+
+def test_every_reward_that_raises_on_a_tried_answer_is_told() -> None:
+    errors = {"a": "no gold", "b": "no tool"}
+    table = answers_table([TriedAnswer(kind, "2", None, dict.fromkeys(errors), errors) for kind in ("gold", "empty")])
+    said = "\n".join(drawn(table))
+    assert all(
+        f"rewards.{name} on {kind}: {error}" in said for name, error in errors.items() for kind in ("gold", "empty")
+    )
 
 
 def test_rows_and_summary() -> None:

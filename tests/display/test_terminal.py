@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from rlhf_cli.display.terminal import BlockColumn, show_blocks
+from rlhf_cli.display.terminal import BlockColumn, cut_end, cut_middle, show_blocks
 from tests.support.terminal import printed
 
 WIDE = 20
@@ -50,3 +50,11 @@ def test_a_dim_row_is_a_dim_column_of_a_turned_table() -> None:
     (line,) = (line for line in out.getvalue().splitlines() if line.startswith("m3"))
     assert line.count("\x1b[2m0.3\x1b[0m") == 1
     assert line.count("0.3") == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "end", "middle"),
+    [("abcdefgh", "abcdef…", "abc…fgh"), ("中文很宽的", "中文很…", "中 … 的"), ("中文", "中文", "中文")],
+)
+def test_texts_are_cut_to_cells_and_a_wide_sign_has_two(text: str, end: str, middle: str) -> None:
+    assert (cut_end(text, 7), cut_middle(text, 7)) == (end, middle)
