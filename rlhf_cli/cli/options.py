@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 import shutil
 import sys
 import textwrap
@@ -189,7 +190,7 @@ def _take(options: Options, word: str, rest: deque[str]) -> None:
             raise options.error(f"{name} needs a value", got=word, expected=str(flag))
         value = rest.popleft()
     if value and flag.ending and not value.lower().endswith(flag.ending):
-        hint = f"{name} {value}{flag.ending}"
+        hint = f"{name} {shlex.quote(value + flag.ending)}"
         raise options.error(f"{name} is a {flag.ending} file", got=f"{name} {value}", hint=hint)
     options.values.setdefault(flag.names[0], []).append(value)
 

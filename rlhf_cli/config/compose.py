@@ -42,7 +42,7 @@ from rlhf_cli.text.regular_files import SAFE_LOADER
 CONFIG_NAME = "train"
 _FROZEN = "frozen"
 _OVERRIDE = re.compile(r"^(?P<sign>\+{0,2})(?P<key>[^=+~][^=]*)=(?P<value>.*)$", re.DOTALL)
-_OPTIONS = re.compile(r"^[\w./,:-]*$")
+_OPTIONS = re.compile(r"^[\w./,: -]*$")
 """Options of a group; anything else is an expression of Hydra's grammar, such as `glob(...)`."""
 _OF_BAD_FILES = (UnicodeDecodeError, RecursionError, AssertionError)
 """What Hydra and OmegaConf raise for text in another encoding, circles, and a choice that is no text."""

@@ -196,7 +196,7 @@ def not_an_override(typed: list[str], at: int, known: Groups) -> ConfigError:
     elif (path / "config.yaml").is_file():
         hint = f"rlhf resume {shlex.quote(text)}, or rlhf show {shlex.quote(text)}"
     elif path.suffix in (".yaml", ".yml"):
-        hint = _moved(text, "exp") or f"+exp={path.stem}"
+        hint = _moved(text, "exp") or shlex.quote(f"+exp={path.stem}")
     elif of_groups := [group for group, options in known.items() if text in options]:
         hint = {"reward": f"+reward@rewards.{text}", "exp": "+exp"}.get(of_groups[0], of_groups[0]) + f"={text}"
     elif text in valid_keys([]) or re.fullmatch(r"[A-Za-z_]\w*(\.\w+)+", text):
@@ -232,7 +232,7 @@ def no_such_option(key: str, value: str, options: Mapping[str, Path]) -> ConfigE
     moved = None if stem in options else _moved(option, group)
     is_path = group == "model" or re.search(r"[/:.]", option) or Path(option).exists()
     is_own = option and group in _BY_PATH and is_path
-    own = f"{group}={_BY_PATH[group]} {group}.path={option}" if is_own else f"rlhf list {group}"
+    own = f"{group}={_BY_PATH[group]} {shlex.quote(f'{group}.path={option}')}" if is_own else f"rlhf list {group}"
     named = f"{option.replace('_', '').lower().removesuffix('trainer')}trainer" if group == "trainer" else ""
     close = next((name for name in options if f"{name}trainer" == named), close)
     refused = next((row for name, row in UNSUPPORTED.items() if name.lower() == named), None)
@@ -254,7 +254,7 @@ def _moved(text: str, group: str) -> str | None:
     if file in (place, place.resolve()) or not file.is_file():
         return None
     make = "" if place.parent.is_dir() else f"mkdir -p {place.parent} && "
-    return f"{make}mv {shlex.quote(str(file))} {place}"
+    return f"{make}mv {shlex.quote(str(file))} {shlex.quote(str(place))}"
 
 
 def no_such_group(key: str, text: str) -> ConfigError:

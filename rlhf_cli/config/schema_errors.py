@@ -193,7 +193,7 @@ def _unknown(path: Path, tree: JsonTree, known: KnownKeys, origins: Origins) -> 
     hint = hint or fitted(trl_args.RESERVED_ARGS.get(name), key, value, trainer)
     file = section(section(tree, "data"), "eval").get(name)
     if list(path[:-1]) == ["data", "eval"] and isinstance(file, str):
-        hint = hint or f"{key}.path={file}"  # the name of an evaluation set
+        hint = hint or shlex.quote(f"{key}.path={file}")  # the name of an evaluation set
     if hint == f"rewards.{name}" and isinstance(tree.get(name), int | float):
         hint += ".weight"
     expected = f"one of {', '.join(sorted(keys_of_section(path[:-1])))}"

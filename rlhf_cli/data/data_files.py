@@ -155,7 +155,7 @@ def find_files(source: DataSource) -> tuple[tuple[Path, ...], Format]:
             shown = advice.format(shlex.quote(str(file)))
             raise DataError(what, where=where, got=str(file), expected=known, advice=shown)
         if not file.is_file():
-            got, advice = f"{file}, a pipe or a device", f"cat {file} > FILE.jsonl"
+            got, advice = f"{file}, a pipe or a device", f"cat {shlex.quote(str(file))} > FILE.jsonl"
             raise DataError("rlhf reads data several times", where=where, got=got, expected="a file", advice=advice)
         examples.setdefault(name, file)
     if len(examples) > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -124,7 +125,7 @@ class EvaluationRows:
         if not section.get("eval"):
             got = "a model folder without a run" if run is None else "a run that held out no rows"
             expected = "--data FILE, or data.eval.path=FILE, data.eval.world=NAME"
-            hint = f"rlhf eval {run.shown if run is not None else self.target.model} --data FILE"
+            hint = f"rlhf eval {typed_path(self.target.model if run is None else run.path)} --data FILE"
             what = "there are no rows to evaluate on"
             raise ConfigError(what, where="data.eval", got=got, expected=expected, hint=hint)
         if is_alone and isinstance(section["eval"], dict):
@@ -166,7 +167,8 @@ def run_to_sample(path: Path) -> Target:
     if not (path / "config.yaml").is_file() and not (path.parent / "config.yaml").is_file():
         got = "a model without a run" if path.is_dir() else "no such folder here, perhaps a model of the hub"
         what, expected = "completions need the rewards of an experiment", "a run folder, or a model and an experiment"
-        raise RunError(what, where=str(path), got=got, expected=expected, hint=f"rlhf generate {path} +exp=NAME")
+        hint = f"rlhf generate {shlex.quote(str(path))} +exp=NAME"
+        raise RunError(what, where=str(path), got=got, expected=expected, hint=hint)
     target = _policy_of(path)
     assert target.run is not None
     return replace(target, folder=target.run.path / _FOLDER)

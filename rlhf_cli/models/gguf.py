@@ -11,6 +11,7 @@ import functools
 import hashlib
 import importlib.util
 import os
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -95,7 +96,7 @@ def _repair(folder: Path, where: str) -> None:
         where=where,
         got=f"{folder}: {damaged} is missing, cut off or unreadable",
         expected=f"the files that the conversion wrote, or {source or 'its GGUF file'}",
-        advice=f"`rm -r {folder}`, then name the GGUF file, package:NAME or another model",
+        advice=f"`rm -r {shlex.quote(str(folder))}`, then name the GGUF file, package:NAME or another model",
     )
 
 

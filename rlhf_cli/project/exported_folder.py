@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -273,7 +274,8 @@ class ExportedModel:
 def export_model(source: SourceModel, folder: Path, say: Callable[[str], None]) -> ExportedModel:
     """Write the model of a run into `folder`, new or empty, all of it or nothing. Raise RunError or ModelError."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RunError("the export needs a new or empty folder", where=str(folder), hint=f"--out {folder}-2")
+        hint = f"--out {shlex.quote(f'{folder}-2')}"
+        raise RunError("the export needs a new or empty folder", where=str(folder), hint=hint)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
         staged = Path(temporary, folder.name)

@@ -57,7 +57,7 @@ def only_writer(folder: RunFolder, *, take_over: bool = False, what: str = "run"
         except OSError as error:
             problem, got = "the run folder cannot be written to", error.strerror or str(error)
             expected = "a folder in which a run can write its checkpoints and metrics"
-            advice, where = f"cp -r {folder.shown} SOMEWHERE_ELSE, and resume that", str(folder.path)
+            advice, where = f"cp -r {folder.typed} SOMEWHERE_ELSE, and resume that", str(folder.path)
             raise RunError(problem, where=where, got=got, expected=expected, advice=advice) from error
         yield taken_over
     finally:

@@ -60,6 +60,7 @@ def test_flags_that_were_not_typed() -> None:
         (["--heat", "--json"], "rlhf cook --help"),
         (["--quick=yes"], "rlhf cook --help"),
         (["--photo", "a.gif"], "--photo a.gif.png"),
+        (["--photo", "my a"], "--photo 'my a.png'"),
     ],
 )
 def test_mistakes(words: list[str], hint: str) -> None:

@@ -70,6 +70,7 @@ HEADER = "# @package _global_\n"
         ("conf/exp/mine.yml", "exp=mine", "mv conf/exp/mine.yml conf/exp/mine.yaml"),
         ("mine.yaml", "exp=./mine.yaml", "mkdir -p conf/exp && mv mine.yaml conf/exp/mine.yaml"),
         ("in/mine.yml", "in/mine.yml", "mkdir -p conf/exp && mv in/mine.yml conf/exp/mine.yaml"),
+        ("my own.yaml", "my own.yaml", "mkdir -p conf/exp && mv 'my own.yaml' 'conf/exp/my own.yaml'"),
         ("conf/exp/mine.yaml", "conf/exp/mine.yaml", "+exp=mine"),
         ("conf/exp/mine.yaml", "exp=conf/exp/mine.yaml", "exp=mine"),
     ],

@@ -283,6 +283,8 @@ def test_the_suggested_value_is_the_one_that_was_meant(name: str, given: object,
         ("data.mix.a.path=mine.jsonl", "data=file data.path=null"),
         ("model=run:quickstart", "model=local model.path=run:quickstart"),
         ("data=some/rows.jsonl", "data=file data.path=some/rows.jsonl"),
+        ("data=my rows.jsonl", "data=file 'data.path=my rows.jsonl'"),
+        ("model=my model", "model=local 'model.path=my model'"),
     ],
 )
 def test_names_and_values_of_other_tools_get_ours(refused: Refused, typed: str, hint: str) -> None:

@@ -9,6 +9,7 @@ in quotes, run:NAME, or wandb:entity/project[/group]
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 from rlhf_cli.cli.options import Options
@@ -34,7 +35,7 @@ def run(options: Options) -> int:
         folder = Path(os.path.commonpath(places)) if places else Path.cwd()
     out = options.path("--out") or folder / "report.html"
     if out.is_dir():
-        hint = f"--out {out / 'report.html'}"
+        hint = f"--out {shlex.quote(str(out / 'report.html'))}"
         raise UserError("the report is a file", where="--out", got=f"the folder {out}", hint=hint)
 
     from rlhf_cli.display.page.page_content import report_on, title_of

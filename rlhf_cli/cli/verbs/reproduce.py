@@ -11,6 +11,7 @@ key=value shows what a change affects first. Exit code 0 if the runs are equal, 
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 
 from rlhf_cli.analysis.reproducibility import compare_again
@@ -30,7 +31,7 @@ def run(options: Options) -> int:
     named = one_named(words, "rlhf reproduce", "a run folder or run:NAME")
     earlier = run_at(named, words, where="rlhf reproduce")
     if other is not None and words:
-        hint = f"rlhf reproduce {named} --against {other}"
+        hint = shlex.join(["rlhf", "reproduce", named, "--against", other])
         raise options.error("--against trains no run, so no key can be changed", got=" ".join(words), hint=hint)
     if other is None:
         refuse_foreign_code(earlier, trust=options.on("--trust"), command=f"rlhf reproduce {earlier.typed}")

@@ -16,6 +16,7 @@ rlhf score RUN [overrides]         score given completions with the rewards of a
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from rich.console import Console
@@ -46,7 +47,7 @@ def run(options: Options) -> int:
         completions = run_at(named, options.words, where=where).path if is_run_name(named) else Path(named).expanduser()
     if completions is None:
         expected = "--completions FILE, with the columns prompt and completion, a run folder or run:NAME"
-        hint = f"rlhf score {' '.join(options.words) or '+exp=NAME'} --completions FILE"
+        hint = f"rlhf score {shlex.join(options.words) or '+exp=NAME'} --completions FILE"
         raise ConfigError("no completions were named", where="command line", expected=expected, hint=hint)
     if run is not None:
         refuse_foreign_code(run, trust=options.on("--trust"), command=f"rlhf score {run.typed}")

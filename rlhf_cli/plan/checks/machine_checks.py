@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -173,6 +174,6 @@ def folder_problems(subject: Subject, folders: ModelFolders, steps: int | None) 
         where = "run.root" if run is None else str(folder)
         got, expected = f"{folder} is {'not writable' if folder.is_dir() else 'a file'}", "a writable folder"
         hint = "run.root=SOMEWHERE_ELSE" if run is None else None
-        advice = None if run is None else f"copy it with cp -r {folder} SOMEWHERE_ELSE, and resume the copy"
+        advice = None if run is None else f"cp -r {shlex.quote(str(folder))} SOMEWHERE_ELSE, and resume the copy"
         yield RunError(what, where=where, got=got, expected=expected, hint=hint, advice=advice)
     yield from space_problems(folders, steps, run)

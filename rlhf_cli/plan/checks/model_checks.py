@@ -5,6 +5,7 @@ The run itself decides that from the loaded model (trainers/pass_mixin.py). Both
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from itertools import accumulate
 from pathlib import Path
@@ -196,9 +197,9 @@ def weight_problems(subject: Subject, folders: ModelFolders) -> Findings:
             expected = "model.safetensors, or its parts with their index"
             advice, hint = f"set {key} to a folder written by save_pretrained or `hf download`", None
             if (folder / "zero_to_fp32.py").is_file():  # DeepSpeed's shards, and FSDP's
-                hint = f"python {folder}/zero_to_fp32.py {folder} {folder}"
+                hint = shlex.join(["python", f"{folder}/zero_to_fp32.py", str(folder), str(folder)])
             elif shards := next(folder.glob("*/*.distcp"), None):
-                hint = f"accelerate merge-weights {shards.parent} {folder}"
+                hint = shlex.join(["accelerate", "merge-weights", str(shards.parent), str(folder)])
             yield ModelError(what, where=subject.where(key), got=got, expected=expected, advice=advice, hint=hint)
         elif (trouble := damaged_weights(folder)) is not None:
             expected, got = "every file of the index, as long as its header says", f"{folder}: {trouble}"
