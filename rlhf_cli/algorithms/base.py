@@ -22,6 +22,7 @@ from torch import Tensor
 
 from rlhf_cli.numerics.reward_columns import Fill
 from rlhf_cli.rewards.stack.aggregating import Aggregate
+from rlhf_cli.rewards.stack.returned_scores import TokenValues
 from rlhf_cli.rewards.stack.reward_matrix import Settled
 
 EPS = 1e-4
@@ -47,6 +48,43 @@ class Given:
     def totals(self) -> Tensor:
         """Return the (N,) totals as TRL computes them, NaN for all-NaN rows."""
         return summed(self.matrix * self.weights)
+
+
+@dataclass(frozen=True)
+class Round:
+    """A scored round as one rank sees it: B rows of its own with C tokens, among the N rows of all ranks.
+
+    `given`: what TRL summed. `lengths` (N,): tokens of the completions. `own`: this rank's rows among the N.
+    `is_completion`, `is_trained` (B, C) bool: the token is no padding; it is in the loss. `advantages` (B,): TRL's.
+    `logged`: the advantages that TRL logged, the newest last. `token_values`: `RewardStack.token_values`. `gather`
+    concatenates a tensor of all ranks.
+    """
+
+    settled: Settled
+    given: Given
+    aggregate: Aggregate
+    num_generations: int
+    step: int
+    lengths: Tensor
+    own: slice
+    is_completion: Tensor
+    is_trained: Tensor
+    advantages: Tensor
+    logged: Sequence[float]
+    token_values: Callable[[str, int, float], TokenValues | None]
+    gather: Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class RoundAdvantages:
+    """The advantages of a round: `used` (B,) or (B, C) of this rank, None for TRL's; `by_row` (N,) for the table.
+
+    `shares`: name -> share of each reward; None if the rewards' parts do not add up to the advantages.
+    """
+
+    shares: dict[str, float] | None
+    used: Tensor | None = None
+    by_row: Sequence[float] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +116,10 @@ class Algorithm:
         """Return what TRL is to sum."""
         return Given(settled.for_trl, settled.trl_weights, settled.for_trl * settled.trl_weights)
 
+    def of_round(self, scored: Round) -> RoundAdvantages:
+        """Return the advantages that the loss uses, and the rewards' shares of them."""
+        raise NotImplementedError(f"{type(self).__name__} has a trainer of its own")
+
 
 @dataclass(frozen=True)
 class GroupAlgorithm(Algorithm):
@@ -94,6 +136,17 @@ class GroupAlgorithm(Algorithm):
     def advantages(self, totals: Tensor, num_generations: int) -> Tensor:
         """Return the trainer's (N,) advantages of (N,) totals: the totals are a single reward."""
         return self.parts(totals.unsqueeze(1), num_generations).squeeze(1)
+
+    def of_round(self, scored: Round) -> RoundAdvantages:
+        """Return the shares of TRL's own advantages."""
+        each, contributions = scored.num_generations, scored.given.contributions
+        everyones = scored.gather(scored.advantages)
+        excess = self.excess(everyones, summed(contributions).to(everyones), each, scored.logged)
+        both = torch.cat([everyones.double(), excess.double().reshape(1)]).cpu()  # one wait
+        if not self.has_parts(scored.aggregate, each):
+            return RoundAdvantages({})
+        is_other = bool(both[-1] > 0)
+        return RoundAdvantages(None if is_other else self.shares(scored.settled.names, contributions, both[:-1], each))
 
     def excess(self, advantages: Tensor, totals: Tensor, num_generations: int, logged: Sequence[float]) -> Tensor:
         """Return a scalar, at most 0 if the parts add up to the (N,) advantages that a trainer uses.

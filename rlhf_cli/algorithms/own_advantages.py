@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy
+import torch
 from torch import Tensor
 
-from rlhf_cli.algorithms.base import Algorithm
+from rlhf_cli.algorithms.base import Algorithm, Round, RoundAdvantages, shares
 from rlhf_cli.algorithms.user_function import AdvantageFunction, Answer, ScoredRound
 from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.stack.reward_matrix import Settled
@@ -25,6 +26,21 @@ class OwnAdvantages(Algorithm):
     is_scaled_by_round = True  # what the function reads is unknown
     function: AdvantageFunction
     why_no_tokens: str | None = None
+
+    def of_round(self, scored: Round) -> RoundAdvantages:
+        """Return the function's advantages, and the shares if it gives parts."""
+        answer = self.answer(scored.settled, scored.lengths, scored.num_generations, scored.step)
+        advantages = torch.from_numpy(answer.advantages)
+        used = advantages[scored.own].to(scored.is_completion.device, torch.float32)
+        if answer.is_by_token:
+            longer = scored.is_completion.shape[1] - used.shape[1]
+            used = torch.nn.functional.pad(used, (0, longer)) * scored.is_completion
+            trained = torch.nn.functional.pad(scored.is_trained, (0, -longer))
+            advantages = advantages * scored.gather(trained.contiguous()).cpu()
+        if not answer.parts:
+            return RoundAdvantages(None if answer.gave_parts else {}, used, answer.by_row.tolist())
+        parts = torch.stack([torch.from_numpy(part) for part in answer.parts.values()])
+        return RoundAdvantages(shares(list(answer.parts), parts, advantages), used, answer.by_row.tolist())
 
     def answer(self, settled: Settled, lengths: Tensor, num_generations: int, step: int) -> Answer:
         """Return the advantages of a settled round. Raise RewardError or RewardFailed if the function fails."""

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rlhf_cli.algorithms.base import Algorithm
+from rlhf_cli.algorithms.base import Algorithm, Round, RoundAdvantages, shares
 from rlhf_cli.algorithms.grpo import Grpo, Scale
+from rlhf_cli.rewards.stack.reward_matrix import token_rewards
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,24 @@ class ProcessRewards(Algorithm):
 
     scale: Scale = "group"
     why_not_replayed = "trainer.dense gives every token an advantage of its own; the table holds their rewards' sums"
+
+    def of_round(self, scored: Round) -> RoundAdvantages:
+        """Return the advantages of the tokens that the stack rewarded."""
+        values, is_rewarded = token_rewards(scored.token_values, scored.settled, scored.is_completion, scored.own)
+        # Groups may extend over ranks; each rank pads its tokens to its own longest completion.
+        num_tokens = values.shape[2]
+        width = scored.gather(torch.tensor([num_tokens], device=values.device)).max()
+        missing = (0, int(width) - num_tokens)
+        by_row = torch.nn.functional.pad(values.transpose(0, 1), missing)
+        masks = torch.nn.functional.pad(torch.stack([is_rewarded, scored.is_trained], dim=1), missing)
+        everyones = scored.gather(by_row.contiguous()).transpose(0, 1)
+        rewarded, trained = scored.gather(masks).unbind(dim=1)
+        parts = self.parts(everyones, rewarded, scored.num_generations)
+        advantages = parts.sum(dim=0)
+        used = advantages[scored.own, :num_tokens] * scored.is_completion
+        # A tool's answer has an advantage, and no gradient.
+        found = shares(scored.settled.names, parts, advantages * trained)
+        return RoundAdvantages(found, used, advantages[:, 0].tolist())
 
     def parts(self, values: Tensor, is_rewarded: Tensor, num_generations: int) -> Tensor:
         """Return the (K, B, T) parts of the token advantages.

@@ -23,7 +23,7 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from rlhf_cli.algorithms.base import Algorithm, Given, GroupAlgorithm, advantage_metrics, shares, summed
+from rlhf_cli.algorithms.base import Algorithm, Given, Round, advantage_metrics, summed
 from rlhf_cli.numerics.score_scaling import RunningDeviation
 from rlhf_cli.rewards.stack.component import RewardOutcome
 from rlhf_cli.rewards.stack.reward_matrix import (
@@ -33,7 +33,6 @@ from rlhf_cli.rewards.stack.reward_matrix import (
     add_truncation,
     find_truncated,
     settle,
-    token_rewards,
     truncation_metrics,
 )
 from rlhf_cli.rewards.stack.reward_metrics import (
@@ -55,8 +54,6 @@ from rlhf_cli.trainers.left_out_mixin import LeftOutMixin, tokens_in_loss
 from rlhf_cli.truncation import COMPONENT, ENDINGS, Ending, Endings
 
 if TYPE_CHECKING:
-    from rlhf_cli.algorithms.own_advantages import OwnAdvantages
-    from rlhf_cli.algorithms.process_rewards import ProcessRewards
     from rlhf_cli.trainers.completions_table import PartColumns
     from rlhf_cli.trainers.trl_protocol import TrlBatch
 
@@ -253,77 +250,35 @@ class RewardMixin(LeftOutMixin):
 
     def _set_advantages(self, output: TrlBatch) -> dict[str, float]:
         """Replace TRL's advantages if necessary, and return metrics: the rewards' shares of the used ones."""
-        algorithm, names, each = self.algorithm, self._settled.names, self._num_generations
-        if not isinstance(algorithm, GroupAlgorithm):
-            from rlhf_cli.algorithms.own_advantages import OwnAdvantages
-            from rlhf_cli.algorithms.process_rewards import ProcessRewards
-
-            if isinstance(algorithm, ProcessRewards):
-                return advantage_metrics(self._set_token_advantages(algorithm, output))
-            assert isinstance(algorithm, OwnAdvantages)
-            return advantage_metrics(self._set_own_advantages(algorithm, output))
-        everyones = self.accelerator.gather(output["advantages"])
-        totals = self._compared_totals().to(everyones)
-        excess = algorithm.excess(everyones, totals, each, self._logs["advantages"])
-        both = torch.cat([everyones.double(), excess.double().reshape(1)]).cpu()  # one wait
-        if not algorithm.has_parts(self.aggregate, each):
-            return {}
-        if both[-1] <= 0:
-            return advantage_metrics(algorithm.shares(names, self._given.contributions, both[:-1], each))
-        self._warn_of_parts(type(self).__name__)
-        return {}
-
-    def _warn_of_parts(self, name: str) -> None:
-        """Warn once that there are no shares."""
-        if not self._has_other_advantages and self.accelerator.is_main_process:
-            what = "no rewards/NAME/advantage_share is logged: the rewards' parts do not add up to the advantages of %s"
-            logging.getLogger("rlhf").warning(what, name)
-        self._has_other_advantages = True
+        scored = Round(
+            settled=self._settled,
+            given=self._given,
+            aggregate=self.aggregate,
+            num_generations=self._num_generations,
+            step=self.state.global_step,
+            lengths=self._endings.lengths,
+            own=self._own_rows,
+            is_completion=output["completion_mask"].bool(),
+            is_trained=tokens_in_loss(output).bool(),
+            advantages=output["advantages"],
+            logged=self._logs["advantages"],
+            token_values=self.reward_stack.token_values,
+            gather=self.accelerator.gather,
+        )
+        found = self.algorithm.of_round(scored)
+        if found.used is not None:
+            output["advantages"] = found.used
+            overwrite_last(self._logs["advantages"], found.by_row)
+        if found.shares is None and not self._has_other_advantages:
+            self._has_other_advantages = True
+            if self.accelerator.is_main_process:
+                what = "no rewards/NAME/advantage_share is logged: the rewards' parts do not add up to the advantages"
+                logging.getLogger("rlhf").warning("%s of %s", what, type(self).__name__)
+        return advantage_metrics(found.shares or {})
 
     def _compared_totals(self) -> Tensor:
         """Return (rows of all ranks,), the totals that TRL compared within a group, NaN for a row without one."""
         return summed(self._given.contributions)
-
-    def _set_token_advantages(self, algorithm: ProcessRewards, output: TrlBatch) -> dict[str, float]:
-        """Set advantages by process supervision over the tokens that the stack rewarded, and return the shares."""
-        is_in_completion = output["completion_mask"].bool()
-        values, is_rewarded = token_rewards(
-            self.reward_stack.token_values, self._settled, is_in_completion, self._own_rows
-        )
-        # Groups may extend over ranks; each rank pads its tokens to its own longest completion.
-        num_tokens = values.shape[2]
-        width = self.accelerator.gather(torch.tensor([num_tokens], device=values.device)).max()
-        missing = (0, int(width) - num_tokens)
-        by_row = torch.nn.functional.pad(values.transpose(0, 1), missing)
-        is_trained = tokens_in_loss(output).bool()  # a tool's answer has an advantage, and no gradient
-        masks = torch.nn.functional.pad(torch.stack([is_rewarded, is_trained], dim=1), missing)
-        everyones = self.accelerator.gather(by_row.contiguous()).transpose(0, 1)
-        rewarded, trained = self.accelerator.gather(masks).unbind(dim=1)
-        parts = algorithm.parts(everyones, rewarded, self._num_generations)
-        advantages = parts.sum(dim=0)
-        overwrite_last(self._logs["advantages"], advantages[:, 0].tolist())
-        output["advantages"] = advantages[self._own_rows, :num_tokens] * is_in_completion
-        return shares(self._settled.names, parts, advantages * trained)
-
-    def _set_own_advantages(self, algorithm: OwnAdvantages, output: TrlBatch) -> dict[str, float]:
-        """Set the advantages that the user's function makes, and return the shares if it gives parts."""
-        settled, mask = self._settled, output["completion_mask"]
-        answer = algorithm.answer(settled, self._endings.lengths, self._num_generations, self.state.global_step)
-        advantages = torch.from_numpy(answer.advantages)
-        overwrite_last(self._logs["advantages"], answer.by_row.tolist())
-        own = advantages[self._own_rows].to(mask.device, torch.float32)
-        if answer.is_by_token:
-            longer = mask.shape[1] - own.shape[1]
-            own = torch.nn.functional.pad(own, (0, longer)) * mask
-            trained = torch.nn.functional.pad(tokens_in_loss(output), (0, -longer))
-            advantages = advantages * self.accelerator.gather(trained.contiguous()).cpu()
-        output["advantages"] = own
-        if answer.parts:
-            parts = torch.stack([torch.from_numpy(part) for part in answer.parts.values()])
-            return shares(list(answer.parts), parts, advantages)
-        if answer.gave_parts:
-            self._warn_of_parts(algorithm.function.fn)
-        return {}
 
     def _log_table(self, inputs: list[dict[str, object]], outcomes: list[RewardOutcome]) -> None:
         """Add the dataset's columns and each row's results from the stack to the completions table."""

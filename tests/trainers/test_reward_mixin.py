@@ -11,7 +11,9 @@ import numpy
 import pytest
 import torch
 
+from rlhf_cli.algorithms.base import RoundAdvantages, advantage_metrics
 from rlhf_cli.algorithms.grpo import Grpo
+from rlhf_cli.algorithms.own_advantages import OwnAdvantages
 from rlhf_cli.algorithms.process_rewards import ProcessRewards
 from rlhf_cli.algorithms.user_function import Answer
 from rlhf_cli.rewards.stack.component import Component
@@ -34,7 +36,7 @@ def ranked(*theirs: torch.Tensor, **given: Any) -> Any:
     accelerator.gather = lambda own: torch.cat([next(others), own])
     accelerator.reduce = lambda own, reduction: own + next(others) if reduction == "sum" else None
     vars(trainer).update(accelerator=accelerator, state=SimpleNamespace(global_step=6, max_steps=9))
-    vars(trainer).update(model=SimpleNamespace(training=True), num_generations=2, **given)
+    vars(trainer).update(model=SimpleNamespace(training=True), num_generations=2, aggregate="sum", **given)
     return trainer
 
 
@@ -168,14 +170,16 @@ def test_token_advantages_of_groups_that_extend_over_ranks() -> None:
     algorithm = ProcessRewards()
     trainer = ranked(
         *(torch.tensor([4]), theirs, torch.stack([is_rewarded, is_token], dim=1).bool()),
+        algorithm=algorithm,
         reward_stack=SimpleNamespace(token_values=lambda name, row, divisor: own[name][row]),
-        **{"_settled": settled, "_logs": {"advantages": deque([9.0] * 4)}},
+        **{"_settled": settled, "_given": None, "_endings": ENDED, "_logs": {"advantages": deque([9.0] * 4)}},
     )
     output = {
+        "advantages": torch.zeros(2),
         "completion_mask": torch.tensor([[1, 1, 1], [1, 0, 0]]),
         "tool_mask": torch.tensor([[1, 0, 1], [1, 1, 1]]),
     }
-    found = trainer._set_token_advantages(algorithm, output)
+    found = trainer._set_advantages(output)
     values = torch.cat([theirs, torch.tensor([[[3.0, 0, 1, 0], [0, 0, 2, 0]], [[5.0, 0, 0, 0], [0] * 4]])])
     rewarded = torch.cat([is_rewarded, torch.tensor([[1, 0, 1, 0], [1, 0, 0, 0]])]).bool()
     everyones = algorithm.advantages(values.transpose(0, 1), rewarded, 2)
@@ -184,7 +188,8 @@ def test_token_advantages_of_groups_that_extend_over_ranks() -> None:
     in_loss = torch.cat([is_token, torch.tensor([[1, 0, 1, 0], [1, 0, 0, 0]])])  # a tool wrote one of our tokens
     along = (algorithm.parts(values.transpose(0, 1), rewarded, 2) * everyones * in_loss).double().sum(dim=(1, 2))
     energy = ((everyones * in_loss).double() ** 2).sum()
-    assert found == pytest.approx(dict(zip("ab", (along / energy).tolist(), strict=True)), **ARITHMETIC)
+    expected = dict(zip("ab", (along / energy).tolist(), strict=True))
+    assert found == pytest.approx(advantage_metrics(expected), **ARITHMETIC)
     trainer.accelerator.num_processes = 4
     assert trainer._own_rows == slice(1, 2)
 
@@ -194,20 +199,30 @@ def test_shares_of_own_token_advantages_count_the_tokens_in_the_loss(width: int)
     """By hand: the other rank's row has parts (1, 1) and (3, 0), ours (2, 0) and (0, 4) around a tool's token."""
     parts = {"a": numpy.array([[1.0, 3, 0, 0], [2, 9, 0, 0]]), "b": numpy.array([[1.0, 0, 0, 0], [0, 1, 4, 0]])}
     answer = Answer(parts["a"] + parts["b"], numpy.array([2, 3]), parts, gave_parts=True)
+
+    class Stub(OwnAdvantages):
+        def answer(self, *_: Any) -> Answer:
+            return answer
+
+    function: Any = None
     trainer = ranked(
-        torch.tensor([[1, 1, 0, 0]]),
+        torch.tensor([[True, True, False, False]]),
+        algorithm=Stub(function),
+        reward_stack=SimpleNamespace(token_values=None),
         **{
             "_settled": SimpleNamespace(raw=torch.zeros(2, 2)),
+            "_given": None,
             "_endings": ENDED,
             "_logs": {"advantages": deque([9.0] * 2)},
         },
     )
     output = {"completion_mask": torch.ones(1, width).long(), "tool_mask": torch.tensor([[1, 0, 1, 1, 1][:width]])}
-    algorithm: Any = SimpleNamespace(answer=lambda *_: answer)
-    found = trainer._set_own_advantages(algorithm, output)
+    output["advantages"] = torch.zeros(1)
+    found = trainer._set_advantages(output)
     assert output["advantages"].tolist() == [[2.0, 10.0, 4.0, 0.0, 0.0][:width]]
     energy = 2 * 2 + 3 * 3 + 2 * 2 + 4 * 4
-    assert found == pytest.approx({"a": (2 + 9 + 4) / energy, "b": (2 + 16) / energy}, **ARITHMETIC)
+    expected = advantage_metrics({"a": (2 + 9 + 4) / energy, "b": (2 + 16) / energy})
+    assert found == pytest.approx(expected, **ARITHMETIC)
 
 
 @pytest.mark.parametrize(
@@ -268,9 +283,15 @@ def test_what_was_logged_last_is_overwritten() -> None:
 
 
 def test_that_there_are_no_shares_is_said_once_by_one_rank(caplog: pytest.LogCaptureFixture) -> None:
+    output = {"completion_mask": torch.ones(1, 1), "advantages": (own := torch.zeros(1))}
     for is_main in (False, True):
-        trainer = ranked()
+        trainer = ranked(
+            algorithm=SimpleNamespace(of_round=lambda scored: RoundAdvantages(None)),
+            reward_stack=SimpleNamespace(token_values=None),
+            **{"_settled": SimpleNamespace(raw=torch.zeros(2, 1)), "_given": None, "_endings": ENDED},
+            _logs={"advantages": deque([9.0])},
+        )
         trainer.accelerator.is_main_process = is_main
-        for _ in range(3):
-            trainer._warn_of_parts("Mine")
-    assert [record.args for record in caplog.records] == [("Mine",)]
+        assert [trainer._set_advantages(output) for _ in range(3)] == [{}] * 3
+        assert (output["advantages"] is own, list(trainer._logs["advantages"])) == (True, [9.0])
+    assert [record.args[1:] for record in caplog.records] == [("RewardMixin",)]
