@@ -34,7 +34,10 @@ def refused(*words: str, exp: str = "quickstart") -> UserError:
         ["stop.when=completions/endings/turns > 0.5", "tools.add.fn=rlhf_cli.rewards.toy:sums_correct"],
         ['stop=[{when: "entropy < 0.01"}, {when: "correct > 0.9", for: 2}]'],
         ['stop={solved: {when: "correct > 0.9"}, far: {when: "entropy < 0.01"}}'],
-        ["stop.when=eval_greedy/total > 1", "trainer.args.eval_strategy=epoch", "data.eval.fraction=0.1"],
+        *(
+            [f"stop.when=eval_greedy/{total} > 1", "trainer.args.eval_strategy=epoch", "data.eval.fraction=0.1"]
+            for total in ("total", "total/unseen")
+        ),
         [],
     ],
 )

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import permutations
 
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.reward_sections import RESERVED_REWARD_NAMES
 from rlhf_cli.config.schema.section import entries_of
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.rewards.stack.aggregating import why_no_total
@@ -28,9 +28,9 @@ EVALUATED = (EVAL, _EVAL_BY_TRACKERS)
 """Prefixes of the metrics of an evaluation."""
 _SHORT = 4
 """Words of up to this many letters resemble too many others."""
-_SAMPLED = re.compile(r"^(?:(?P<how>greedy|sampled)|(?P<kind>pass|maj)@(?P<count>\d+))/(?P<rest>.+)$")
-"""Metrics of answers that an evaluation samples: `greedy/total`, `greedy/rewards/NAME`, `pass@8/NAME`."""
-PARTS = ("total", "total/low", "total/high", "truncated", "tokens")
+_IS_OF_ANSWERS = re.compile(r"(greedy|sampled|(pass|maj)@\d+)/.")
+"""Finds metrics of answers that an evaluation samples: `greedy/total`, `greedy/rewards/NAME`, `pass@8/NAME`."""
+PARTS = ("total", "total/low", "total/high", "total/seen", "total/unseen", "truncated", "tokens")
 """What may follow `greedy/` and `sampled/`, beside `rewards/NAME`."""
 
 Unlogged = tuple[str, str | None]
@@ -43,100 +43,74 @@ def unlogged(metric: str, experiment: Experiment) -> Unlogged | None:
     The nearest metric of an evaluation has its logged name, `eval_rewards/NAME/mean` for a reward. If the run has no
     evaluations, it is the training metric.
     """
-    name = metric.removeprefix("rewards/").partition("/")[0]
-    if name in experiment.rewards and experiment.rewards[name].when == "eval":
-        close = f"{_eval_prefix(experiment)}rewards/{name}/mean"
-        return f"rewards.{name}.when=eval: it is not computed in training", close
-    return _unlogged(metric, experiment)
-
-
-def _unlogged(metric: str, experiment: Experiment) -> Unlogged | None:
-    if metric.startswith(EVALUATED):
-        plain = metric.removeprefix(EVAL).removeprefix(_EVAL_BY_TRACKERS)
-        prefix, sets = _eval_prefix(experiment, plain), experiment.data.eval_names
-        of_set = prefix.removeprefix(EVAL)
-        is_of_set, plain = plain.startswith(of_set), plain.removeprefix(of_set)
-        found = _unlogged(plain, experiment)
-        why, close = found or ("there is no such metric", plain)
-        if not experiment.trainer.evaluates:
-            return "the run has no evaluations", close
-        if not is_of_set:
-            close = nearest(plain, [f"{name}_{known}" for name in sets for known in _known(experiment)]) or close
-            prefix = EVAL if close and close.startswith(tuple(f"{name}_" for name in sets)) else prefix
-            why = f"the metrics of a set begin with {' or '.join(f'{EVAL}{name}_' for name in sets)}"
-        elif found is None and metric.startswith(EVAL) and logged_name(plain, experiment.rewards) == plain:
-            return None
-        logged = None if close is None else close if _SAMPLED.match(close) else logged_name(close, experiment.rewards)
-        return why, None if logged is None else prefix + logged
-    names = _known(experiment)
-    if metric in names or (metric == metrics.TOTAL and experiment.rewards) or metrics.is_of_the_clock(metric):
-        return None
-    close, by_word = _similar(metric, names)
-    if _SAMPLED.match(metric):
-        wrong = _of_sampled(metric, experiment) if experiment.trainer.row.generates else None
-        return None if wrong is None else (wrong[0], wrong[1] or close or by_word)
-    first, _, rest = metric.partition("/")
+    rewards, trainer, sets = experiment.rewards, experiment.trainer, experiment.data.eval_names
+    is_evaluated, (prefix, plain) = metric.startswith(EVALUATED), _parts(metric, experiment)
+    reward, first = plain.removeprefix("rewards/").partition("/")[0], plain.partition("/")[0]
+    if not is_evaluated and reward in rewards and rewards[reward].when == "eval":
+        return f"rewards.{reward}.when=eval: it is not computed in training", f"{prefix}rewards/{reward}/mean"
+    is_of_answers, answers, why = _IS_OF_ANSWERS.match(plain) is not None, _of_answers(experiment), None
+    known = [*_known(experiment), *(answers if is_evaluated or is_of_answers else ())]
+    close, by_word = _similar(plain, known)
     # Rewards may log names of their own, so only a name very similar to a known one is a typo.
-    is_typo = close is not None and "/" not in metric and abs(len(metric) - len(close)) <= 2 and metric[:1] == close[:1]
-    has_typo = "/" not in metric and by_word is not None
-    if first == "rewards" and experiment.rewards:
-        pair = rest.split("/")[1:]
-        if rest.startswith("correlation/") and len(pair) == 2 and set(pair) <= set(experiment.rewards):
-            return None
-        why = f"no reward logs it; the rewards are {', '.join(experiment.rewards)}"
-    elif metric in (*metrics.OF_A_CRITIC, *metrics.OF_REWARDS, *metrics.WITH_BETA):
-        without = " without trainer.args.beta" if metric in metrics.WITH_BETA and experiment.rewards else ""
-        why = f"trainer={experiment.trainer.name}{without} does not log it"
-    elif is_typo or has_typo or (first in metrics.FAMILIES and "/" in metric):
+    is_typo = close is not None and abs(len(plain) - len(close)) <= 2 and plain[:1] == close[:1]
+    if plain in known or (plain == metrics.TOTAL and rewards) or metrics.is_of_the_clock(plain):
+        close = plain
+    elif is_of_answers and answers:
+        of_kind = [name for name in answers if name.startswith(f"{first}/")]
+        why = f"an evaluation logs {', '.join(of_kind or dict.fromkeys(name.split('/')[0] for name in answers))}"
+    elif first == "rewards" and rewards:
+        why = f"no reward logs it; the rewards are {', '.join(rewards)}"
+    elif plain in (*metrics.OF_A_CRITIC, *metrics.OF_REWARDS, *metrics.WITH_BETA):
+        without = " without trainer.args.beta" if plain in metrics.WITH_BETA and rewards else ""
+        why = f"trainer={trainer.name}{without} does not log it"
+    elif (first in metrics.FAMILIES) if "/" in plain else is_typo or by_word:
         why = "there is no such metric"
     else:
-        return None
-    return why, close or by_word
+        close = plain
+    close = close or by_word
+    if not is_evaluated:
+        return (why, close) if why else None
+    if not trainer.evaluates:
+        return "the run has no evaluations", close
+    logged = close and prefix + (close if close in answers else logged_name(close, rewards))
+    if sets and not metric.startswith(tuple(f"{start}{name}_" for start in EVALUATED for name in sets)):
+        why = f"the metrics of a set begin with {' or '.join(f'{EVAL}{name}_' for name in sets)}"
+        of_set = nearest(plain, [f"{name}_{known}" for name in sets for known in _known(experiment)])
+        logged = EVAL + of_set if of_set else logged
+    return None if logged == metric else (why or "there is no such metric", logged)
 
 
 def unlisted(metric: str, experiment: Experiment) -> Unlogged | None:
     """Return why only code of the user's could log a metric, and the nearest; None if a table or TRL names it."""
-    plain, trainer = metric.removeprefix(EVAL).removeprefix(_EVAL_BY_TRACKERS), experiment.trainer
-    plain = plain.removeprefix(_eval_prefix(experiment, plain).removeprefix(EVAL))
+    trainer, (_, plain) = experiment.trainer, _parts(metric, experiment)
     names = [*metrics.AT_THE_END, STEP, metrics.TOTAL, *_known(experiment)]
     names += trl_args.named_in(trainer.row.config_class)
     families = {name.partition("/")[0] for name in names if "/" in name and trainer.row.generates}
     is_named = plain in names or plain.partition("/")[0] in families
-    if is_named or metrics.is_of_the_clock(metric) or _SAMPLED.match(plain):
+    if is_named or metrics.is_of_the_clock(metric) or _IS_OF_ANSWERS.match(plain):
         return None
     likely = (*(name for name in names if plain in name), *_similar(plain, names))
     return f"trainer={trainer.name} does not log it, as far as rlhf knows", next(filter(None, likely), None)
 
 
-def _eval_prefix(experiment: Experiment, metric: str = "") -> str:
-    """Return what begins the metrics of the set that `metric` (without `eval_`) is of; by default of the first set."""
+def _parts(metric: str, experiment: Experiment) -> tuple[str, str]:
+    """Return what begins the metrics of the set that a metric is of, by default of the first; and the rest of it."""
+    plain = metric.removeprefix(EVAL).removeprefix(_EVAL_BY_TRACKERS)
     names = experiment.data.eval_names
-    name = max((name for name in names if metric.startswith(f"{name}_")), key=len, default=next(iter(names), None))
-    return EVAL if name is None else f"{EVAL}{name}_"
+    name = max((name for name in names if plain.startswith(f"{name}_")), key=len, default=next(iter(names), None))
+    return (EVAL, plain) if name is None else (f"{EVAL}{name}_", plain.removeprefix(f"{name}_"))
 
 
-def _of_sampled(name: str, experiment: Experiment) -> Unlogged | None:
-    """Return why an evaluation does not log a metric of its answers, and the nearest; None if it does."""
-    match = _SAMPLED.match(name)
-    assert match is not None
-    head, rest = name.split("/", 1)
-    if match["how"] and not rest.startswith("rewards/"):
-        expected = f"{head}/ is followed by one of {', '.join(PARTS)}, rewards/NAME"
-        return None if rest in PARTS else (expected, f"{head}/{nearest(rest, PARTS) or 'total'}")
-    reward = rest.removeprefix("rewards/").partition("/")[0] if match["how"] else rest.partition("/")[0]
-    if reward not in {*experiment.rewards, *RESERVED_REWARD_NAMES, "correlation"}:
-        close = nearest(reward, experiment.rewards)
-        corrected = f"{head}/{rest.replace(reward, close, 1)}" if close else None
-        return f"the rewards are {', '.join(experiment.rewards)}", corrected
-    trainer = experiment.trainer
+def _of_answers(experiment: Experiment) -> list[str]:
+    """Return the metrics of the answers that an evaluation samples; the largest k first."""
     from rlhf_cli.numerics.intervals import attempt_counts
 
+    trainer, rewards = experiment.trainer, experiment.rewards
     counts = attempt_counts(trainer.whole("num_generations_eval") or trainer.whole("num_generations") or 1)
-    valid = [*(f"pass@{count}" for count in counts), f"maj@{counts[-1]}"]
-    if match["how"] or head in valid:
-        return None
-    why = f"num_generations_eval={counts[-1]} gives {', '.join(valid)}"
-    return why, f"{match['kind']}@{counts[-1]}/{rest}"
+    parts = [*PARTS, *(f"rewards/{name}" for name in rewards)]
+    found = [f"{how}/{part}" for how in ("greedy", "sampled") for part in parts]
+    heads = [*(f"pass@{count}" for count in counts[::-1]), f"maj@{counts[-1]}"]
+    return [*found, *(f"{head}/{name}" for head in heads for name in rewards)] if trainer.row.generates else []
 
 
 def _similar(typed: str, names: list[str]) -> tuple[str | None, str | None]:
@@ -160,6 +134,7 @@ def _known(experiment: Experiment) -> list[str]:
     parts: dict[str, tuple[str, ...]] = dict.fromkeys(experiment.rewards, metrics.OF_A_REWARD)
     parts["truncation"] = (*metrics.OF_TRUNCATION, *metrics.OF_TRUNCATION_TOO)
     parts |= {"kl": metrics.OF_KL, "value": metrics.OF_VALUE} if has_critic else {}
+    known += [f"rewards/correlation/{first}/{second}" for first, second in permutations(experiment.rewards, 2)]
     return [*known, *(f"rewards/{name}/{what}" for name, whats in parts.items() for what in whats)]
 
 
@@ -235,7 +210,7 @@ def evaluation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
     ):
         metric = "loss"  # transformers' default
     name = str(metric).removeprefix(EVAL)
-    of_set = _eval_prefix(experiment, name).removeprefix(EVAL)
+    of_set = _parts(name, experiment)[0].removeprefix(EVAL)
     if isinstance(metric, str) and not name.startswith(of_set):
         what, hint = "the best checkpoint is chosen by the metric of one set", f"{_BEST}={EVAL}{of_set}{name}"
         expected = f"a name that begins with {' or '.join(f'{EVAL}{one}_' for one in experiment.data.eval_names)}"
