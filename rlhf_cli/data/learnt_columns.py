@@ -6,6 +6,7 @@ or beside `chosen` as messages, raises a KeyError. So we keep the first complete
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -40,16 +41,30 @@ _SWITCHES = ("weight", "train", "training", "train_detail", "loss", "loss_scale"
 _Messages: TypeAlias = "Sequence[Mapping[str, object]]"
 
 _BESIDE = ("input", "context")
-_OTHER_NAMES = {
-    "prompt": ("question", "instruction", "query", "input", "inputs", "problem", "context_messages"),
-    "completion": ("response", "answer", "output", "solution", "summary", "chosen", "target", "targets"),
-    "chosen": ("preferred", "winner", "better", "positive", "response_chosen", "chosen_response", "preferred_output"),
-    "rejected": ("loser", "worse", "negative", "response_rejected", "rejected_response", "non_preferred_output"),
-    "label": ("is_good", "good", "thumb", "thumbs_up", "feedback", "liked", "kto_tag"),
+OTHER_NAMES = {
+    "prompt": (
+        *("question", "instruction", "query", "input", "inputs", "problem", "task", "user", "post", "text"),
+        "context_messages",
+    ),
+    "completion": (
+        *("response", "answer", "output", "solution", "summary", "reply", "assistant", "chosen", "target", "targets"),
+    ),
+    "chosen": (
+        *("better", "preferred", "accepted", "winner", "good", "positive", "best"),
+        *("response_chosen", "chosen_response", "preferred_output"),
+    ),
+    "rejected": (
+        *("worse", "dispreferred", "loser", "bad", "negative", "worst"),
+        *("response_rejected", "rejected_response", "non_preferred_output"),
+    ),
+    "label": ("good", "desirable", "is_good", "thumb", "thumbs_up", "feedback", "liked", "is_correct", "kto_tag"),
     "messages": ("conversation", "dialogue", "dialog", "chat_messages"),
-    **{"answer": ("ground_truth",), "solution": ("ground_truth", "answer")},
+    "answer": (
+        *("ground_truth", "final_answer", "solution", "target", "label", "gold", "expected", "reference", "result"),
+    ),
+    "solution": ("ground_truth", "answer"),
 }
-"""Map a column to its names in other datasets."""
+"""Map a column to its names in other datasets, the likeliest first."""
 XLAM = ("query", "answers")
 """The columns of Salesforce's function calls: a question, and the calls that answer it, beside the tools."""
 
@@ -137,8 +152,9 @@ def stand_in(
     Between these, look for the path of one that lies inside a column of the `first` row, as `body.messages`. Where it
     is given, it holds text or messages there if `column` does.
     """
-    names, fitting = _OTHER_NAMES.get(column, ()), [name for name in columns if _fits(column, (first or {}).get(name))]
-    if known := next((other for other in names if other in fitting), None):
+    names, fitting = OTHER_NAMES.get(column, ()), [name for name in columns if _fits(column, (first or {}).get(name))]
+    spelt = {plain_name(name): name for name in reversed(fitting)}
+    if known := next((spelt[other] for other in (column, *names) if other in spelt), None):
         return known
     inside = {old: as_object(value) for old, value in (first or {}).items()}
     sought = (column, *(DIALOGUES if column == "messages" else ()), *names)
@@ -148,6 +164,11 @@ def stand_in(
     parts += [(old, name) for old in names if old in inside and column not in DIALOGUES for name in TEXT_PARTS]
     found = ((old, name) for old, name in parts if name in inside[old] and _fits(column, inside[old][name]))
     return next(map(".".join, found), None) or (nearest(column, fitting) if guesses else None)
+
+
+def plain_name(column: str) -> str:
+    """Normalise a column's name for comparison: `Final Answer` becomes final_answer."""
+    return re.sub(r"[\W_]+", "_", column.lower()).strip("_")
 
 
 def _fits(column: str, value: object) -> bool:
@@ -318,7 +339,7 @@ def _has_prompt(dataset: Table, columns: Sequence[str], name: str) -> bool:
         return not (is_whole and isinstance(first["prompt"], str))
     is_text = isinstance(first["chosen"], str)
     dialogue = next((column for column in DIALOGUES if column in dataset.column_names), None)
-    named = {column: first[column] for column in _OTHER_NAMES["prompt"] if column in dataset.column_names}
+    named = {column: first[column] for column in OTHER_NAMES["prompt"] if column in dataset.column_names}
     question = stand_in("prompt", [*named], guesses=False, first=named) or dialogue
     column, _, part = (question or "").rpartition(".")
     asked = first.get(question or "", as_object(first.get(column)).get(part, ""))

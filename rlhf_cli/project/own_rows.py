@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlhf_cli.data.column_kinds import ColumnKind, kind_of, label
-from rlhf_cli.data.learnt_columns import XLAM
+from rlhf_cli.data.learnt_columns import OTHER_NAMES, XLAM, plain_name, stand_in
 from rlhf_cli.data.peeking import Preview, peek
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ConfigError, DataError
@@ -84,42 +84,18 @@ _LAST_NUMBER = re.compile(r"\d[\d,]*(\.\d+)?\D{0,3}$")
 """Finds a number at the end of an answer: `22`, `#### 1,234`, `= 5.5 m`."""
 
 
-@dataclass(frozen=True)
-class TrainingColumn:
-    """A column that a training reads: its name, common other names, and the types that it may hold."""
-
-    role: str
-    other_names: tuple[str, ...]
-    holds: tuple[str, ...] = (ColumnKind.TEXT, "list")
-    is_needed: bool = True
-
-
-_PROMPTS = ("question", "instruction", "query", "input", "problem", "task", "user", "post", "text")
-_PROMPT = TrainingColumn("prompt", _PROMPTS)
-_COMPLETION = TrainingColumn(
-    "completion", ("response", "answer", "output", "solution", "summary", "reply", "assistant", "target")
-)
-_ANSWERS = ("solution", "target", "label", "final_answer", "ground_truth", "gold", "expected", "reference", "result")
-COLUMNS: dict[RowKind, tuple[TrainingColumn, ...]] = {
-    "prompts": (
-        _PROMPT,
-        TrainingColumn(_ANSWER, _ANSWERS, (ColumnKind.TEXT, ColumnKind.INTEGER, ColumnKind.NUMBER), is_needed=False),
-    ),
-    "pairs": (
-        TrainingColumn("prompt", _PROMPTS, is_needed=False),
-        TrainingColumn("chosen", ("better", "preferred", "accepted", "winner", "good", "positive", "best")),
-        TrainingColumn("rejected", ("worse", "dispreferred", "loser", "bad", "negative", "worst")),
-    ),
-    "judged": (
-        _PROMPT,
-        _COMPLETION,
-        TrainingColumn(
-            "label", ("good", "desirable", "is_good", "thumbs_up", "liked", "is_correct"), (ColumnKind.BOOL,)
-        ),
-    ),
-    "demonstrations": (_PROMPT, _COMPLETION),
+_HOLDS: dict[str, tuple[str, ...]] = {
+    _ANSWER: (ColumnKind.TEXT, ColumnKind.INTEGER, ColumnKind.NUMBER),
+    "label": (ColumnKind.BOOL,),
 }
-"""Maps a kind of rows to its columns."""
+"""The types that a column may hold; the others hold text or a list of messages."""
+COLUMNS: dict[RowKind, dict[str, bool]] = {
+    "prompts": {"prompt": True, _ANSWER: False},
+    "pairs": {"prompt": False, "chosen": True, "rejected": True},
+    "judged": {"prompt": True, "completion": True, "label": True},
+    "demonstrations": {"prompt": True, "completion": True},
+}
+"""Maps a kind of rows to its columns, and each column to whether it is needed."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +122,7 @@ class OwnRows:
 def read_own_rows(path: str, training: Training, typed: Mapping[str, str]) -> OwnRows:
     """Inspect a file of rows for a training; `typed` maps its columns to the file's. Raise DataError."""
     preview = _look_at(path, typed)
-    roles = [column.role for column in COLUMNS[training.rows]]
+    roles = COLUMNS[training.rows]
     for role, column in typed.items():
         if role not in roles or column not in preview.columns:
             what = f"there is no column {column!r}" if role in roles else f"{training.name} reads no column {role!r}"
@@ -156,14 +132,13 @@ def read_own_rows(path: str, training: Training, typed: Mapping[str, str]) -> Ow
     mapped = {"completion": XLAM[1]} if calls else _mapped(preview, training, typed)
     # TRL learns from some rows as they are: messages, pairs.
     is_ready = calls or any(set(columns) <= set(preview.columns) for columns in training.read_as_they_are)
-    needed = [column for column in COLUMNS[training.rows] if column.is_needed and not is_ready]
-    if missing := [column for column in needed if column.role not in mapped]:
+    if missing := [role for role, is_needed in roles.items() if is_needed and not is_ready and role not in mapped]:
         raise DataError(
-            f"which column is the {' and which the '.join(column.role for column in missing)}?",
+            f"which column is the {' and which the '.join(missing)}?",
             where="--data",
             got="columns " + ", ".join(f"{name} ({_holds(preview, name)})" for name in preview.columns),
             expected=f"for {training.name}: {', '.join(roles)}",
-            hint=_other_training(preview, training) or " ".join(f"--column {column.role}=NAME" for column in missing),
+            hint=_other_training(preview, training) or " ".join(f"--column {role}=NAME" for role in missing),
         )
     prompts, answers = ([row.get(mapped.get(role, role)) for row in preview.rows] for role in ("prompt", _ANSWER))
     has_answer = training.generates and _ANSWER in mapped
@@ -186,7 +161,7 @@ def read_own_rows(path: str, training: Training, typed: Mapping[str, str]) -> Ow
 
 def _other_training(preview: Preview, training: Training) -> str | None:
     for name, other in TRAININGS.items():
-        needed = {column.role for column in COLUMNS[other.rows] if column.is_needed}
+        needed = {role for role, is_needed in COLUMNS[other.rows].items() if is_needed}
         sets = [needed, *map(set, other.read_as_they_are)]
         if other.rows != training.rows and any(columns <= set(preview.columns) for columns in sets):
             return f"--trains {name}"
@@ -194,9 +169,9 @@ def _other_training(preview: Preview, training: Training) -> str | None:
 
 
 def _look_at(path: str, typed: Mapping[str, str]) -> Preview:
-    roles = {name for some in COLUMNS.values() for column in some for name in (column.role, *column.other_names)}
-    roles |= {_plain(column) for column in typed.values()}
-    source = DataSource(path=path, name="--data", is_read=lambda column: _plain(column) in roles)
+    roles = {name for some in COLUMNS.values() for role in some for name in (role, *OTHER_NAMES[role])}
+    roles |= {plain_name(column) for column in typed.values()}
+    source = DataSource(path=path, name="--data", is_read=lambda column: plain_name(column) in roles)
     if source.is_hub:
         what = "a project is made without a network, so the columns of a dataset on the hub are unknown"
         expected = "sample, or a file: JSONL, JSON, CSV, Parquet"
@@ -212,14 +187,11 @@ def _look_at(path: str, typed: Mapping[str, str]) -> Preview:
 def _mapped(preview: Preview, training: Training, typed: Mapping[str, str]) -> dict[str, str]:
     """Return a map of the training's column -> the file's column: first the typed ones, then by name and type."""
     mapped = dict(typed)
-    for column in COLUMNS[training.rows]:
-        left = [
-            name for name in preview.columns if name not in mapped.values() and _holds(preview, name) in column.holds
-        ]
-        by_plain_name = {_plain(name): name for name in reversed(left)}
-        names = [name for name in (column.role, *column.other_names) if name in by_plain_name]
-        if names and column.role not in mapped:
-            mapped[column.role] = by_plain_name[names[0]]
+    for role in [role for role in COLUMNS[training.rows] if role not in typed]:
+        holds, taken = _HOLDS.get(role, (ColumnKind.TEXT, "list")), {"chosen", "rejected"} - {role} | {*mapped.values()}
+        left = [name for name in preview.columns if name not in taken and _holds(preview, name) in holds]
+        found = stand_in(role, left, guesses=False)
+        mapped |= {role: found} if found is not None else {}
     return mapped
 
 
@@ -227,8 +199,3 @@ def _holds(preview: Preview, column: str) -> str:
     """Return the type of a column, by its first value that is not None among the inspected rows."""
     value = next((row[column] for row in preview.rows if row.get(column) is not None), None)
     return label(kind_of(value))
-
-
-def _plain(name: str) -> str:
-    """Normalise a column's name for comparison: `Final Answer` becomes final_answer."""
-    return re.sub(r"[\W_]+", "_", name.lower()).strip("_")

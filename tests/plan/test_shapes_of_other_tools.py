@@ -113,6 +113,7 @@ STEPS = {"prompt": "2+3?", "completions": ["2+3", "is 5"], "labels": [True, True
             {"conversation": "Hi. Ho."},
             "data.rename.prompt=EXISTING_COLUMN data.rename.completion=EXISTING_COLUMN",
         ),
+        ("sft", {"Task": "2+3?", "reply": "5"}, "data.rename.prompt=Task data.rename.completion=reply"),
         ("sft", {"conversation": json.dumps(TALK)}, "data.rename.messages=conversation"),
         ("sft", {"question": 5, "answer": "5"}, "data.rename.prompt=EXISTING_COLUMN data.rename.completion=answer"),
     ],

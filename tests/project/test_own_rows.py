@@ -32,6 +32,8 @@ def looked_at(write: Write, trains: str, row: dict[str, object], **typed: str) -
         ("sft", {"instruction": "a", "output": "b"}, {"prompt": "instruction", "completion": "output"}),
         ("dpo", {"chosen": "b", "rejected": "c"}, {}),
         ("reward", {"better": "b", "worse": "c"}, {"chosen": "better", "rejected": "worse"}),
+        ("dpo", {"preferred_output": "b", "Loser": "c"}, {"chosen": "preferred_output", "rejected": "Loser"}),
+        ("grpo", {"prompt": "a", "solution": "b", "ground_truth": "c"}, {"answer": "ground_truth"}),
         ("kto", {"prompt": "a", "answer": "b", "label": "x", "good": True}, {"completion": "answer", "label": "good"}),
         ("sft", {"query": "a", "answers": "[]", "tools": "[]"}, {"completion": "answers"}),  # xLAM: the prompt is made
         # Columns that TRL reads without renaming.
