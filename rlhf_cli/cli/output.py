@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO, cast
 
-from rlhf_cli.errors import EXIT_OK, Problems, RlhfError, message_of
+from rlhf_cli.errors import EXIT_OK, Problems, RlhfError, UserError, message_of
 from rlhf_cli.process import Lasting
 from rlhf_cli.runs.run_folder import names_a_run
 from rlhf_cli.text.json_values import write_json
@@ -121,9 +121,14 @@ def _problem(error: BaseException) -> dict[str, object]:
 
 def complete_hints(error: RlhfError, verb: str, words: Sequence[str]) -> None:
     """Put what was typed into the hints of an error: for `...`, for RUN, and as the value of a corrected key."""
-    from rlhf_cli.tables.former_names import VALUE_SYNONYMS  # needed only for a mistake
+    from rlhf_cli.cli.options import read_options, usage_of  # needed only for a mistake
+    from rlhf_cli.tables.former_names import VALUE_SYNONYMS
 
-    runs = [word for word in words if names_a_run(word)]
+    plain = words
+    with contextlib.suppress(UserError):  # of wrong flags
+        plain = read_options(usage_of(verb), words).words
+    runs = [word for word in plain if names_a_run(word)]
+    words = plain if verb == "check" else words  # its hints are commands of `rlhf train`, which lacks its flags
     for problem in error.problems if isinstance(error, Problems) else [error]:
         hint = problem.hint or ""
         if hint.startswith(f"rlhf {'train' if verb == 'check' else verb} ") and "..." in hint:

@@ -118,8 +118,9 @@ def _checkpoint(run: RunFolder, step: int) -> Path:
     """Return the folder of a checkpoint. Raise RunError if it is missing or damaged."""
     folder, steps = checkpoint_folder(run.checkpoints, step), [number for number, _ in checkpoints_in(run.checkpoints)]
     if step not in steps:
-        got = "steps " + ", ".join(map(str, steps)) if steps else "no checkpoints"
-        hint = f"rlhf export {run.typed} --checkpoint {steps[-1]}" if steps else f"rlhf resume {run.typed}"
+        got, status = "steps " + ", ".join(map(str, steps)) if steps else "no checkpoints", read_status(run)
+        hint = f"rlhf export {run.typed}" + (f" --checkpoint {steps[-1]}" if steps else "")
+        hint = hint if steps or status.state == FINISHED else command_to_finish(run, status)
         raise RunError(f"there is no checkpoint of step {step}", where=str(run.checkpoints), got=got, hint=hint)
     if (problem := problem_with(folder)) is not None:
         what, expected = f"the checkpoint of step {step} is damaged", "the files of manifest.json"

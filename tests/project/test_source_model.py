@@ -78,7 +78,7 @@ def test_missing_and_damaged_checkpoints(tmp_path: Path) -> None:
     assert "has changed" in str(damaged.got)
     assert damaged.hint == "--checkpoint 3"
     shutil.rmtree(run.checkpoints)
-    assert refusal(run, step=2).got == "no checkpoints"
+    assert (refusal(run, step=2).got, refusal(run, step=2).hint) == ("no checkpoints", f"rlhf export {run.typed}")
 
 
 def test_pieces_of_weights_are_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from rlhf_cli.cli.options import Flag, Options, usage_of
+from rlhf_cli.cli.options import Flag, Options, read_options, usage_of
 from rlhf_cli.cli.verbs import VERBS
 from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
 from rlhf_cli.errors import EXIT_OK, UserError
@@ -100,17 +100,21 @@ def _of_verb(verb: str, current: str, earlier: list[str]) -> Iterable[str]:
         return _of_flag(before, current, earlier)
     if current.startswith("-"):
         return [*usage.flags, "--help"]
+    typed = list[str]()
+    with contextlib.suppress(UserError):
+        typed = read_options(usage, earlier).words
     if verb == "list":
-        typed = [word for word in earlier if not word.startswith("-")]
         if typed[:1] == ["trainer"] and len(typed) > 1:
             return _arguments("trainer.args", [f"trainer={typed[1]}"])
-        return groups().get(typed[0], {}) if typed else [*groups(), "keys", "metrics"]
+        return groups().get(typed[0], {}) if len(typed) == 1 else [] if typed else [*groups(), "keys", "metrics"]
     head = usage.text.partition("\n\n")[0]
-    fixed = {"completion": [*_SCRIPTS], "schema": [*groups()]}.get(verb, [])
-    found = _runs(current) if _OF_RUNS.search(head) else fixed
+    fixed = {"completion": [*_SCRIPTS], "schema": [*groups()], "init": _paths(current, "/")}
+    found = fixed[verb] if verb in fixed else _runs(current) if _OF_RUNS.search(head) else []
     if any(sign in head for sign in ("+exp=", "overrides", "key=value")):
         found += _overrides(current, earlier)
-    return found
+    elif typed and "..." not in head:  # it takes one word
+        return []
+    return [word for word in found if verb != "resume" or not word.startswith("run:")]
 
 
 def _of_flag(flag: Flag, current: str, earlier: list[str]) -> Iterable[str]:
@@ -122,6 +126,8 @@ def _of_flag(flag: Flag, current: str, earlier: list[str]) -> Iterable[str]:
         from rlhf_cli.project.own_rows import TRAININGS
 
         return TRAININGS
+    if flag.names[0] == "--set":
+        return [key.rpartition(".")[2] for key in _named("data.eval", earlier)]
     if flag.metavar == "RUN":
         return _runs(current)
     return _paths(current, flag.ending) if flag.is_path or flag.metavar == "NAME" else []

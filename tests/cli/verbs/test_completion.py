@@ -64,6 +64,11 @@ def offered(line: str) -> list[str]:
         ("rlhf resume --fa", ["--failed"]),
         ("rlhf list rew", ["reward"]),
         ("rlhf list reward jud", ["judge", "judge_ranking"]),
+        ("rlhf list reward judge ", []),
+        ("rlhf schema reward rew", []),
+        ("rlhf schema --out x.json rew", ["reward"]),
+        ("rlhf completion zsh ", []),
+        ("rlhf eval runs/a data.eval.hard.path=a.jsonl --set h", ["hard"]),
         ("rlhf nonsense ", []),
     ],
 )  # fmt: skip
@@ -100,6 +105,10 @@ def runs(place: Path) -> None:
     ("line", "expected"),
     [
         ("rlhf compare ru", ["run:", "runs/"]),
+        ("rlhf init ru", ["runs/"]),
+        ("rlhf resume ru", ["run.", "runs/"]),
+        ("rlhf export ru", ["run:", "runs/"]),
+        ("rlhf export run:toy ru", []),
         ("rlhf why runs/", ["runs/quickstart/", "runs/toy/"]),
         ("rlhf resume runs/quickstart/o", ["runs/quickstart/one"]),
         ("rlhf why runs/toy/weight=0", ["runs/toy/weight=0.1,seed=2"]),

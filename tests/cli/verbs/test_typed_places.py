@@ -43,6 +43,7 @@ SWEEP, JOB = "run:first/s", "runs/first/s/seed=1"
     [
         (["reproduce", "runs/first/b2", "--against", SWEEP], JOB),
         (["score", "+exp=quickstart", "--completions", SWEEP], JOB),
+        (["check", "+exp=quickstart", "seed=1,2", "--rows", "2"], "rlhf train -m +exp=quickstart 'seed=1,2'"),
         (["train", "-m", "+exp=quickstart", "seed=1,2", "--allow", "data", "--take-over"], "rlhf resume --help"),
     ],
 )
