@@ -116,6 +116,11 @@ class Algorithm:
         """Return what TRL is to sum."""
         return Given(settled.for_trl, settled.trl_weights, settled.for_trl * settled.trl_weights)
 
+    def compared(self, given: Given) -> Tensor:
+        """Return the (N,) totals that the advantages compare, clipped as TRL clips them; NaN for all-NaN rows."""
+        clip = None if given.is_clipped else self.clip_range
+        return given.totals if clip is None else given.totals.clamp(*clip)
+
     def of_round(self, scored: Round) -> RoundAdvantages:
         """Return the advantages that the loss uses, and the rewards' shares of them."""
         raise NotImplementedError(f"{type(self).__name__} has a trainer of its own")

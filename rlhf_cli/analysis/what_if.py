@@ -135,10 +135,7 @@ class RoundRecomputer:
     ) -> RecomputedRound:
         algorithm, each = self.algorithm, self.num_generations
         given = algorithm.given(settled, self.aggregate, each)
-        totals, clip = given.totals, algorithm.clip_range
-        if clip is not None and not given.is_clipped:
-            totals = totals.clamp(*clip)
-        no_totals = self._why_no_totals(is_unknown)
+        totals, no_totals = algorithm.compared(given), self._why_no_totals(is_unknown)
         why = no_totals or algorithm.why_not_replayed
         if why is None and algorithm.is_scaled_by_round and bool(is_unknown.any()):
             why = "advantages are scaled over a round, and the log lacks scores of some of its groups"

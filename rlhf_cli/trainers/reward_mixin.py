@@ -23,7 +23,7 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from rlhf_cli.algorithms.base import Algorithm, Given, Round, advantage_metrics, summed
+from rlhf_cli.algorithms.base import Algorithm, Given, Round, advantage_metrics
 from rlhf_cli.numerics.score_scaling import RunningDeviation
 from rlhf_cli.rewards.stack.component import RewardOutcome
 from rlhf_cli.rewards.stack.reward_matrix import (
@@ -278,7 +278,7 @@ class RewardMixin(LeftOutMixin):
 
     def _compared_totals(self) -> Tensor:
         """Return (rows of all ranks,), the totals that TRL compared within a group, NaN for a row without one."""
-        return summed(self._given.contributions)
+        return self.algorithm.compared(self._given)
 
     def _log_table(self, inputs: list[dict[str, object]], outcomes: list[RewardOutcome]) -> None:
         """Add the dataset's columns and each row's results from the stack to the completions table."""

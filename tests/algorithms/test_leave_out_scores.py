@@ -22,12 +22,13 @@ GROUP = 4
 WEIGHTS = [1.0, -0.5, 2.0]
 
 
-def case(seed: int) -> Case:
-    """Three groups of four with a third of the scores missing, and one row without any."""
+def case(seed: int, *, has_gaps: bool = True) -> Case:
+    """Three groups of four; if it `has_gaps`, a third of the scores are missing, and one row has none."""
     random = numpy.random.default_rng(seed)
     matrix = random.normal(size=(12, 3))
-    matrix[random.random(matrix.shape) < 0.35] = NAN
-    matrix[5] = NAN
+    if has_gaps:
+        matrix[random.random(matrix.shape) < 0.35] = NAN
+        matrix[5] = NAN
     return Case([column(*one) for one in matrix.T], [Rule(name) for name in "abc"], list(WEIGHTS))
 
 
@@ -54,10 +55,11 @@ def by_loops(settled: Settled, clip: tuple[float, float] | None) -> list[float]:
 @pytest.mark.parametrize("clip", [None, (-0.5, 1.0), (-9.0, 9.0), (0.25, 0.25)])
 @pytest.mark.parametrize("seed", range(4))
 def test_its_own_leave_one_out_makes_the_advantages(seed: int, clip: tuple[float, float] | None) -> None:
-    settled = case(seed).settle()
-    given = Rloo(clip_range=clip).given(settled, "sum", GROUP)
-    assert given.totals.isnan().tolist() == settled.is_unscorable.tolist()
-    assert rloo(given.totals.numpy()) == pytest.approx(by_loops(settled, clip), abs=1e-9)
+    for has_gaps in (True, False):
+        settled, algorithm = case(seed, has_gaps=has_gaps).settle(), Rloo(clip_range=clip)
+        totals = algorithm.compared(algorithm.given(settled, "sum", GROUP))
+        assert totals.isnan().tolist() == settled.is_unscorable.tolist()
+        assert rloo(totals.numpy()) == pytest.approx(by_loops(settled, clip), abs=1e-9)
     assert given.is_clipped == (clip is not None)
     assert rloo(given.contributions.sum(dim=1).numpy()) == pytest.approx(by_loops(settled, None), abs=1e-9)
     # Negative control: the settled rewards themselves, whose gaps are filled with zeros or means, give other numbers.

@@ -11,7 +11,7 @@ import numpy
 import pytest
 import torch
 
-from rlhf_cli.algorithms.base import RoundAdvantages, advantage_metrics
+from rlhf_cli.algorithms.base import RoundAdvantages, advantage_metrics, summed
 from rlhf_cli.algorithms.grpo import Grpo
 from rlhf_cli.algorithms.own_advantages import OwnAdvantages
 from rlhf_cli.algorithms.process_rewards import ProcessRewards
@@ -125,7 +125,9 @@ def test_a_round_is_dead_if_no_rank_has_an_advantage_but_by_rounding(
     trainer = ranked(
         torch.tensor([theirs]),
         is_dense=is_dense,
-        algorithm=SimpleNamespace(compares_groups=by_groups, is_dead_by_totals=by_totals),
+        algorithm=SimpleNamespace(
+            compares_groups=by_groups, is_dead_by_totals=by_totals, compared=lambda given: summed(given.contributions)
+        ),
         reward_stack=SimpleNamespace(
             outcomes={"a": SimpleNamespace(tokens=tokens), "b": SimpleNamespace(tokens=TOKENS)}, components=[]
         ),
