@@ -8,6 +8,9 @@ from pydantic import ValidationError
 
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.origins import Origins
+from rlhf_cli.config.rules.class_rules import callback_problems, trainer_class_problems
+from rlhf_cli.config.rules.launch_rules import rollout_problems, slurm_problems, strategy_problems
+from rlhf_cli.config.rules.metric_rules import evaluation_problems, expect_problems, stop_problems, sweep_problems
 from rlhf_cli.config.rules.reward_rules import reward_problems, sampling_problems, tool_problems, truncation_problems
 from rlhf_cli.config.rules.trainer_rules import (
     adapter_problems,
@@ -27,7 +30,13 @@ from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.text.json_values import leaves, section
 from rlhf_cli.text.redaction import is_secret_key, remember, secret_in
 
-Rule = Callable[[Experiment, Origins], Iterable[UserError]]
+_RULES: tuple[Callable[[Experiment, Origins], Iterable[UserError]], ...] = (
+    *(reward_problems, ppo_problems, advantage_problems, truncation_problems, sampling_problems, tool_problems),
+    *(template_problems, name_problems, teacher_problems, adapter_problems, quantize_problems),
+    *(evaluation_problems, stop_problems, expect_problems, sweep_problems),
+    *(callback_problems, trainer_class_problems, slurm_problems, strategy_problems, rollout_problems),
+)
+"""The rules about several keys; each returns at once if it does not concern the experiment."""
 
 
 def validate(composed: Composed) -> Experiment:
@@ -60,22 +69,8 @@ def validate(composed: Composed) -> Experiment:
             problems += _elsewhere(problems, schema_problems(refused, tree, origins))
         problems += _elsewhere(problems, argument_problems(wrong, tree, origins))
     if experiment is not None and experiment.trainer.trl in TRAINERS:
-        rules: tuple[tuple[Rule, bool], ...] = (
-            (reward_problems, True),
-            (ppo_problems, True),
-            (advantage_problems, experiment.advantages is not None),
-            (truncation_problems, True),
-            (sampling_problems, experiment.sampling.keep_groups is not None),
-            (tool_problems, True),
-            (template_problems, True),
-            (name_problems, True),
-            (teacher_problems, True),
-            (adapter_problems, experiment.model.lora is not None),
-            (quantize_problems, experiment.model.quantize is not None),
-            *_rules_of_few(experiment),
-        )
-        for rule, concerns_it in rules:
-            problems += rule(experiment, origins) if concerns_it else ()
+        for rule in _RULES:
+            problems += rule(experiment, origins)
     raise_any(problems)
     assert experiment is not None
     return experiment
@@ -85,37 +80,6 @@ def _elsewhere(known: list[UserError], new: Iterable[UserError]) -> list[UserErr
     """Return the new problems at places without a known one."""
     places = {problem.where for problem in known}
     return [problem for problem in new if problem.where not in places]
-
-
-def _rules_of_few(experiment: Experiment) -> Iterator[tuple[Rule, bool]]:
-    """Yield the rules for metrics, classes of the user's and `launch`, with whether they concern the experiment.
-
-    They are imported only if one does: not for a trainer of TRL's that generates on one machine without evaluations.
-    """
-    launch, trainer, is_plain = experiment.launch, experiment.trainer, experiment.data.overlong_prompts == "error"
-    evaluates = {"eval_strategy", "eval_on_start", "metric_for_best_model"} & trainer.args.keys()
-    sections = (experiment.data.eval, experiment.stop, experiment.expect, experiment.sweep)
-    if evaluates or any(section is not None for section in sections):
-        from rlhf_cli.config.rules import metric_rules
-
-        yield metric_rules.evaluation_problems, True
-        yield metric_rules.stop_problems, experiment.stop is not None
-        yield metric_rules.expect_problems, experiment.expect is not None
-        yield metric_rules.sweep_problems, experiment.sweep is not None
-    if trainer.callbacks or trainer.own_class is not None:
-        from rlhf_cli.config.rules.class_rules import callback_problems, trainer_class_problems
-
-        yield callback_problems, True
-        yield trainer_class_problems, trainer.own_class is not None
-    is_sharded = launch.strategy != "ddp" or launch.offload
-    is_served = launch.rollout != "hf" or launch.rollout_gpus > 0 or bool(launch.vllm.args) or not is_plain
-    if not (is_sharded or is_served or launch.slurm is not None):
-        return
-    from rlhf_cli.config.rules.launch_rules import rollout_problems, slurm_problems, strategy_problems
-
-    yield slurm_problems, launch.slurm is not None
-    yield strategy_problems, is_sharded
-    yield rollout_problems, is_served
 
 
 def _wrong_leaves(composed: Composed) -> Iterator[UserError]:

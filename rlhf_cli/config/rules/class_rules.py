@@ -39,7 +39,8 @@ def trainer_class_problems(experiment: Experiment, origins: Origins) -> Iterator
     If the source does not show all bases, the class is checked after its import.
     """
     named = experiment.trainer.own_class
-    assert named is not None
+    if named is None:
+        return
     found = _find(named, _CLASS, origins.where(_CLASS))
     if isinstance(found, ConfigError):
         yield found

@@ -247,7 +247,8 @@ def sweep_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
     several objectives.
     """
     sweep = experiment.sweep
-    assert sweep is not None
+    if sweep is None:
+        return
     where = origins.where("sweep.objective")
     for objective in sweep.objective:
         typed = objective.removeprefix("-").strip()

@@ -165,7 +165,8 @@ def truncation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
 def sampling_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield a problem for each setting without groups, or that compares completions of several groups."""
     trainer, keep, section = experiment.trainer, experiment.sampling.keep_groups, "sampling.keep_groups"
-    assert keep is not None
+    if keep is None:
+        return
     off, scales, normalizes = f"{section}=null", "trainer.args.scale_rewards", "trainer.args.normalize_advantages"
     of_all = f"it compares all completions of a draw, of which {section} keeps a part"
     no_critic = "PPO's critic replaces the groups that keep_groups compares"

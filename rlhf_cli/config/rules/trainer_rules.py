@@ -79,7 +79,8 @@ def own_fields() -> dict[str, object]:
 def adapter_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield an error for each field that peft does not have, or that does not work here."""
     lora = experiment.model.lora
-    assert lora is not None
+    if lora is None:
+        return
     fields, known = trl_args.lora_fields(), {*Lora.model_fields, *own_fields()}
     for name, value in (lora.model_extra or {}).items():
         key = f"{_LORA}.{name}"
@@ -127,6 +128,8 @@ def _initial_problems(experiment: Experiment, initial: object, origins: Origins)
 def quantize_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield every problem with `model.quantize`."""
     model = experiment.model
+    if model.quantize is None:
+        return
     if model.lora is None:
         what, expected = "quantised weights cannot be trained without an adapter", "a LoRA adapter on top of them"
         got, hint = f"model.quantize={model.quantize} without model.lora", "model.lora.r=16, or model.quantize=null"
@@ -214,7 +217,8 @@ def ppo_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError
 def advantage_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield a problem for each setting that makes advantages as well, or that needs those of TRL's formula."""
     trainer, section, origin = experiment.trainer, experiment.advantages, origins.of("advantages.fn")
-    assert section is not None
+    if section is None:
+        return
     # Hydra's ~ takes back a choice of the group, advantages=maxrl, and leaves a section that was written out.
     is_chosen = "/advantages/" in f"/{origin}"
     off = ["'~advantages'"] if is_chosen else []
