@@ -30,7 +30,7 @@ from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_PREEMPTED
 from rlhf_cli.launch.rollout_server import free_ports
 from rlhf_cli.launch.run_states import run_slurm
 from rlhf_cli.plan.devices import ON_SLURM_NODE, planned_processes
-from rlhf_cli.runs.run_folder import RunFolder, open_run
+from rlhf_cli.runs.run_folder import RunFolder, open_run, write_rows
 from rlhf_cli.runs.run_status import FAILED, KILLED, PREEMPTED, RUNNING, own_job_id, read_status, update_status
 
 _LEAVE_S = 30.0
@@ -151,10 +151,10 @@ class RunInJob:
             "was_cancelled": signal.SIGTERM in self._heard,
         }
         file = folder.path / SLURM_FOLDER / _ATTEMPTS
-        file.parent.mkdir(exist_ok=True)
-        with file.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(attempt) + "\n")
-        attempts = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        attempts = [*_earlier_attempts(file), attempt]
+        with contextlib.suppress(OSError):  # a full disk must not keep the job from going on later
+            file.parent.mkdir(exist_ok=True)
+            write_rows(file, attempts)
         if code == EXIT_PREEMPTED and signal.SIGTERM not in self._heard:
             _go_on_later(folder, attempts)
         if code != EXIT_OK:
@@ -209,6 +209,15 @@ def _listens(pid: int, number: signal.Signals) -> bool:
         return False
     caught = next((int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")), 0)
     return bool(caught >> (number - 1) & 1)
+
+
+def _earlier_attempts(file: Path) -> list[dict[str, Any]]:
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
+    found = []
+    for line in lines:
+        with contextlib.suppress(ValueError):  # cut off by a kill
+            found.append(json.loads(line))
+    return found
 
 
 def _go_on_later(folder: RunFolder, attempts: list[dict[str, Any]]) -> None:

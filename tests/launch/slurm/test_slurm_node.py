@@ -122,6 +122,17 @@ def test_a_warning_waits_until_the_run_listens_and_comes_once(slurm, folder, job
     assert (attempt["exit_code"], attempt["was_warned"], attempt["was_cancelled"]) == (75, True, False)
 
 
+def test_a_record_that_a_kill_cut_off_keeps_no_job_from_going_on(slurm, folder, job_here) -> None:
+    slurm.says("scontrol")
+    (folder.path / "slurm").mkdir()
+    (folder.path / "slurm" / "attempts.jsonl").write_text(
+        '{"exit_code": 75, "step_at_start": 0, "step_at_end": 2}\n{"job_id": "7", "step_at_s'
+    )
+    assert job_here("raise SystemExit(75)") == 75
+    assert "scontrol requeue 7" in slurm.calls
+    assert [attempt["exit_code"] for attempt in attempts(folder)] == [75, 75]
+
+
 def test_who_is_cancelled_is_not_put_back(slurm, folder, job, tmp_path: Path) -> None:
     """Slurm sends SIGTERM to every process of the job, so the run gets its own."""
     process = job(SAVES, deaf_s=0)
