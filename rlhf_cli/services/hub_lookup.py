@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -52,7 +53,8 @@ def look_up(questions: Sequence[HubQuestion]) -> list[HubAnswer]:
     except (KeyError, ValueError):
         deadline_s = _TIMEOUT_S
     waiting = {question: _begun(question, deadline_s) for question in dict.fromkeys(questions)}
-    return [waiting[question]() for question in questions]
+    until = time.monotonic() + deadline_s + 0.5
+    return [waiting[question](until) for question in questions]
 
 
 def is_offline() -> str | None:
@@ -73,18 +75,18 @@ def cached_model(name: str, revision: str | None = None) -> Path | None:
     return None
 
 
-def _begun(question: HubQuestion, deadline_s: float) -> Callable[[], HubAnswer]:
-    """Start looking for the answer, and return a function that waits for it."""
+def _begun(question: HubQuestion, deadline_s: float) -> Callable[[float], HubAnswer]:
+    """Start looking for the answer, and return a function that waits for it until a monotonic time."""
     known = _without_network(question)
     if known is not None:
-        return lambda: known
+        return lambda until: known
     answers: list[HubAnswer] = []
     # A daemon thread: a DNS lookup cannot be interrupted, and must not delay the exit.
     asking = threading.Thread(target=lambda: answers.append(_asked(question, deadline_s)), daemon=True)
     asking.start()
 
-    def wait() -> HubAnswer:
-        asking.join(deadline_s + 0.5)
+    def wait(until: float) -> HubAnswer:
+        asking.join(max(0.0, until - time.monotonic()))
         return answers[0] if answers else HubAnswer("unreachable", f"no answer in {deadline_s:g} s", is_silence=True)
 
     return wait

@@ -118,22 +118,27 @@ def test_a_question_that_does_not_end_delays_nothing(typed: str | None, monkeypa
     monkeypatch.delenv("HF_HUB_ETAG_TIMEOUT", raising=False)
     if typed is not None:
         monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", typed)
-    asking, waited = list[tuple[float, bool]](), list[float]()
-    monkeypatch.setattr(threading.Thread, "join", lambda thread, timeout_s: waited.append(timeout_s))
-    begun, ended = threading.Event(), threading.Event()
+    asking, now = list[tuple[float, bool]](), [100.0]
+
+    def wait(_: threading.Thread, timeout_s: float) -> None:
+        now[0] += timeout_s
+
+    monkeypatch.setattr(hub_lookup.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(threading.Thread, "join", wait)
+    begun, ended = threading.Barrier(3), threading.Event()
 
     def hang(question: HubQuestion, deadline_s: float) -> HubAnswer:
         asking.append((deadline_s, threading.current_thread().daemon))
-        begun.set()
+        begun.wait()
         ended.wait()
         return HubAnswer("there")
 
     monkeypatch.setattr(hub_lookup, "_asked", hang)
-    answer = asked("model")
+    answers = look_up([HubQuestion("model", f"org/model{number}") for number in range(2)])
     begun.wait()
     ended.set()
-    assert (answer.state, answer.is_silence) == ("unreachable", True)
-    assert (asking, waited) == ([(2.0, True)], [2.5])  # half a second more than the hub has
+    assert {(answer.state, answer.is_silence) for answer in answers} == {("unreachable", True)}
+    assert (asking, now) == ([(2.0, True)] * 2, [102.5])  # together half a second more than the hub has
 
 
 @pytest.mark.parametrize(("name", "folder"), [("HF_HUB_CACHE", "/x"), ("XDG_CACHE_HOME", "/x/huggingface/hub")])
