@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from rlhf_cli.errors import UserError
+from rlhf_cli.errors import RunError, UserError
 from rlhf_cli.runs.run_folder import RunFolder, runs_in
 from rlhf_cli.runs.run_status import RUNNING, read_status
 from rlhf_cli.runs.tracking.tracking_plan import has_login, no_answer, wandb_address
@@ -115,13 +115,17 @@ def send(sendings: Sequence[Sending], *, upload: Upload) -> list[Sending]:
 
 
 def _of_run(run: RunFolder) -> Sending:
-    if records_of(run.path) and read_status(run).state == RUNNING:
+    try:
+        is_running = read_status(run).state == RUNNING
+        track = section(run.read_config(), "track")
+    except RunError as error:  # the others are sent
+        return Sending(run.path, "not sent", why=error.what)
+    if records_of(run.path) and is_running:
         return Sending(run.path, "still running", why="it is sent once it has ended")
     if waiting := unsent(run.path):
         return Sending(run.path, "to send", tuple(waiting))
     if records := records_of(run.path):
         return Sending(run.path, "already sent", tuple(records))
-    track = section(run.read_config(), "track")
     tracker = track.get("tracker", "wandb")
     why = "wandb recorded nothing" if tracker == "wandb" else f"tracked by {tracker}"
     return Sending(run.path, "nothing to send", why="track=none" if track.get("mode") == "none" else why)

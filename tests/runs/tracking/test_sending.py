@@ -142,16 +142,18 @@ def test_why_a_run_was_not_sent_is_the_line_about_it(place: Path) -> None:
 
 def test_each_run_says_what_becomes_of_it(place: Path, logged_in: None, by_wandb, capsys: Said) -> None:
     sweep = place / "runs" / "quickstart" / "swept"
-    new, refused, old, none, live, other = (logged_run(sweep / name) for name in "abcdef")
+    new, refused, old, none, live, other, damaged = (logged_run(sweep / name) for name in "abcdefg")
     track = {"mode": "none", "project": "sums"}
     none.config.write_text(json.dumps({**CONFIG, "track": track}))
     other.config.write_text(json.dumps({**CONFIG, "track": {**track, "mode": "offline", "tracker": "mlflow"}}))
     claim(live)
     waiting = [record(new), record(new, "offline-run-20261122_111500-0123abcd"), record(refused)]
     record(old, sent=True)
-    record(live)
+    for run in (live, damaged):
+        record(run)
+    damaged.status.write_text("")
     asked = by_wandb(refuses="/b/")
-    assert main(["sync", "runs", "--dry-run"]) == 0
+    assert main(["sync", "runs", "--dry-run"]) == 1
     capsys.readouterr()
     assert asked == []
     assert main(["sync", "runs", "--json"]) == 1
@@ -164,6 +166,7 @@ def test_each_run_says_what_becomes_of_it(place: Path, logged_in: None, by_wandb
         "d": ("nothing to send", "track=none"),
         "e": ("still running", "it is sent once it has ended"),
         "f": ("nothing to send", "tracked by mlflow"),
+        "g": ("not sent", rows["g"][1]),
     }
 
 
