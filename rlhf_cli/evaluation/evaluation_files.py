@@ -13,6 +13,7 @@ from pydantic import Field, TypeAdapter
 from rlhf_cli.evaluation.policy_results import PolicyEvaluation, is_none
 from rlhf_cli.evaluation.scored_pairs import SUBSET, RewardModelEvaluation
 from rlhf_cli.numerics.intervals import Estimate
+from rlhf_cli.runs.reward_records import BY_REWARDS_OF
 from rlhf_cli.text.regular_files import read_object
 
 Measured = RewardModelEvaluation | PolicyEvaluation
@@ -35,6 +36,11 @@ class Heading:
     trained_on: Annotated[int | None, Field(exclude_if=is_none)] = None
     time: float
     warnings: list[str] = field(default_factory=list)
+
+    @property
+    def is_of_the_run(self) -> bool:
+        """Return whether the run's own model was evaluated, wherever its folder was then."""
+        return BY_REWARDS_OF not in self.model
 
 
 @dataclass(frozen=True)

@@ -235,9 +235,8 @@ def _scores(source: SourceModel) -> tuple[list[list[str]], list[str]]:
         except (ValueError, OSError, RunError):
             notes.append(f"The evaluation {file.name} could not be read.")
             continue
-        path = evaluation.heading.path
-        if path is not None and Path(path).resolve() != source.folder.resolve():
-            continue  # another model generated the answers
+        if not evaluation.heading.is_of_the_run:
+            continue
         if source.is_checkpoint or is_of_these_weights(source.folder.resolve(), evaluation.heading.time):
             for metric, found in evaluation.figures():
                 mean = "" if found.mean is None else f"{found.mean:.4g}"

@@ -13,7 +13,7 @@ from huggingface_hub import ModelCard
 from rlhf_cli.errors import ModelError, RunError
 from rlhf_cli.project import exported_folder
 from rlhf_cli.project.exported_folder import ExportedModel, SourceModel, export_model, find_source
-from rlhf_cli.runs.reward_records import write_training_format
+from rlhf_cli.runs.reward_records import BY_REWARDS_OF, write_training_format
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.project.finished_runs import finished_run, random_model
 
@@ -80,8 +80,10 @@ def test_the_metadata_for_the_hub(tmp_path: Path) -> None:
     (run.path / "eval").mkdir()
     (run.path / "eval" / "held_out.json").write_text(evaluation("held_out", run.model, 0.75))
     # An evaluation of another model, and a file that is cut.
-    (run.path / "eval" / "other.json").write_text(evaluation("other", tmp_path / "elsewhere", 0.99))
-    seen = {**json.loads(evaluation("seen", run.model, 0.75)), "trained_on": 4}
+    other = {**json.loads(evaluation("other", run.model, 0.99)), "model": f"theirs{BY_REWARDS_OF}mine"}
+    (run.path / "eval" / "other.json").write_text(json.dumps(other))
+    # The run was in another place when it was evaluated.
+    seen = {**json.loads(evaluation("seen", tmp_path / "elsewhere", 0.75)), "trained_on": 4}
     (run.path / "eval" / "seen.json").write_text(json.dumps(seen))
     (run.path / "eval" / "cut.json").write_text(evaluation("cut", run.model, 0.98)[:80])
     (run.path / "eval" / "old.json").write_text(evaluation("old", run.model, 0.97, time=1.0))

@@ -80,12 +80,12 @@ def test_a_copied_run_keeps_its_evaluations(tmp_path: Path) -> None:
     run.status.write_text(json.dumps({"state": "finished", "updated_at": 100.0}))
     run.model.mkdir()
     (run.model / "model.safetensors").write_bytes(b"")
-    write(tmp_path, "held_out", 1.0, 99.0, path=str(run.model))
-    write(tmp_path, "checkpoint", 3.0, 99.0, path=str(run.path / "checkpoints"))
+    write(tmp_path, "held_out", 1.0, 99.0)
+    write(tmp_path, "checkpoint", 3.0, 99.0, model=f"checkpoint-2{BY_REWARDS_OF}rm")
     with pytest.raises(RunError):
         mean_reward(str(run.model), where="here")
     assert list(read_figures(run)) == ["checkpoint"]
-    write(tmp_path, "held_out", 1.0, 100.0, path=str(run.model))
+    write(tmp_path, "held_out", 1.0, 100.0, path="/where/it/was/model")
     assert mean_reward(str(run.model), where="here") == 1.0
     assert list(read_figures(run)) == ["held_out", "checkpoint"]
 

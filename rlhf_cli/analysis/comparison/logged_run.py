@@ -31,8 +31,8 @@ def read_figures(folder: RunFolder) -> dict[str, Figures]:
             evaluation = read_evaluation(file)
         except (OSError, ValueError):
             continue
-        is_own = evaluation.heading.path == str(model)  # another model does not change when the run is resumed
-        if is_own and not is_of_these_weights(model, evaluation.heading.time):
+        # Another model does not change when the run is resumed.
+        if evaluation.heading.is_of_the_run and not is_of_these_weights(model, evaluation.heading.time):
             continue
         figures = {name: figure.mean for name, figure in evaluation.figures() if figure.mean is not None}
         if isinstance(evaluation.measured, RewardModelEvaluation):
