@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import json
 import math
 import operator
+import os
 import sys
 from asyncio import CancelledError
 from collections import defaultdict
@@ -239,11 +241,17 @@ def environment_class(
 
 
 def environment_factory(original: type, args: Mapping[str, object], where: str, wrapped: type) -> Callable[[], object]:
-    """Return a function without arguments that makes an instance of the `wrapped` class."""
+    """Return a function without arguments that makes an instance of the `wrapped` class.
+
+    TRL calls it in a process's first round, in a resumed run after the random states were loaded. So the random numbers
+    of a constructor depend on its arguments, the rank and the number of the instance alone.
+    """
+    numbers = itertools.count()
 
     def make() -> object:
+        seeds = (where, sorted(args.items()), os.environ.get("RANK"), next(numbers))
         try:
-            with staying():
+            with staying(), kept(seeds):
                 made = wrapped(**args)
             if not isinstance(made, wrapped):
                 raise TypeError(f"its __new__ returned an object of the class {type(made).__name__}")

@@ -283,6 +283,26 @@ def test_an_environment_has_tools_and_no_reward_for_trl() -> None:
     ]
 
 
+def test_each_constructed_environment_has_random_numbers_of_its_own_and_leaves_the_training_s() -> None:
+    class Drawn(Maze):
+        def __init__(self) -> None:
+            random.seed(random.random())
+            self.secret = random.random()
+
+    def secrets(seed: int) -> list[float]:
+        make = environment_factory(
+            Drawn, {}, "environment", environment_class(Drawn, "environment", Limits(), Counts())
+        )
+        random.seed(seed)
+        before = random.getstate()
+        made: list[Any] = [make() for _ in range(3)]
+        assert random.getstate() == before
+        return [one.secret for one in made]
+
+    assert secrets(1) == secrets(2)
+    assert len(set(secrets(1))) == 3
+
+
 def test_the_same_rollout_has_the_same_random_numbers_and_each_call_its_own() -> None:
     def walk(start: int) -> list[str]:
         environment, _ = maze()
