@@ -19,11 +19,10 @@ from rlhf_cli.config import trl_args
 from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
 from rlhf_cli.config.inner_args import SCHEDULE, inner_fields, schedule_fields
 from rlhf_cli.config.origins import Origin, Origins
-from rlhf_cli.config.other_tools import answer, fitted
 from rlhf_cli.config.schema.experiment import field_at, keys_of_section, section_at, valid_keys
 from rlhf_cli.config.schema.model_and_data import OF_A_SOURCE
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
-from rlhf_cli.config.suggestions import KnownKeys, as_typed, first_taken, former_name, meant_key, meant_value
+from rlhf_cli.config.suggestions import KnownKeys, answer, as_typed, fitted, former_name, meant_key, meant_value, mended
 from rlhf_cli.config.trl_args import WrongArgument
 from rlhf_cli.errors import ConfigError, pydantic_words
 from rlhf_cli.tables.former_names import GROUPS_OF_OTHERS, SECTIONS_OFF, UNSAYABLE, VALUE_SYNONYMS
@@ -158,7 +157,7 @@ def _meant_argument(trainer: str, argument: WrongArgument, args: JsonTree) -> st
         return trl_args.expected_instead(field, value) is None
 
     key = f"{_ARGS}{argument.name}"
-    meant = first_taken(key, argument.value, takes, choices=field.choices, default=field.default)
+    meant = mended(key, argument.value, takes, choices=field.choices, default=field.default)
     return meant if meant or below is None else f"'~{key}'"
 
 

@@ -1,8 +1,8 @@
-"""Find the key or the value that a user most likely meant. Imported only after something was refused.
+"""Find the key or value that was most likely meant, of this schema or of another tool. Imported only after a mistake.
 
 Keys are compared as whole paths: `rewards.brevty.wieght` has a typo in two parts, `trainer.learning_rate` lacks a part,
 and `rewards.weight.brevity` has its parts in another order. Names of other tools and of older versions come from
-tables/former_names.py.
+tables/former_names.py; docs/reference/coming-from.md says what the keys of TRL, verl and OpenRLHF are called here.
 
 A suggested value is one that the key accepts: the nearest of its words, the same number with the right type, or the
 default. A sign is never flipped: -1 was not meant as 1. If no value is near enough, there is no suggestion.
@@ -23,12 +23,13 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from rlhf_cli.config import trl_args
+from rlhf_cli.config.conf_folders import groups, shipped_page
 from rlhf_cli.config.rules.trainer_rules import own_fields
-from rlhf_cli.config.schema.experiment import arms_of, field_at, keys_of_section, section_of, valid_keys
+from rlhf_cli.config.schema.experiment import arms_of, field_at, keys_of_section, section_at, section_of, valid_keys
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
 from rlhf_cli.tables.former_names import FORMER_NAMES, VALUE_SYNONYMS, FormerName
 from rlhf_cli.tables.trl_trainers import TRAINERS
-from rlhf_cli.text.json_values import JsonTree, section
+from rlhf_cli.text.json_values import JsonTree, leaves, section
 from rlhf_cli.text.suggest import likeness, nearest
 
 _ARGS = ("trainer", "args")
@@ -181,7 +182,7 @@ def meant_value(key: str, field: FieldInfo, value: object) -> str | None:
     """Return `key=value` with the value most likely meant by one that a key of our schema rejects, or None."""
     words = [word for arm in arms_of(field.annotation) for word in _words(arm)]
     default = field.default if isinstance(value, int | float) and value <= 0 else None
-    return first_taken(key, value, partial(accepts, field), choices=words, default=default)
+    return mended(key, value, partial(accepts, field), choices=words, default=default)
 
 
 def accepts(field: FieldInfo, value: object) -> bool:
@@ -196,7 +197,7 @@ def accepts(field: FieldInfo, value: object) -> bool:
     return False
 
 
-def first_taken(
+def mended(
     key: str, value: object, takes: Callable[[object], bool], *, choices: Iterable[str] = (), default: object = None
 ) -> str | None:
     """Return `key=value` with the first candidate that the key `takes`, or None.
@@ -256,3 +257,71 @@ def as_typed(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.12g}"
     return "[" + ",".join(map(as_typed, value)) + "]" if isinstance(value, list) else str(value)
+
+
+_ROW, _NAMES = re.compile(r"\| (`.+?) \| (.+) \|"), re.compile(r"`([^`]+)`")
+_TYPED = re.compile(r"[\w.]+(=\S+)?")
+_STAGE_3 = re.compile(r"(?i)(z|zero|stage)\D{0,3}3|^3$")
+
+
+@cache
+def names_here() -> dict[str, str]:
+    """Return key of another tool -> what the page says; of a row with as many names on both sides, its own name."""
+    found: dict[str, str] = {}
+    for row in _ROW.finditer(shipped_page("coming-from.md")):
+        theirs, ours = _NAMES.findall(row[1]), row[2].replace("`", "")
+        parts = _NAMES.findall(row[2]) if not _NAMES.sub("", row[2]).strip(", ") else []
+        each = parts if len(parts) == len(theirs) else [ours] * len(theirs)
+        found |= {name.removeprefix("--"): text for name, text in zip(theirs, each, strict=True)}
+    return found
+
+
+def _said_of(key: str) -> str | None:
+    """Return what the page says of a key, or of TRL's name at its end; None if nothing."""
+    return names_here().get(key) or names_here().get(key.rpartition(".")[2])
+
+
+def answer(key: str, node: object, known: KnownKeys, trainer: str) -> tuple[str | None, str | None]:
+    """Return what to type instead of an unknown key that holds `node`, and what else there is to say.
+
+    Of a section of another tool each value is answered.
+    """
+    whole = key
+    while isinstance(node, dict) and len(node) == 1:
+        name, node = next(iter(node.items()))
+        whole = f"{whole}.{name}"
+    near = meant_key(key, known)
+    if isinstance(node, dict) and (near is None or section_at(near.split(".")) is None):
+        values = [leaf for leaf, value in leaves(node, whole) if not isinstance(value, dict)]
+        found = {leaf: _said_of(leaf) or meant_key(leaf, known) for leaf in values}
+        named = [f"{leaf}: {said}" for leaf, said in found.items() if said]
+        return None, "\n".join(named) or None
+    said, meant = _said_of(whole), meant_key(whole, known) or near
+    if said is not None and not _TYPED.fullmatch(said):
+        return fitted(meant, key, node, trainer) if meant and meant.partition("=")[0] in said else None, said
+    is_precise = said is None or (meant or "").startswith(f"{said}=")
+    return fitted(meant if is_precise else said, key, node, trainer), None
+
+
+def fitted(hint: str | None, key: str, value: object, trainer: str) -> str | None:
+    """Return a hint that fits the typed value.
+
+    The key gets `=VALUE` if it cannot hold that value, and a switch that is off is removed with `~`. Return None if the
+    hint is a section, because a section holds no value.
+    """
+    if hint is None or isinstance(value, dict | list):
+        return hint
+    if "=" in hint:
+        at_stage_3 = hint.replace("zero2", "zero3") if _STAGE_3.search(str(value)) else hint
+        return f"'~{key}'" if value is False or value is None else at_stage_3
+    path = hint.split(".")
+    value = VALUE_SYNONYMS.get(path[-1], {}).get(str(value).lower(), value)
+    if section_at(path) is not None:
+        return hint if path[0] == "rewards" or value in groups().get(hint, ()) else None
+    if path[:2] == ["trainer", "args"] and trainer in TRAINERS:
+        argument = trl_args.fields_of(trainer).get(path[-1])
+        is_taken = argument is None or trl_args.expected_instead(argument, value) is None
+    else:
+        field = field_at(path)
+        is_taken = field is None or accepts(field, value)
+    return hint if is_taken else f"{hint}=VALUE"

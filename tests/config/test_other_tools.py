@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_cli.config.other_tools import names_here
+from rlhf_cli.config.suggestions import names_here
 from tests.support.planning import Refused
 
 
