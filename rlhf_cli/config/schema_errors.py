@@ -17,13 +17,12 @@ from pydantic_core import ErrorDetails
 
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
-from rlhf_cli.config.inner_args import SCHEDULE, inner_fields, schedule_fields
 from rlhf_cli.config.origins import Origin, Origins
 from rlhf_cli.config.schema.experiment import field_at, keys_of_section, section_at, valid_keys
 from rlhf_cli.config.schema.model_and_data import OF_A_SOURCE
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
 from rlhf_cli.config.suggestions import KnownKeys, answer, as_typed, fitted, former_name, meant_key, meant_value, mended
-from rlhf_cli.config.trl_args import WrongArgument
+from rlhf_cli.config.trl_args import SCHEDULE, WrongArgument
 from rlhf_cli.errors import ConfigError, pydantic_words
 from rlhf_cli.tables.former_names import GROUPS_OF_OTHERS, SECTIONS_OFF, UNSAYABLE, VALUE_SYNONYMS
 from rlhf_cli.tables.trl_trainers import TRAINERS, UNSUPPORTED
@@ -141,7 +140,7 @@ def _unknown_inside(argument: WrongArgument, args: JsonTree, origins: Origins) -
     if isinstance(text, str):  # optim_args
         hint = f"\"{of_outer}='{text.replace(name, close)}'\"" if close else f"'~{of_outer}'"
     elif is_schedule and not close:
-        able = [schedule for schedule, keys in schedule_fields().items() if name in keys]
+        able = [schedule for schedule, keys in trl_args.schedule_fields().items() if name in keys]
         hint = "".join(f"{_ARGS}{SCHEDULE}={schedule}, or " for schedule in able[:1]) + hint
     expected = f"one of {argument.expected}" if argument.expected else f"no key, with this {SCHEDULE}"
     return ConfigError(f"unknown key {key!r}", where=origins.where(key), expected=expected, hint=hint)
@@ -149,7 +148,7 @@ def _unknown_inside(argument: WrongArgument, args: JsonTree, origins: Origins) -
 
 def _meant_argument(trainer: str, argument: WrongArgument, args: JsonTree) -> str | None:
     outer, _, inner = argument.name.partition(".")
-    below = inner_fields(outer, trainer, args)
+    below = trl_args.inner_fields(outer, trainer, args)
     if (field := ((below or {}) if inner else trl_args.fields_of(trainer)).get(inner or outer)) is None:
         return None  # one of PpoArgs
 

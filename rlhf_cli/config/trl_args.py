@@ -2,7 +2,7 @@
 
 Importing a TRL config class takes seconds; reading the same dataclass with `ast` takes a fraction of a second and gives
 the same fields (a contract test compares them). The source provides the field names, their annotations, and the values
-that a docstring lists for a `str` field.
+that a docstring lists for a `str` field; the keys of an argument with a mapping come from the source of what gets them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import ast
 import importlib.util
 import re
 import typing
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -108,7 +109,7 @@ def fields_in(bodies: list[ast.ClassDef]) -> dict[str, TrlField]:
 @cache
 def generation_options() -> dict[str, TrlField]:
     """Return the settings of transformers' GenerationConfig, with the types that its docstring names."""
-    source = (package_dir("transformers") / "generation" / "configuration_utils.py").read_text(encoding="utf-8")
+    source = _source(_GENERATION)
     documented = re.findall(r"^ {8}(\w+) ?\(`([\w\[\]]+)`(?: or `([\w\[\]]+)`)?", source, re.MULTILINE)
     kinds = {name: " | ".join(filter(None, (*types, "None"))) for name, *types in documented}
     names = re.findall(r'kwargs\.pop\(\s*"(\w+)"', source)
@@ -181,8 +182,7 @@ def enums() -> dict[str, dict[str, str]]:
     """Return transformers' enums -> member -> value, such as linear for LINEAR of SchedulerType."""
     values_by_enum = {}
     for file in ("trainer_utils.py", "training_args.py"):
-        text = (package_dir("transformers") / file).read_text(encoding="utf-8")
-        for name, body in re.findall(r"^class (\w+)\(ExplicitEnum\):\n((?:    .*\n|\n)+)", text, re.MULTILINE):
+        for name, body in re.findall(r"^class (\w+)\(ExplicitEnum\):\n((?:    .*\n|\n)+)", _source(file), re.MULTILINE):
             values_by_enum[name] = dict(re.findall(r'^    (\w+) = "([^"]*)"', body, re.MULTILINE))
     return values_by_enum
 
@@ -280,3 +280,102 @@ RESERVED_ARGS: dict[str, str] = {
 
 RESERVED_WITH_A_CRITIC = RESERVED_ARGS | {"beta": "kl.coef"}
 """The same for trainers with a critic (`trainer.baseline`); without a critic these fields stay TRL's."""
+
+
+Inner = dict[str, TrlField]
+
+_GENERATION = "generation/configuration_utils.py"
+_CHECKPOINT = ("torch", "utils/checkpoint.py", "checkpoint")
+_READERS = {
+    "accelerator_config": ("transformers", "trainer_pt_utils.py", "AcceleratorConfig"),
+    "activation_checkpointing_kwargs": _CHECKPOINT,
+    "gradient_checkpointing_kwargs": _CHECKPOINT,
+    "transformers_continuous_batching_config": ("transformers", _GENERATION, "ContinuousBatchingConfig"),
+}
+"""Argument -> the package, the file and the name of what gets its keys."""
+_LIGER = ("rope", "swiglu", "geglu", "cross_entropy", "fused_linear_cross_entropy", "rms_norm", "layer_norm")
+"""The kernels of liger_kernel, which need not be installed."""
+_ON_TOP = ("SFTTrainer", "RewardTrainer", "CPOTrainer", "ORPOTrainer", "TPOTrainer")
+"""Trainers with which transformers' own keys of checkpointing work: the others hand them to torch, which refuses."""
+SCHEDULE, _SCHEDULES = "lr_scheduler_type", "optimization.py"
+_HANDED_ON = {
+    "get_reduce_on_plateau_schedule": ("torch", "optim/lr_scheduler.py", "ReduceLROnPlateau"),
+    "get_greedy_schedule": ("transformers", _SCHEDULES, "GreedyLR"),
+}
+"""A schedule that takes any key -> the class that gets them."""
+_GIVEN = ("self", "optimizer", "num_warmup_steps", "num_training_steps", "last_epoch", "function")
+"""Parameters that the trainer fills in."""
+
+
+def inner_fields(name: str, trainer: str, args: JsonTree) -> Inner | None:
+    """Return the keys that the mapping in an argument may have; None if that is unknown, or it takes no mapping.
+
+    `args` are all arguments of the trainer: the schedule decides on its keys.
+    """
+    if name == "lr_scheduler_kwargs":
+        return schedule_fields().get(str(args.get(SCHEDULE, fields_of(trainer)[SCHEDULE].default)))
+    if name == "optim_args":
+        form = r'optim_args\.(?:get|pop)\("(\w+)|"(\w+)" in ctx\.optim|for key in \((".*")\)'
+        names = re.findall(r"\w+", " ".join(sum(re.findall(form, _source("trainer_optimizer.py")), ())))
+        return {key: TrlField(key, "str", None, ()) for key in names} or None
+    if name == "dataset_kwargs":
+        return {"skip_prepare_dataset": TrlField("skip_prepare_dataset", "bool", None, ())}
+    if name == "liger_kernel_config":
+        return {key: TrlField(key, "bool", None, ()) for key in _LIGER}
+    if name not in _READERS:
+        return None
+    own = re.findall(r'gc_kwargs\.pop\("(\w+)", (\w+)\)', _source("trainer.py")) if trainer in _ON_TOP else []
+    of_checkpoints = {key: TrlField(key, type(ast.literal_eval(default)).__name__, None, ()) for key, default in own}
+    return _fields_of(*_READERS[name]) | (of_checkpoints if _READERS[name] == _CHECKPOINT else {})
+
+
+def wrong_inside(name: str, trainer: str, args: JsonTree) -> Iterator[WrongArgument]:
+    """Yield what is wrong in an argument with a mapping; `optim_args` is a text, `KEY=VALUE,KEY=VALUE`."""
+    value, fields, of_optimizer = args[name], inner_fields(name, trainer, args), name == "optim_args"
+    text = value if isinstance(value, str) else ""
+    is_json = text.startswith("{") or (text != "" and Path(text).is_file())  # transformers reads it itself
+    if fields is None or value is None or (is_json and not of_optimizer):
+        return
+    pairs = list(value.items()) if isinstance(value, dict) else [pair.split("=") for pair in text.split(",")]
+    if any(len(pair) != 2 for pair in pairs):
+        yield WrongArgument("wrong", name, value, "KEY=VALUE,KEY=VALUE" if of_optimizer else "a mapping")
+        return
+    for key, inside in ((str(key).strip(), inside) for key, inside in pairs):
+        if key not in fields:
+            yield WrongArgument("unknown", f"{name}.{key}", inside, ", ".join(fields))
+        elif (expected := expected_instead(fields[key], inside)) is not None:
+            yield WrongArgument("wrong", f"{name}.{key}", inside, expected)
+
+
+@cache
+def schedule_fields() -> dict[str, Inner]:
+    """Return schedule -> the keys that `lr_scheduler_kwargs` may have with it."""
+    found, names = dict[str, Inner](), enums()["SchedulerType"]
+    for member, function in re.findall(r"\bSchedulerType\.(\w+): (\w+)", _source(_SCHEDULES)):
+        found[names[member]] = _fields_of(*_HANDED_ON.get(function, ("transformers", _SCHEDULES, function)))
+    return found
+
+
+@cache
+def _source(file: str, package: str = "transformers") -> str:
+    path = package_dir(package) / file
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+@cache
+def _fields_of(package: str, file: str, name: str) -> Inner:
+    """Return the fields of a dataclass, or the parameters of a function or of a class, without what YAML cannot say."""
+    if name[0].isupper() and (fields := fields_in([class_body(name, package_dir(package) / file)])):
+        return fields
+    head = rf"^(?:def {name}|class {name}\b(?s:.*?)\n    def __init__)(\((?s:.*?)\))(?: -> \w+)?:\n"
+    match = re.search(head, _source(file, package), re.MULTILINE)
+    node = ast.parse(f"def f{match[1] if match else '()'}: pass").body[0]
+    assert isinstance(node, ast.FunctionDef)
+    spec = node.args
+    defaults = [*[None] * (len(spec.args) - len(spec.defaults)), *spec.defaults, *spec.kw_defaults]
+    lines: list[ast.stmt] = []
+    for parameter, default in zip([*spec.args, *spec.kwonlyargs], defaults, strict=True):
+        kind = parameter.annotation or ast.Name(type(ast.literal_eval(default)).__name__ if default else "Any")
+        if parameter.arg not in _GIVEN and "Callable" not in ast.unparse(kind):
+            lines.append(ast.AnnAssign(ast.Name(parameter.arg), kind, default, 1))
+    return fields_in([ast.ClassDef(name, [], [], lines, [])])

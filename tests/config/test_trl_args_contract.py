@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.config import inner_args, trl_args
+from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
 from rlhf_cli.config.trl_args import RESERVED_ARGS, RESERVED_WITH_A_CRITIC
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES, TRAINERS, TrainerRow
@@ -137,10 +137,10 @@ def test_the_keys_inside_an_argument_are_those_of_what_gets_them() -> None:
 
     functions: dict[Any, Any] = dict(optimization.TYPE_TO_SCHEDULER_FUNCTION)
     functions |= {"reduce_lr_on_plateau": ReduceLROnPlateau, "greedy": optimization.GreedyLR}
-    assert {name: set(keys) for name, keys in inner_args.schedule_fields().items()} == {
+    assert {name: set(keys) for name, keys in trl_args.schedule_fields().items()} == {
         str(getattr(name, "value", name)): parameters(function) for name, function in functions.items()
     }
-    inner: Any = functools.partial(inner_args.inner_fields, trainer="GRPOTrainer", args={})
+    inner: Any = functools.partial(trl_args.inner_fields, trainer="GRPOTrainer", args={})
     assert set(inner("gradient_checkpointing_kwargs")) == parameters(checkpoint) - {"context_fn"}
     assert set(inner("accelerator_config")) == {field.name for field in dataclasses.fields(AcceleratorConfig)}
     for name in ("momentum", "lr_decay", "rank", "t_alpha", "weight_lr_power", "kahan_sum", "centered"):

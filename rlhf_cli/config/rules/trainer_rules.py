@@ -47,9 +47,7 @@ def wrong_arguments(trainer: JsonTree, args: JsonTree) -> Iterator[WrongArgument
         elif (expected := trl_args.expected_instead(fields[name], value)) is not None:
             yield WrongArgument("wrong", name, value, expected)
         elif name.endswith(("_args", "_config", "_kwargs")):
-            from rlhf_cli.config.inner_args import wrong_inside  # few arguments have a mapping
-
-            yield from wrong_inside(name, trl, args)
+            yield from trl_args.wrong_inside(name, trl, args)
 
 
 _LORA = "model.lora"
