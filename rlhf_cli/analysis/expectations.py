@@ -9,10 +9,9 @@ from typing import Final, Literal
 
 from pydantic import ValidationError
 
-from rlhf_cli.analysis.comparison.measures import number_of
-from rlhf_cli.analysis.comparison.metric_arrays import MetricColumns, Window, WindowKind, read_columns
 from rlhf_cli.config.schema.run_sections import Expectation, read_expectations
 from rlhf_cli.errors import RunError
+from rlhf_cli.runs.metric_arrays import MetricColumns, Window, WindowKind, number_of, read_columns
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import FINISHED, Status, read_status
 from rlhf_cli.tables.metrics import logged_name

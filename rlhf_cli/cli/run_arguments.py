@@ -10,11 +10,11 @@ from pathlib import Path
 
 from rlhf_cli.analysis.comparison.frames import is_wandb, read_wandb
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, named, read_runs
-from rlhf_cli.analysis.comparison.metric_arrays import Wanted
 from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.schema.experiment import valid_keys
 from rlhf_cli.errors import ConfigError, RunError, UserError
 from rlhf_cli.plan.prepare import Prepared, find_run, is_run_name, prepare, prepare_from
+from rlhf_cli.runs.metric_arrays import Wanted
 from rlhf_cli.runs.run_folder import SWEEP, RunFolder, names_a_run, open_run, runs_in
 from rlhf_cli.runs.run_status import with_newest
 from rlhf_cli.text.json_values import leaves

@@ -31,6 +31,7 @@ from rlhf_cli.display.terminal import (
 )
 from rlhf_cli.errors import in_one_line
 from rlhf_cli.plan.batches import count
+from rlhf_cli.runs.metric_arrays import columns_of, reward_spans, start_and_end
 from rlhf_cli.runs.metrics_file import (
     TOTAL,
     Event,
@@ -38,9 +39,7 @@ from rlhf_cli.runs.metrics_file import (
     failed_shares,
     most_attempts,
     read_metrics,
-    reward_spans,
     series,
-    start_and_end,
     tables_by_step,
 )
 from rlhf_cli.runs.phase_clock import TimeSpent, phase_label
@@ -345,14 +344,15 @@ def _other_facts(folder: RunFolder, events: list[Event], status: Status) -> Iter
 
 def _learnt(folder: RunFolder, events: list[Event], most: int) -> RenderableType | None:
     """Return the rewards at start and end with their curves; without rewards, the losses."""
-    spans = reward_spans(events)
+    columns = columns_of(events)
+    spans = reward_spans(columns)
     if not spans:
         losses: list[list[Cell]] = []
         sets = evaluation_sets(name for event in events for name in event)
         for prefix, suffix in (("", ""), *((prefix, f", held out {name}".rstrip()) for name, prefix in sets.items())):
             for name in LEARNING_METRICS:
-                values, with_nulls = (series(events, prefix + name, null=null)[1] for null in (None, math.nan))
-                span = (values[0], values[-1]) if prefix and values else start_and_end(with_nulls)
+                values = series(events, prefix + name)[1]
+                span = (values[0], values[-1]) if prefix and values else start_and_end(columns.series(prefix + name))
                 if span is not None:
                     label = name.removeprefix("rewards/").replace("_", " ").replace("/", " ") + suffix
                     losses.append([(label, "bold"), *_change(values, *span, sign_of(name))])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -15,7 +15,8 @@ from rich.text import Text
 
 from rlhf_cli.display.terminal import STATE_STYLE, cut_middle, plain_table, span, sparkline
 from rlhf_cli.errors import RunError, in_one_line
-from rlhf_cli.runs.metrics_file import TOTAL, events_after, start_and_end
+from rlhf_cli.runs.metric_arrays import MetricColumns, Window, number_of
+from rlhf_cli.runs.metrics_file import TOTAL, events_after
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import RunState, Status, describe_state, pace, read_status
 from rlhf_cli.text.redaction import redacted
@@ -26,8 +27,8 @@ class JobProgress:
     """A job of a sweep, and what can be seen of it from outside.
 
     `resume`: it continues from its newest checkpoint. `began_at` and `ended_at` are on the monotonic clock, None until
-    they happen; `left_s` are the estimated seconds to its end, None if unknown. `points` are the logged values by
-    metric and step.
+    they happen; `left_s` are the estimated seconds to its end, None if unknown. `logged` are its metrics
+    so far.
     """
 
     name: str
@@ -39,13 +40,13 @@ class JobProgress:
     began_at: float | None = None
     ended_at: float | None = None
     left_s: float | None = None
-    points: dict[str, dict[int, float]] = field(default_factory=dict)
+    logged: MetricColumns = field(default_factory=MetricColumns)
     _offset: int = 0
 
     @property
     def usual_metric(self) -> str:
         """Return the metric to show unless the user names one: the total reward, else the loss."""
-        return next((name for name in (TOTAL, "loss", "mean_token_accuracy") if self.points.get(name)), TOTAL)
+        return next((name for name in (TOTAL, "loss", "mean_token_accuracy") if self.values_of(name)), TOTAL)
 
     @property
     def took_s(self) -> float | None:
@@ -76,8 +77,16 @@ class JobProgress:
                 self.left_s = max(0, self.max_steps - self.step) * per_step
 
     def values_of(self, metric: str) -> list[float]:
-        """Return the logged values of a metric so far, ordered by step."""
-        return [value for _, value in sorted(self.points.get(metric, {}).items())]
+        """Return the numbers of a metric so far."""
+        return list(self.logged.series(self.name_in_log(metric)).finite.values)
+
+    def value_of(self, metric: str) -> float:
+        """Return the mean of the last tenth of log events, for an evaluation the last value, or NaN."""
+        return number_of(self.logged, self.name_in_log(metric), Window())
+
+    def name_in_log(self, metric: str) -> str:
+        """Return the name under which a metric is logged."""
+        return metric
 
     def _read(self) -> None:
         file = self.folder.metrics
@@ -85,12 +94,10 @@ class JobProgress:
             return
         if file.stat().st_size < self._offset:  # a resumed run truncated it to a checkpoint
             self._offset = 0
-            self.points.clear()
+            self.logged = MetricColumns()
         events, self._offset = events_after(file, self._offset)
         for event in events:
-            for name, value in event.items():
-                if isinstance(value, int | float) and name not in ("step", "time_s"):
-                    self.points.setdefault(name, {})[cast(int, event["step"])] = float(value)
+            self.logged.take(int(event["step"]), event)  # type: ignore[call-overload]
 
 
 _LEAST_OF_A_NAME = 12
@@ -143,11 +150,11 @@ class SweepDisplay:
             return
         ended = sum(other.ended_at is not None for other in self._jobs)
         metric, left = self._metric or job.usual_metric, self.left_s()
-        start_to_end = start_and_end(job.values_of(metric))
+        value = job.value_of(metric)
         state, reason = describe_state(status.state, status.reason), in_one_line(status.reason or "")
         line = f"[{ended}/{self._total}] {job.name} {state}"
         line += f" in {span(job.took_s)}" if status.state == RunState.FINISHED else f" at step {status.step}"
-        line += f", {metric} {start_to_end[1]:.3f}" if start_to_end is not None else ""
+        line += "" if math.isnan(value) else f", {metric} {value:.3f}"
         if status.state == RunState.FINISHED:
             line += f" (about {span(left)} left)" if left else ""
         elif reason and state == status.state:

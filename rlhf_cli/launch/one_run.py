@@ -189,7 +189,7 @@ def reproduce(
 
     `steps` None means all that were logged. Raise RunError if too few were, or if Slurm would train.
     """
-    from rlhf_cli.analysis.comparison.metric_arrays import read_columns
+    from rlhf_cli.runs.metric_arrays import read_columns
 
     status, logged = read_status(earlier), read_columns(earlier.metrics).last_step
     where, slurm_way = str(earlier.path), f"rlhf reproduce {earlier.typed} launch=auto"

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from statistics import fmean
 from typing import TypeAlias, cast
 
 import orjson
@@ -130,38 +128,17 @@ def rewind(path: Path, step: int) -> int:
     return max((int(cast(float, event["step"])) for event in events), default=0)
 
 
-def series(events: Iterable[Event], name: str, *, null: float | None = None) -> tuple[list[int], list[float]]:
-    """Return (steps, values) of one metric, skipping events without it; a null becomes `null`, or is skipped too."""
+def series(events: Iterable[Event], name: str) -> tuple[list[int], list[float]]:
+    """Return (steps, values) of one metric, skipping events without it."""
     points = [
         (step, float(value))
         for event in events
-        if isinstance(value := null if event.get(name, "") is None else event.get(name), int | float)
-        and isinstance(step := event["step"], int)
+        if isinstance(value := event.get(name), int | float) and isinstance(step := event["step"], int)
     ]
     return [step for step, _ in points], [value for _, value in points]
 
 
-def start_and_end(values: list[float]) -> tuple[float, float] | None:
-    """Return the means of the first and the last tenth of a series (at least one value each), None without a number.
-
-    As in a comparison, NaN counts for the width but not in the mean, which is NaN if there is nothing else.
-    """
-    if not any(map(math.isfinite, values)):
-        return None
-    width = max(1, len(values) // 10)
-    start, end = ([*filter(math.isfinite, part)] or [math.nan] for part in (values[:width], values[-width:]))
-    return fmean(start), fmean(end)
-
-
-def reward_spans(events: Iterable[Event]) -> dict[str, tuple[float, float]]:
-    """Return (start, end) of the raw mean of `reward` (the total) and each component that has numbers."""
-    events = list(events)
-    metrics = {TOTAL: TOTAL, **{name: f"rewards/{name}/mean" for name in reward_names(events)}}
-    spans = {name: start_and_end(series(events, metric, null=math.nan)[1]) for name, metric in metrics.items()}
-    return {name: span for name, span in spans.items() if span is not None}
-
-
-def reward_names(events: Iterable[Event]) -> list[str]:
+def reward_names(events: Iterable[Iterable[str]]) -> list[str]:
     """Return the names of the reward components in the order they were first logged."""
     names: dict[str, None] = {}
     for event in events:

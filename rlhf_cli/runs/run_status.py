@@ -22,7 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from rlhf_cli.errors import CTRL_C, RunError
 from rlhf_cli.process import ProcessIdentity, this_process
 from rlhf_cli.runs.heartbeat import while_running
-from rlhf_cli.runs.metrics_file import Event, events_after, read_metrics, reward_spans
+from rlhf_cli.runs.metrics_file import Event, events_after, read_metrics
 from rlhf_cli.runs.run_folder import FIRST_RUN, SWEEP, RunFolder, read_json, run_of, runs_below, unreadable, write_json
 from rlhf_cli.text.json_values import JsonTree
 
@@ -198,6 +198,8 @@ def run_result(folder: RunFolder) -> dict[str, object]:
 
     `rewards` are means over the first and the last tenth of its log events; `metrics` are the last values.
     """
+    from rlhf_cli.runs.metric_arrays import columns_of, reward_spans
+
     status, events = Status(state=UNREADABLE), list[Event]()
     with contextlib.suppress(RunError):  # a sweep's other runs are still shown
         status = read_status(folder)
@@ -205,7 +207,7 @@ def run_result(folder: RunFolder) -> dict[str, object]:
     last: dict[str, object] = {}
     for event in events:
         last |= {name: value for name, value in event.items() if value is not None}
-    checkpoint = folder.last_checkpoint()
+    spans, checkpoint = reward_spans(columns_of(events)), folder.last_checkpoint()
     return {
         "run": folder.shown,
         "state": status.state,
@@ -214,7 +216,7 @@ def run_result(folder: RunFolder) -> dict[str, object]:
         "reason": status.reason,
         "job_id": status.job_id,
         "warnings": status.warnings,
-        "rewards": {name: {"start": start, "end": end} for name, (start, end) in reward_spans(events).items()},
+        "rewards": {name: {"start": start, "end": end} for name, (start, end) in spans.items()},
         "metrics": last,
         "model": os.path.relpath(folder.model) if folder.model.is_dir() else None,
         "last_checkpoint": os.path.relpath(checkpoint) if checkpoint is not None else None,

@@ -5,6 +5,7 @@ Optuna's journal, one JSON object per line in the sweep's folder, is its storage
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -122,8 +123,8 @@ class Trials(JobsToCome):
             return False
         job.look()
         trial, objective = self._trial_of[job.name], self._plan.objectives[0]
-        value = search_space.value_so_far(objective, job.values_of(objective.metric))
-        if value is None or not job.step or not job.max_steps or job.step >= job.max_steps:
+        value = job.value_of(objective.metric)
+        if math.isnan(value) or not job.step or not job.max_steps or job.step >= job.max_steps:
             return False
         percent = 100 * job.step // job.max_steps
         if percent not in self.study.get_trials(deepcopy=False)[trial.number].intermediate_values:
@@ -139,22 +140,19 @@ class Trials(JobsToCome):
         if status.state == PREEMPTED and job.name not in self._pruned:
             return status  # it stays a running trial, and is resumed later
         trial, state = self._trial_of[job.name], TrialState.FAIL
-        wanted = [
-            (objective, search_space.value_so_far(objective, job.values_of(objective.metric)))
-            for objective in self._plan.objectives
-        ]
-        values = [value for _, value in wanted if value is not None]
+        objectives = self._plan.objectives
+        values = [value for one in objectives if not math.isnan(value := job.value_of(one.metric))]
         if status.state == PREEMPTED:
             state = TrialState.PRUNED
             update_status(job.folder, reason=f"{PRUNED}: others were better at step {status.step}")
             status = replace(status, state=PRUNED, reason=None)
-        elif status.state == FINISHED and len(values) == len(wanted):
+        elif status.state == FINISHED and len(values) == len(objectives):
             state = TrialState.COMPLETE
         self.study.tell(trial, values if state == TrialState.COMPLETE else None, state=state, skip_if_finished=True)
         if status.state == FINISHED and state == TrialState.FAIL:
-            unlogged = next((objective for objective, _ in wanted if objective.metric not in job.points), None)
+            unlogged = next((one for one in objectives if not job.values_of(one.metric)), None)
             if unlogged is not None and not self.study.best_trials:
-                raise search_space.never_logged(unlogged, job.points, where=job.folder.shown)
+                raise search_space.never_logged(unlogged, filter(job.values_of, job.logged), where=job.folder.shown)
             self._say(f"{job.name} finished and logged no finite value of its objective")
         return status
 

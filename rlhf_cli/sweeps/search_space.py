@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from rlhf_cli.config.rules.metric_rules import moves_the_total, moving_total
 from rlhf_cli.config.schema.launch_sections import Sweep
 from rlhf_cli.errors import ConfigError, RunError, UserError, raise_any
 from rlhf_cli.plan.prepare import prepare
-from rlhf_cli.runs.metrics_file import TOTAL, start_and_end
+from rlhf_cli.runs.metrics_file import TOTAL
 from rlhf_cli.sweeps.sweep_grid import SweepJob, grid_of, names_of, typed_again
 from rlhf_cli.tables.metrics import logged_name
 from rlhf_cli.text.json_values import JsonTree
@@ -122,9 +121,6 @@ def in_words(distribution: BaseDistribution) -> str:
     return f"{has['low']:g} to {has['high']:g}{kind}{', logarithmic' * has['log']}"
 
 
-_HELD_OUT = "eval_"
-
-
 @dataclass(frozen=True)
 class Objective:
     """A metric that a search maximises or minimises."""
@@ -139,15 +135,6 @@ class Objective:
 def read_objective(text: str, rewards: Iterable[str] = ()) -> Objective:
     """Return the objective of `rewards/correct/mean` or `-kl`; the name of a reward means its raw mean."""
     return Objective(logged_name(text.removeprefix("-").strip(), rewards), text.startswith("-"))
-
-
-def value_so_far(objective: Objective, logged: Sequence[float]) -> float | None:
-    """Return a metric's mean over its last tenth of events, of an evaluation the last value; None without a number."""
-    values = [value for value in logged if math.isfinite(value)]
-    if values and objective.metric.startswith(_HELD_OUT):
-        return values[-1]
-    span = start_and_end(values)
-    return span[1] if span is not None else None
 
 
 def never_logged(objective: Objective, logged: Iterable[str], *, where: str) -> RunError:

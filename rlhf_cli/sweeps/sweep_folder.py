@@ -142,9 +142,9 @@ class ReadyJob(JobProgress):
     plan: Plan
     take_over: bool = False
 
-    def values_of(self, metric: str) -> list[float]:
-        """Return the logged values of a metric so far, which may have its short name."""
-        return super().values_of(logged_name(metric, self.experiment.rewards))
+    def name_in_log(self, metric: str) -> str:
+        """Return the name under which a metric is logged, which may have its short name."""
+        return logged_name(metric, self.experiment.rewards)
 
 
 def refuse_unlogged_watch(metric: str | None, experiments: Sequence[Experiment]) -> None:

@@ -28,7 +28,8 @@ from transformers import (
 from rlhf_cli.data.worlds import generate
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.rewards.toy import sums_correct
-from rlhf_cli.runs.metrics_file import read_metrics, series, start_and_end
+from rlhf_cli.runs.metric_arrays import columns_of, start_and_end
+from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.trainers.assemble.policy_loading import policy_path
 
@@ -144,7 +145,7 @@ def measure(run: RunFolder) -> dict[str, float]:
     }
     found = {}
     for name, metric in names.items():
-        ends = start_and_end(series(events, metric)[1])
+        ends = start_and_end(columns_of(events).series(metric))
         if ends is None:
             raise SystemExit(f"{run.path}: no {metric} was logged; remove {run.path.parent} and try again")
         found[name] = ends[1]

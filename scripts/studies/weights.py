@@ -11,12 +11,13 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from pictures import draw_forest
 from pyarrow import parquet
 from seeds import by_seed, differences, study_arguments, sweep, tables, write_numbers
 
 from rlhf_cli.rewards.toy import digits_only
-from rlhf_cli.runs.metrics_file import read_metrics, series, start_and_end
+from rlhf_cli.runs.metric_arrays import Series, read_columns, start_and_end
 from rlhf_cli.runs.run_folder import RunFolder
 
 EXPERIMENT = "study_weights"
@@ -62,11 +63,11 @@ def measure(run: RunFolder) -> dict[str, float]:
     effective mean: a closed gate gives 0, which is right if `correct` is not met. The format is read from the
     completions.
     """
-    events = read_metrics(run.metrics)
+    columns, files = read_columns(run.metrics), sorted(run.path.glob("completions/*.parquet"))
     curves = {
-        "goal": series(events, "rewards/goal/effective_mean")[1],
-        "correct": series(events, "rewards/correct/mean")[1],
-        "format": [share_of_digits(path) for path in sorted(run.path.glob("completions/*.parquet"))],
+        "goal": columns.series("rewards/goal/effective_mean"),
+        "correct": columns.series("rewards/correct/mean"),
+        "format": Series(np.arange(len(files)), np.array([*map(share_of_digits, files)])),
     }
     found = {}
     for name, values in curves.items():
@@ -74,8 +75,9 @@ def measure(run: RunFolder) -> dict[str, float]:
         if ends is None:
             raise SystemExit(f"{run.path}: no {name} was logged; remove {run.path.parent} and try again")
         found[name] = ends[1]
-    shares = start_and_end(series(events, "rewards/correct/advantage_share")[1]) or (float("nan"), float("nan"))
-    return {**found, "area": statistics.fmean(curves["goal"]), "share_start": shares[0], "share_end": shares[1]}
+    shares = start_and_end(columns.series("rewards/correct/advantage_share")) or (float("nan"), float("nan"))
+    area = float(curves["goal"].finite.values.mean())
+    return {**found, "area": area, "share_start": shares[0], "share_end": shares[1]}
 
 
 def share_of_digits(completions: Path) -> float:

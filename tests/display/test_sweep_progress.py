@@ -10,6 +10,7 @@ from rich.console import Console
 
 from rlhf_cli.display.sweep_progress import JobProgress, SweepDisplay
 from rlhf_cli.display.terminal import sparkline
+from rlhf_cli.runs.metric_arrays import columns_of
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, RUNNING, RunState
 from tests.support.terminal import drawn
@@ -18,10 +19,10 @@ LONG = "a.weight=0.1,learning_rate=1e-5,truncation=bootstrap,seed={}"
 
 
 def job(name: str, state: RunState, *values: float, step: int = 25, max_steps: int = 25, **more: Any) -> JobProgress:
-    points = {"reward": dict(enumerate(values))}
+    logged = columns_of({"step": place, "reward": value} for place, value in enumerate(values))
     folder = RunFolder(Path("runs", name))
     return JobProgress(
-        name=name, folder=folder, state=state, step=step, max_steps=max_steps, points=points, began_at=0.0, **more
+        name=name, folder=folder, state=state, step=step, max_steps=max_steps, logged=logged, began_at=0.0, **more
     )
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs import metrics_file
-from rlhf_cli.runs.metrics_file import MetricsWriter, events_after, read_metrics, rewind, series, start_and_end
+from rlhf_cli.runs.metric_arrays import columns_of, reward_spans
+from rlhf_cli.runs.metrics_file import MetricsWriter, events_after, read_metrics, rewind, series
 
 
 @pytest.fixture
@@ -117,9 +118,8 @@ def test_numbers_of_the_rewards_in_a_run() -> None:
         event |= {"rewards/b/mean": step, "rewards/a/mean": 3.0, "rewards/a/x/mean": 9.0}
         event |= {"rewards/b/errors": 1, "rewards/b/calls": 4, "rewards/a/errors": 0, "rewards/a/calls": 4}
         event |= {"rewards/none/errors": 5}
-    events.append({"step": 0.5, "reward": 100.0})
     spans = {"reward": (1.5, 19.5), "b": (1.0, 10.0), "a": (3.0, 3.0)}
-    assert list(metrics_file.reward_spans(iter(events)).items()) == list(spans.items())
+    assert list(reward_spans(columns_of(events)).items()) == list(spans.items())
     assert metrics_file.failed_shares(iter(events)) == {"b": 0.25}
 
 
@@ -157,16 +157,3 @@ def test_which_completion_tables_stay(tmp_path: Path, last: int, every: int | No
     names = [(step, tmp_path / f"completions/completions_{step:05}.parquet") for step in kept or steps]
     assert (metrics_file.tables_by_step(tmp_path), other.exists()) == (names, True)
     assert [file.exists() for file in copies] == [place < last for place in range(5)]
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        *(([], None), ([3.0], (3.0, 3.0)), ([1.0, 2.0, 9.0], (1.0, 9.0))),
-        *(([float(value) for value in range(count)], (0.0, count - 1)) for count in (10, 19)),  # a tenth of 19 is one
-        ([float(value) for value in range(20)], (0.5, 18.5)),  # the first two, the last two
-        ([0.0, 3.0, 6.0] + [100.0] * 24 + [1.0, 2.0, 6.0], (3.0, 3.0)),  # three of thirty: 9/3 and 9/3
-    ],
-)
-def test_start_and_end(values: list[float], expected: tuple[float, float] | None) -> None:
-    assert start_and_end(values) == expected

@@ -13,7 +13,7 @@ import yaml
 
 from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, flat, named, read_runs, weights_of
-from rlhf_cli.analysis.comparison.metric_arrays import columns_of
+from rlhf_cli.runs.metric_arrays import columns_of
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.text.json_values import JsonTree
 

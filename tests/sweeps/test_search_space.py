@@ -5,21 +5,11 @@ https://hydra.cc/docs/plugins/optuna_sweeper shows the same words for the same d
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.sweeps.search_space import (
-    distribution_of,
-    ends_of,
-    from_section,
-    in_words,
-    read_objective,
-    split_words,
-    value_so_far,
-)
+from rlhf_cli.sweeps.search_space import distribution_of, ends_of, from_section, in_words, read_objective, split_words
 
 
 def test_fixed_words_and_searched_words_are_separated() -> None:
@@ -90,19 +80,6 @@ def test_a_star_without_a_match_and_a_key_with_one_value_are_refused(key: str, v
 def test_the_ends_of_a_space_become_overrides(distribution: BaseDistribution, ends: list[str], words: str) -> None:
     assert ends_of(distribution) == ends
     assert in_words(distribution) == words
-
-
-def test_a_held_out_metric_counts_by_its_last_value() -> None:
-    logged = [float(step) for step in range(1, 31)]
-    assert value_so_far(read_objective("eval_greedy/rewards/a"), logged) == 30
-    assert value_so_far(read_objective("eval_greedy/rewards/a"), [0.2, 0.9, 0.4, math.nan]) == 0.4
-
-
-@pytest.mark.parametrize("logged", [[], [math.nan, math.inf]])
-@pytest.mark.parametrize("metric", ["-kl", "eval_loss"])
-def test_a_metric_without_finite_values_has_no_value(logged: list[float], metric: str) -> None:
-    assert value_so_far(read_objective(metric), logged) is None
-    assert value_so_far(read_objective("-kl"), [*logged, 0.5]) == 0.5
 
 
 def test_a_reward_name_means_its_raw_mean() -> None:

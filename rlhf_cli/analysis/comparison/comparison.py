@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 
 from rlhf_cli.analysis.comparison.logged_run import DifferingKey, LoggedRun, differences, is_seed, reward_names
 from rlhf_cli.analysis.comparison.measures import COMPONENT, LEARNT, TOTALS, RunMeasure, asked_measure, default_measures
-from rlhf_cli.analysis.comparison.metric_arrays import Window
 from rlhf_cli.analysis.comparison.settings import (
     GroupedRuns,
     conditions_apart,
@@ -21,6 +20,7 @@ from rlhf_cli.analysis.comparison.settings import estimate as estimate_over
 from rlhf_cli.analysis.comparison.verdicts import MeasureVerdict, verdicts_on
 from rlhf_cli.errors import RlhfError, UserError
 from rlhf_cli.numerics.intervals import Estimate
+from rlhf_cli.runs.metric_arrays import Window
 from rlhf_cli.text.json_values import finite_or_none
 from rlhf_cli.text.suggest import nearest
 

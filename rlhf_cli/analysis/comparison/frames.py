@@ -12,9 +12,9 @@ import numpy as np
 
 from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, differences, flat, named, read_runs, weights_of
-from rlhf_cli.analysis.comparison.metric_arrays import MetricColumns, Wanted, columns_of
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import RlhfError, RunError
+from rlhf_cli.runs.metric_arrays import MetricColumns, Wanted, columns_of
 from rlhf_cli.runs.metrics_file import Event
 from rlhf_cli.runs.run_folder import RunFolder, runs_in
 from rlhf_cli.runs.run_status import FAILED, FINISHED, KILLED, RUNNING
@@ -143,7 +143,7 @@ def load_runs(*places: Place, metrics: Sequence[str] | None = None) -> LoadedRun
         [run.name, *(getattr(run, fact) for fact in facts), *(run.settings.get(key) for key in keys)] for run in runs
     ]
     of_runs = pd.DataFrame(rows, columns=["run", *facts, *keys]).set_index("run")
-    frames = {run.name: _of_run(run.metrics) for run in runs if len(run.metrics)}
+    frames = {run.name: _of_run(run.metrics) for run in runs if run.metrics}
     if frames:
         of_metrics = pd.concat(frames, names=["run"])
     else:
@@ -156,7 +156,8 @@ def _of_run(metrics: MetricColumns) -> pd.DataFrame:
     import pandas as pd
 
     columns = []
-    for name, series in metrics.items():
+    for name in metrics:
+        series = metrics.series(name)
         _, first, which = np.unique(series.steps, return_index=True, return_inverse=True)
         nth = np.arange(len(series)) - first[which]
         index = pd.MultiIndex.from_arrays([series.steps, nth], names=["step", "nth"])

@@ -7,11 +7,11 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from rlhf_cli.analysis.comparison.metric_arrays import MetricColumns, Wanted, read_columns
 from rlhf_cli.config.schema.reward_sections import gate_text
 from rlhf_cli.errors import RunError
 from rlhf_cli.evaluation.evaluation_files import read_evaluation
 from rlhf_cli.evaluation.scored_pairs import RewardModelEvaluation
+from rlhf_cli.runs.metric_arrays import MetricColumns, Wanted, read_columns
 from rlhf_cli.runs.metrics_file import reward_names as logged_rewards
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import FINISHED, is_of_these_weights, read_status, swept_in

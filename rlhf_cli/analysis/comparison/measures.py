@@ -6,11 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, reward_names
-from rlhf_cli.analysis.comparison.metric_arrays import MetricColumns, Window
 from rlhf_cli.errors import UserError
+from rlhf_cli.runs.metric_arrays import Window, number_of
 from rlhf_cli.runs.metrics_file import TOTAL
 from rlhf_cli.tables.metrics import LEARNING_METRICS, sign_of
 from rlhf_cli.text.suggest import nearest
@@ -51,19 +49,6 @@ class RunMeasure:
         if self.evaluation is not None:
             return float(run.evaluations.get(self.evaluation, {}).get(self.metric, float("nan")))
         return number_of(run.metrics, self.metric, window, up_to=up_to)
-
-
-def number_of(
-    metrics: MetricColumns, metric: str, window: Window, *, more_is_better: bool = True, up_to: int | None = None
-) -> float:
-    """Return the value of a logged metric in a window, or NaN; for a held-out metric its latest finite value."""
-    series = metrics.series(metric)
-    if up_to is not None:
-        series = series.up_to(up_to)
-    if metric.startswith("eval_"):
-        finite = series.values[np.isfinite(series.values)]
-        return float(finite[-1]) if len(finite) else float("nan")
-    return window.of(series, more_is_better=more_is_better)
 
 
 def is_shown(metric: str) -> bool:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 import shlex
-from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -23,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_cli.numerics.intervals import t_quantile
+from rlhf_cli.runs.metric_arrays import MetricColumns
 from rlhf_cli.runs.metrics_file import TOTAL, reward_names
 from rlhf_cli.runs.phase_clock import TimeSpent
 from rlhf_cli.text.json_values import JsonTree, section
@@ -279,9 +279,7 @@ class Log:
         """Log events of training, without evaluations."""
         self.step = 0
         self.times = TimeSpent()
-        # Arrays, because a training keeps them in memory and lists are five times larger.
-        self._points: dict[str, tuple[array[int], array[float]]] = {}
-        self._nulls: dict[str, int] = {}
+        self._columns = MetricColumns()
         self._curves: dict[str, Curve] = {}
 
     @classmethod
@@ -294,21 +292,14 @@ class Log:
         return log
 
     def take(self, step: int, event: Mapping[str, object]) -> None:
-        """Add a log event. Ignore values that are not numbers; count None and NaN as nulls."""
+        """Add a log event. Ignore values that are neither numbers nor null."""
         self.times.take(event)
         if "train_runtime" in event:
             return
-        step = max(0, min(step, 2**31 - 1))
-        self.step = max(self.step, step)
         if not any(name.startswith("eval_") for name in event):
             self.num_events += 1
-        for name, value in event.items():
-            if isinstance(value, int | float) and value - value == 0:  # neither NaN nor infinite
-                steps, values = self._points.setdefault(name, (array("i"), array("d")))
-                steps.append(step)
-                values.append(value)
-            elif value is None or isinstance(value, float):
-                self._nulls[name] = self._nulls.get(name, 0) + 1
+        self._columns.take(step, event)
+        self.step = self._columns.last_step
         self._curves.clear()
 
     @property
@@ -319,8 +310,8 @@ class Log:
     def curve(self, name: str) -> Curve:
         """Return a metric's curve, empty if it was never a number."""
         if name not in self._curves:
-            steps, values = self._points.get(name, (array("i"), array("d")))
-            self._curves[name] = Curve(name, np.array(steps, dtype=np.float64), np.array(values))
+            finite = self._columns.series(name).finite
+            self._curves[name] = Curve(name, finite.steps.astype(np.float64), finite.values)
         return self._curves[name]
 
     def first_of(self, *names: str) -> Curve:
@@ -329,15 +320,15 @@ class Log:
 
     def names(self, prefix: str = "") -> list[str]:
         """Return the metrics that have been a number, in the order of first occurrence."""
-        return [name for name in self._points if name.startswith(prefix)]
+        return [name for name in self._columns if name.startswith(prefix) and len(self.curve(name))]
 
     def nulls(self, name: str) -> int:
         """Return how often a metric was null: NaN, or not measurable."""
-        return self._nulls.get(name, 0)
+        return len(self._columns.series(name)) - len(self.curve(name))
 
     def rewards(self) -> list[str]:
         """Return the names of the logged reward components, including those that were always null."""
-        return [name for name in reward_names([{**self._points, **self._nulls}]) if name != "truncation"]
+        return [name for name in reward_names([self.names(), self._columns]) if name != "truncation"]
 
     def weight(self, reward: str) -> float | None:
         """Return a reward's weight, or None if it changed; 1 if no weight is logged."""

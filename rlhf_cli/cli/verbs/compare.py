@@ -22,13 +22,13 @@ from collections.abc import Sequence
 
 from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOptions, compare, comparison_json
 from rlhf_cli.analysis.comparison.measures import is_shown
-from rlhf_cli.analysis.comparison.metric_arrays import parse_window, read_columns
 from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.cli.run_arguments import none_named, read_by_words
 from rlhf_cli.display.comparison_tables import draw_comparison, show_comparison, show_left_out, show_other_groups
 from rlhf_cli.display.terminal import Screen, wide_console
 from rlhf_cli.errors import EXIT_OK, RunError, UserError, raise_any, writing
+from rlhf_cli.runs.metric_arrays import parse_window, read_columns
 from rlhf_cli.runs.run_status import groups_of, newest_of
 
 _LOOKED_INTO = 3

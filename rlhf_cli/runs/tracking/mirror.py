@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import math
 import os
 import re
 import sys
@@ -12,7 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from rlhf_cli.errors import Preempted
-from rlhf_cli.runs.metrics_file import TOTAL, Event, evaluation_sets, read_metrics, reward_names, series, table_file
+from rlhf_cli.runs.metric_arrays import Window, columns_of, number_of
+from rlhf_cli.runs.metrics_file import TOTAL, Event, evaluation_sets, read_metrics, reward_names, table_file
 from rlhf_cli.runs.run_folder import RunFolder, in_step, in_training
 from rlhf_cli.runs.tracking import tracked_run
 from rlhf_cli.runs.tracking.tracking_plan import Ending, TrackingPlan
@@ -185,25 +187,22 @@ def final_values(events: Sequence[Event]) -> dict[str, float]:
     """Return `final/METRIC`, `best/METRIC` and `best_step/METRIC` of the metrics that judge a run.
 
     These are the total and every component if there are rewards, else loss and accuracy. On training rows, `final` is
-    the mean of the last tenth of the log events with a number, and `best` is the best mean over a window of that width,
-    so one lucky batch does not count. For an evaluation they are the last and the best value.
+    the mean of the last tenth of the log events, and `best` is the best mean over a window of that width, so one lucky
+    batch does not count. For an evaluation they are the last and the best value.
     """
+    columns = columns_of(events)
     names = reward_names(events)
     judged = [TOTAL, *(f"rewards/{name}/mean" for name in names)] if names else list(_OF_PAIRS)
-    logged = dict.fromkeys(name for event in events for name in event)
-    answers = [name for name in logged if _OF_ANSWERS.match(name)]
+    answers = [name for name in columns if _OF_ANSWERS.match(name)]
     answers = [name for name in answers if name.endswith("/total") or ("/rewards/" in name and name.count("/") == 2)]
-    judged += answers or [prefix + name for prefix in evaluation_sets(logged).values() for name in _OF_PAIRS]
+    judged += answers or [prefix + name for prefix in evaluation_sets(columns).values() for name in _OF_PAIRS]
     values: dict[str, float] = {}
     for metric in judged:
-        steps, points = series(events, metric)
-        if not points:
-            continue
-        width = 1 if metric.startswith("eval_") else max(1, len(points) // 10)
-        means = [sum(points[end - width : end]) / width for end in range(width, len(points) + 1)]
-        best = (min if metric == "loss" or metric.endswith("_loss") else max)(means)
-        shown, place = tracked_run.shown_name(metric), means.index(best)
-        values |= {f"final/{shown}": means[-1], f"best/{shown}": best, f"best_step/{shown}": steps[place + width - 1]}
+        window, shown = Window(num_events=1 if metric.startswith("eval_") else None), tracked_run.shown_name(metric)
+        is_loss = metric == "loss" or metric.endswith("_loss")
+        best, step = window.best(columns.series(metric), more_is_better=not is_loss)
+        found = {"final": number_of(columns, metric, window), "best": best, "best_step": step}
+        values |= {f"{what}/{shown}": value for what, value in found.items() if not math.isnan(value)}
     for event in events:
         values |= tracked_run.at_the_end(event)
     return values

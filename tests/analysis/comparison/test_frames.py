@@ -134,7 +134,7 @@ def test_a_group_of_wandb_is_compared_like_run_folders() -> None:
     assert [run.name for run in runs] == [f"weight={weight},seed={seed}" for weight in (0, 0.5) for seed in (0, 1)]
     assert runs[0].place == "wandb:team/rlhf/0.0-0"
     assert list(runs[0].metrics) == ["rewards/correct/mean", "eval_greedy/total"]
-    assert list(runs[0].metrics["rewards/correct/mean"].steps) == [1, 2]
+    assert list(runs[0].metrics.series("rewards/correct/mean").steps) == [1, 2]
     assert compare(runs).estimates["weight=0.5"]["correct"].mean == 1.0
 
 
@@ -182,11 +182,11 @@ def test_fields_read_from_a_wandb_run() -> None:
     (run,) = read_wandb("wandb:a/b", api=StandIn([StoredRun("7", config, rows, state="running")]))
     assert (run.name, run.place, run.folder, run.state) == ("happy-cloud-7", "wandb:a/b/7", None, "running")
     assert (run.step, run.max_steps, run.reason, run.choices, run.trainer) == (6, 50, None, {}, "?")
-    assert {name: list(one.values) for name, one in run.metrics.items()} == {
+    assert {name: list(run.metrics.series(name).values) for name in run.metrics} == {
         "loss": [0.5, 0.25, 0.125],
         "eval_loss": [0.75],
     }
-    assert list(run.metrics["loss"].steps) == [1, 2, 6]
+    assert list(run.metrics.series("loss").steps) == [1, 2, 6]
     assert "learning_rate" not in run.settings
     assert (run.settings["trainer.args.max_steps"], run.weights) == (50, {"correct": 1.0, "brevity": 0.0})
     (odd,) = read_wandb("wandb:a/b", api=StandIn([StoredRun("7", {"trainer": {"args": {"max_steps": ""}}}, [], "odd")]))

@@ -12,8 +12,8 @@ import pytest
 
 from rlhf_cli.analysis.comparison.comparison import pareto_front
 from rlhf_cli.analysis.comparison.measures import RunMeasure, asked_measure, default_measures
-from rlhf_cli.analysis.comparison.metric_arrays import Window
 from rlhf_cli.evaluation.evaluation_files import evaluation_json
+from rlhf_cli.runs.metric_arrays import Window
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.tables.metrics import sign_of
 from tests.support.logged_runs import compared, configured, in_memory, write_run

@@ -10,16 +10,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_cli.analysis.comparison.metric_arrays import (
+from rlhf_cli.analysis.comparison.logged_run import read_runs
+from rlhf_cli.analysis.comparison.measures import RunMeasure
+from rlhf_cli.analysis.expectations import outcomes_of
+from rlhf_cli.config.schema.run_sections import read_expectations
+from rlhf_cli.display.sweep_progress import JobProgress
+from rlhf_cli.errors import UserError
+from rlhf_cli.runs.metric_arrays import (
     MetricColumns,
     Series,
     Window,
     columns_of,
     parse_window,
     read_columns,
+    start_and_end,
 )
-from rlhf_cli.errors import UserError
-from rlhf_cli.runs.metrics_file import read_metrics, series, start_and_end
+from rlhf_cli.runs.metrics_file import read_metrics, series
+from rlhf_cli.runs.run_status import read_status, run_result
+from rlhf_cli.runs.tracking.mirror import final_values
+from rlhf_cli.runs.tracking.tracked_run import shown_name
+from tests.support.logged_runs import write_run
 
 EVENTS = [
     {"step": 1, "time_s": 0.5, "loss": 0.5, "reward": 1},
@@ -44,7 +54,8 @@ def test_columns_equal_the_events(tmp_path: Path, whole: str) -> None:
     columns = read_columns(file)
     assert list(columns) == ["loss", "reward", "late", "eval_loss"]
     for name in ("reward", "late", "eval_loss"):
-        assert (list(columns[name].steps), list(columns[name].values)) == series(read_metrics(file), name)
+        found = columns.series(name)
+        assert (list(found.steps), list(found.values)) == series(read_metrics(file), name)
     assert (columns.num_events, columns.last_step) == (3, 2)
 
 
@@ -56,9 +67,9 @@ def test_other_values_than_numbers_and_null_are_left_out() -> None:
     """A text, a bool, a list; the number beside it in the same event counts."""
     odd = ("x", True, [1], {"a": 1})
     columns = columns_from(*({"step": step, "a": value, "b": step} for step, value in enumerate((0.5, *odd, None, 2))))
-    assert list(columns["a"].steps) == [0, 5, 6]
-    assert list(columns["a"].values) == pytest.approx([0.5, math.nan, 2.0], nan_ok=True)
-    assert list(columns["b"].values) == list(range(7))
+    assert list(columns.series("a").steps) == [0, 5, 6]
+    assert list(columns.series("a").values) == pytest.approx([0.5, math.nan, 2.0], nan_ok=True)
+    assert list(columns.series("b").values) == list(range(7))
     assert list(columns_from({"step": 1, "a": "x"})) == []
 
 
@@ -109,9 +120,34 @@ def test_a_null_counts_for_the_width_of_a_window() -> None:
     assert math.isnan(Window().of(curve()))
     assert Window("best", 2).of(curve(-4.0, -2.0, math.nan, -3.0, -3.0)) == -3.0
     assert Window("best", 2).of(curve(1.0, math.nan, 2.0)) == 2.0  # no stretch is whole: the best event
-    for values in ([1.0, math.nan], [math.nan, 2.0], [*map(float, range(19)), math.nan]):  # as on the last screen
-        ends = Window("first").of(curve(*values)), Window().of(curve(*values))
-        assert start_and_end(values) == pytest.approx(ends, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        *(([], None), ([3.0], (3.0, 3.0)), ([1.0, 2.0, 9.0], (1.0, 9.0))),
+        *(([float(value) for value in range(count)], (0.0, count - 1)) for count in (10, 19)),  # a tenth of 19 is one
+        ([float(value) for value in range(20)], (0.5, 18.5)),  # the first two, the last two
+        ([0.0, 3.0, 6.0] + [100.0] * 24 + [1.0, 2.0, 6.0], (3.0, 3.0)),  # three of thirty: 9/3 and 9/3
+    ],
+)
+def test_start_and_end(values: list[float], expected: tuple[float, float] | None) -> None:
+    assert start_and_end(curve(*values)) == expected
+
+
+def test_every_screen_counts_nulls_in_the_width_of_a_curves_end(tmp_path: Path) -> None:
+    """Of twenty events the last two: 4 and null. An evaluation counts by its last number."""
+    curves = {"rewards/a/mean": [*[1.0] * 17, 2.0, 4.0, None], "eval_loss": [*[2.0] * 18, 3.0, None]}
+    run = write_run(tmp_path / "run", {}, curves)
+    job = JobProgress(name="run", folder=run)
+    job.ends(read_status(run))
+    final = final_values(read_metrics(run.metrics))
+    for name, end in (("rewards/a/mean", 4.0), ("eval_loss", 3.0)):
+        compared = RunMeasure("x", name, "asked").of(read_runs([run])[0][0], Window())
+        expected = read_expectations({"x": {"metric": name, "at_least": 0}})
+        (outcome,) = outcomes_of(expected, read_columns(run.metrics), (), is_finished=True)
+        assert [compared, outcome.value, job.value_of(name), final[f"final/{shown_name(name)}"]] == [end] * 4
+    assert run_result(run)["rewards"] == {"a": {"start": 1.0, "end": 4.0}}
 
 
 def test_typed_windows() -> None:
