@@ -174,8 +174,7 @@ def show_launch(console: Console, plan: LaunchPlan, commands: dict[str, str]) ->
     if not plan.in_this_process and not commands:
         _say(console, "every rank", f"export {as_shell(plan.shared)}")
         for rank in plan.ranks:
-            own = {name: value for name, value in rank.env.items() if name not in plan.shared}
-            _say(console, f"rank {rank.rank}", as_shell(own, rank.argv))
+            _say(console, f"rank {rank}", as_shell(plan.own_env(rank), plan.argv))
     logs = [plan.log, *([plan.server.log] if plan.server else [])]
     _say(console, "log", "  ".join(os.path.relpath(log) for log in logs))
     _say(console, "resume", plan.resume_command)

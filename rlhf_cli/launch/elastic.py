@@ -147,7 +147,7 @@ def run_ranks(
 ) -> RanksEnd:
     """Run the ranks of a plan to their end. `look` is called ten times a second and may raise ServerEnded."""
     machine = OneMachine(store, plan.log.parent.name, look)
-    command, *words = plan.ranks[0].argv
+    command, *words = plan.argv
     spec = WorkerSpec("rank", len(plan.ranks), machine, entrypoint=command, args=tuple(words), max_restarts=0)
     agent = _agent(spec, exit_barrier_s=_LOOK_EVERY_S)
     failures: dict[int, ProcessFailure] = {}

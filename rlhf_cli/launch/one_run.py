@@ -237,6 +237,10 @@ def planned_json(prepared: Prepared, plan: Plan, *, earlier: RunFolder | None = 
     """Return the plan of a run, its folder and its ranks' commands; `earlier` is the run that would be resumed."""
     folder, launch = _planned_launch(prepared, plan, earlier)
     command = next(iter(_machine_commands(prepared, launch, earlier).values()), None)
+    ranks = [
+        {"rank": rank, "gpu": gpu, "command": command or as_shell(launch.shared | launch.own_env(rank), launch.argv)}
+        for rank, gpu in launch.ranks.items()
+    ]
     return {
         "experiment": experiment_name(prepared.composed),
         "folder": os.path.relpath(folder),
@@ -246,10 +250,7 @@ def planned_json(prepared: Prepared, plan: Plan, *, earlier: RunFolder | None = 
             "in_this_process": launch.in_this_process,
             "nodes": launch.num_nodes,
             "world_size": launch.world_size,
-            "ranks": [
-                {"rank": rank.rank, "gpu": rank.gpu, "command": command or as_shell(rank.env, rank.argv)}
-                for rank in launch.ranks
-            ],
+            "ranks": ranks,
             "server": as_shell({}, launch.server.argv) if launch.server is not None else None,
         },
     }

@@ -27,27 +27,17 @@ WORKER = "rlhf_cli.launch.rank_process"
 
 
 @dataclass(frozen=True)
-class RankPlan:
-    """A training process. `gpu` is its id in nvidia-smi or CUDA_VISIBLE_DEVICES, None on a CPU. `env` holds the
-    variables that are added to the environment of the command.
-    """
-
-    rank: int
-    gpu: str | None
-    env: dict[str, str]
-    argv: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class LaunchPlan:
-    """The processes of a run on this machine. All machines together have `world_size` ranks; `ranks` are those here.
+    """The processes of a run on this machine. All machines together have `world_size` ranks.
 
+    `ranks` maps a rank here to its GPU (its id in nvidia-smi or CUDA_VISIBLE_DEVICES; None on a CPU); `argv` starts it.
     `in_this_process`: the only rank here is the command itself, so it starts none. `group` is set if a launcher started
     it as one rank of several. All ranks write to `log`. `shared` is the part of the environment that is the same for
     all ranks. `gpus` are those used for training.
     """
 
-    ranks: tuple[RankPlan, ...]
+    ranks: dict[int, str | None]
+    argv: tuple[str, ...]
     world_size: int
     num_nodes: int
     shared: dict[str, str]
@@ -58,6 +48,10 @@ class LaunchPlan:
     gpus: tuple[str, ...] = ()
     group: RankGroup | None = None
 
+    def own_env(self, rank: int) -> dict[str, str]:
+        """Return the variables of one rank, beside the shared ones."""
+        return {} if self.in_this_process else {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+
     def at_ports(self, master_port: int, server_port: int = 0, group_port: int = 0) -> LaunchPlan:
         """Return the plan with every port 0 replaced by the given port."""
         server = self.server
@@ -67,8 +61,7 @@ class LaunchPlan:
             argv[argv.index("--port") + 1] = str(port)
             server = replace(server, argv=tuple(argv), port=port, group_port=group)
         own = {"MASTER_PORT": str(master_port)} | (server.for_ranks() if server else {})
-        ranks = tuple(replace(rank, env=rank.env | own) for rank in self.ranks)
-        return replace(self, ranks=ranks, shared=self.shared | own, server=server)
+        return replace(self, shared=self.shared | own, server=server)
 
 
 def plan_launch(
@@ -108,17 +101,9 @@ def plan_launch(
         shared |= found
     places = range(local) if group is None else (group.local_rank,)
     first = 0 if group is None else group.rank - group.local_rank
-    ranks = tuple(
-        RankPlan(
-            first + place,
-            training[place] if place < len(training) else None,
-            shared if in_this_process else shared | {"RANK": str(place), "LOCAL_RANK": str(place)},
-            (sys.executable, "-m", WORKER, str(run), *(["--resume"] if resume else [])),
-        )
-        for place in places
-    )
     return LaunchPlan(
-        ranks=ranks,
+        ranks={first + place: training[place] if place < len(training) else None for place in places},
+        argv=(sys.executable, "-m", WORKER, str(run), *(["--resume"] if resume else [])),
         world_size=local * launch.nodes if group is None else group.world_size,
         num_nodes=launch.nodes,
         shared=shared,

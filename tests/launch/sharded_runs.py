@@ -87,10 +87,10 @@ def run_under(strategy: str, *more: str) -> dict[str, RunFolder]:
     made = {name: _created(words_of(name, strategy, *more)) for name in TRAINERS}
     paths = [str(folder.path) for folder in made.values()]
     ranks = []
-    for plan in _ranks(words_of("sft", strategy, *more), made["sft"].path):
+    for number, environment in _ranks(words_of("sft", strategy, *more), made["sft"].path).items():
         argv = [sys.executable, "-m", "tests.launch.sharded_runs", *paths]
-        with open(f"{strategy}-rank{plan.rank}.txt", "w") as said:
-            ranks.append(subprocess.Popen(argv, env={**os.environ, **plan.env}, stdout=said, stderr=said))
+        with open(f"{strategy}-rank{number}.txt", "w") as said:
+            ranks.append(subprocess.Popen(argv, env={**os.environ, **environment}, stdout=said, stderr=said))
     try:
         codes = [rank.wait(timeout=1500) for rank in ranks]
     finally:
@@ -115,14 +115,12 @@ def _created(words: list[str]) -> RunFolder:
     return create_run(prepared.experiment, prepared.composed, files={})
 
 
-def _ranks(words: list[str], run: Path) -> Any:
+def _ranks(words: list[str], run: Path) -> dict[int, dict[str, str]]:
     from rlhf_cli.plan.prepare import prepare
 
     repository = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])}
     plan = plan_launch(prepare(words).experiment, run).at_ports(*free_ports(1))
-    for rank in plan.ranks:
-        rank.env.update(repository)
-    return plan.ranks
+    return {rank: plan.shared | plan.own_env(rank) | repository for rank in plan.ranks}
 
 
 def _run_here(folders: list[RunFolder]) -> None:

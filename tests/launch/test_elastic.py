@@ -18,7 +18,7 @@ from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import GuardStopped, Preempted, RankFailed, UserError
 from rlhf_cli.launch import elastic
 from rlhf_cli.launch.ranks_end import raise_end
-from rlhf_cli.plan.launch_plan import LaunchPlan, RankPlan
+from rlhf_cli.plan.launch_plan import LaunchPlan
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, RUNNING, read_status, update_status
 
@@ -81,7 +81,8 @@ def planned(program: str, place: Path, folder: RunFolder, *more: str, common: st
     script.write_text(common + program)
     argv = (sys.executable, str(script), str(folder.path), *more)
     return LaunchPlan(
-        ranks=tuple(RankPlan(rank, None, {"RANK": str(rank)}, argv) for rank in (0, 1)),
+        ranks={0: None, 1: None},
+        argv=argv,
         **{"world_size": 2, "num_nodes": 1, "shared": {}, "server": None, "log": folder.log},
         **{"resume_command": "", "in_this_process": False},
     )

@@ -15,7 +15,7 @@ import pytest
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.plan import launch_plan
 from rlhf_cli.plan.devices import answer_of
-from rlhf_cli.plan.launch_plan import LaunchPlan, RankPlan, plan_launch
+from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.plan.rank_group import RankGroup, rank_group, starts_ranks, why_not_reached
 from tests.support.machines import HaveGpus, have_gpus
@@ -53,13 +53,13 @@ class TestRanks:
 
         def wanted(shared: dict[str, str]) -> LaunchPlan:
             argv = (sys.executable, "-m", "rlhf_cli.launch.rank_process", "/runs/a run", "--resume")
-            each = [(name, shared | {"RANK": name, "LOCAL_RANK": name}) for name in ("0", "1")]
-            ranks = tuple(RankPlan(int(name), name, env, argv) for name, env in each)
             command = f"rlhf resume '{os.path.relpath(RUN)}'"
-            return LaunchPlan(ranks, 2, 1, shared, plan.server, RUN / "log.txt", command, False, ("0", "1"))
+            ranks: dict[int, str | None] = {0: "0", 1: "1"}
+            return LaunchPlan(ranks, argv, 2, 1, shared, plan.server, RUN / "log.txt", command, False, ("0", "1"))
 
         assert plan == wanted(shared)
-        elsewhere = planned(*SERVER, "trainer.args.vllm_server_base_url=http://gpu9:8000").ranks[0].env
+        assert plan.own_env(1) == {"RANK": "1", "LOCAL_RANK": "1"}
+        elsewhere = planned(*SERVER, "trainer.args.vllm_server_base_url=http://gpu9:8000").shared
         assert not elsewhere.keys() & {"NCCL_SOCKET_IFNAME", "VLLM_HOST_IP", "RLHF_VLLM_URL"}  # it stays reachable
         assert plan.server is not None
         assert (plan.server.gpus, plan.server.log) == (("2", "3"), RUN / "vllm-server.log")
@@ -83,8 +83,9 @@ class TestRanks:
         gpus(1)
         for words, used in ((("launch=cpu",), ()), ((), ("0",))):
             env = {"CUDA_VISIBLE_DEVICES": "0"} if used else {}
-            rank = RankPlan(0, *(used or (None,)), env, argv)
-            assert planned(*words) == LaunchPlan((rank,), 1, 1, env, None, RUN / "log.txt", command, True, used)
+            ranks = {0: next(iter(used), None)}
+            assert planned(*words) == LaunchPlan(ranks, argv, 1, 1, env, None, RUN / "log.txt", command, True, used)
+            assert planned(*words).own_env(0) == {}
 
     def test_the_variables_of_accelerates_file(self, gpus: HaveGpus, monkeypatch: pytest.MonkeyPatch) -> None:
         gpus(4)
@@ -92,21 +93,22 @@ class TestRanks:
         own = {"CUDA_VISIBLE_DEVICES": "5,6,7", "OMP_NUM_THREADS": "4", "ACCELERATE_X": "1"}
         Path("a.yaml").write_text("distributed_type: MULTI_GPU\n")
         words = ("launch.processes=2", "launch.accelerate_config=a.yaml", "launch.device=cuda")
-        env = planned(*words, accelerate_env=own).ranks[1].env
+        env = planned(*words, accelerate_env=own).shared
         assert own.items() - env.items() == {("CUDA_VISIBLE_DEVICES", "5,6,7")}
         assert env["CUDA_VISIBLE_DEVICES"] == "5,6"
         assert not planned("launch.processes=1", *words[1:], accelerate_env=own).in_this_process
         monkeypatch.setenv("OMP_NUM_THREADS", "3")
         monkeypatch.setattr(launch_plan, "interface_of", lambda address: None)
-        rank = planned("launch.processes=2", "launch.device=cpu").ranks[1]
-        assert (rank.gpu, rank.env["OMP_NUM_THREADS"], "NCCL_SOCKET_IFNAME" in rank.env) == (None, "3", False)
+        plan = planned("launch.processes=2", "launch.device=cpu")
+        assert (plan.ranks[1], plan.shared["OMP_NUM_THREADS"]) == (None, "3")
+        assert "NCCL_SOCKET_IFNAME" not in plan.shared
 
     def test_a_strategy_that_shards_has_ranks_even_alone(self, gpus: HaveGpus) -> None:
         """Without LOCAL_RANK accelerate makes no process group, and shards nothing."""
         gpus(1)
         plan = planned("launch=fsdp2")
         assert not plan.in_this_process
-        assert plan.ranks[0].env["LOCAL_RANK"] == "0"
+        assert plan.own_env(0)["LOCAL_RANK"] == "0"
 
     def test_several_machines(self) -> None:
         """torchrun starts the ranks of each machine with the words that were typed."""
@@ -243,8 +245,8 @@ def test_a_launcher_s_rank_starts_no_process(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setenv(name, value)
     experiment = prepare(["exp=quickstart", "launch=cpu", "launch.processes=4", "launch.nodes=2"]).experiment
     plan = plan_launch(experiment, Path("/runs/a"))
-    assert (plan.in_this_process, plan.group, plan.ranks[0].argv[-1]) == (True, rank_group(), "/runs/a")
-    assert ([rank.rank for rank in plan.ranks], plan.world_size) == ([5], 8)
+    assert (plan.in_this_process, plan.group, plan.argv[-1]) == (True, rank_group(), "/runs/a")
+    assert ([*plan.ranks], plan.world_size) == ([5], 8)
     assert {name: plan.shared[name] for name in TORCHRUN if name in plan.shared} == {
         name: value for name, value in TORCHRUN.items() if name != "TORCHELASTIC_RUN_ID"
     }

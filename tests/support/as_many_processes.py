@@ -71,8 +71,8 @@ def run_both(place: Path) -> dict[int, dict[str, RunFolder]]:
     plan = plan_launch(prepare(words_of("ppo", 2)).experiment, place).at_ports(*free_ports(1))
     ranks = []
     for rank in plan.ranks:
-        environment = {**os.environ, **rank.env, "PYTHONPATH": str(Path(__file__).parents[2])}
-        with open(f"rank{rank.rank}.txt", "w") as said:
+        environment = {**os.environ, **plan.shared, **plan.own_env(rank), "PYTHONPATH": str(Path(__file__).parents[2])}
+        with open(f"rank{rank}.txt", "w") as said:
             ranks.append(subprocess.Popen(argv, env=environment, stdout=said, stderr=said))
     try:
         codes = [rank.wait(timeout=550) for rank in ranks]
