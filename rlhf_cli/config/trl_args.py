@@ -237,10 +237,10 @@ def _adapter(annotation: str) -> TypeAdapter[object]:
     """Return a strict pydantic validator for an annotation; types that only TRL or torch defines accept any value."""
     annotation = re.sub(r"Literal\[(?:'[^']*'(?:, )?)+\]", "str", annotation)  # `choices` lists its words
     text = _OTHER_TYPE.sub("Any", annotation.replace("'", "").replace('"', ""))
-    scalar_too = re.sub(r"\blist\[(\w+)\]", r"list[\1] | \1", text)  # TRL itself wraps a scalar into the list
+    word_too = re.sub(r"\blist\[str\]", "list[str] | str", text)  # TRL itself wraps a word into the list
     try:
         # The text comes from the installed TRL's own annotations, reduced to the names above; it contains no user text.
-        annotated = eval(scalar_too, {"__builtins__": {}}, _BUILTINS)
+        annotated = eval(word_too, {"__builtins__": {}}, _BUILTINS)
     except (TypeError, SyntaxError, NameError):
         annotated = Any
     return TypeAdapter(annotated, config=ConfigDict(strict=True))

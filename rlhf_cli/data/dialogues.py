@@ -1,8 +1,8 @@
 r"""Read conversations as people store them, and return them as chat templates read them: a list of {role, content}.
 
-The forms are ShareGPT's turns ({from, value}), XTuner's ({input, output}), roles of other names ({role: model, text:
-...}), a single message, JSON text, content in parts of text, and tool calls whose arguments are JSON text. Arrow gives
-every message the keys of all messages: keys without a value are left out.
+The forms are ShareGPT's turns ({from, value}), a question and its answer ({input, output} or {human, assistant}),
+roles of other names ({role: model, text: ...}), a single message, JSON text, content in parts of text, and tool calls
+whose arguments are JSON text. Arrow gives every message the keys of all messages: keys without a value are left out.
 
 `transcripts` splits whole dialogues into a prompt and answers. In Anthropic's preference data, the two texts of a pair
 share everything up to the last answer, which is the prompt:
@@ -37,6 +37,8 @@ _GOOD, _BAD = ("true", "yes", "1", "good", "desirable"), ("false", "no", "0", "b
 _CALLS = ("function_call", "function-call", "tool_call")
 _SENDERS = ("from", "speaker")
 """Keys for who says a message, of ShareGPT and of transcripts."""
+_EXCHANGES = (("input", "output"), ("human", "assistant"))
+"""Keys of a turn that is a question and its answer, of XTuner, and of Firefly and ms-swift."""
 THOUGHTS = ("reasoning_content", "thinking", "reasoning")
 """Keys of a message's reasoning; templates read the first, and some only the second."""
 SPEAKERS = {
@@ -62,8 +64,8 @@ def _messages_in(value: object) -> object:
     turns = _turns_of_lists(value) if isinstance(value, Mapping) else value
     if not (isinstance(turns, list) and turns and all(isinstance(turn, Mapping) for turn in turns)):
         return value
-    if all({"input", "output"} <= set(turn) for turn in turns):
-        turns = [message for turn in turns for message in _exchange(turn)]
+    if pair := next((pair for pair in _EXCHANGES if all({*pair} <= {*turn} for turn in turns)), None):
+        turns = [message for turn in turns for message in _exchange(turn, *pair)]
     return [_message(turn) for turn in turns]
 
 
@@ -75,9 +77,9 @@ def _turns_of_lists(value: Mapping[str, object]) -> object:
     return [dict(zip(value, turn, strict=True)) for turn in zip(*lists, strict=True)]
 
 
-def _exchange(turn: Mapping[str, object]) -> list[Row]:
-    """Return the messages of XTuner's turns, which hold what the user says and the answer to it."""
-    said = {"system": turn.get("system") or None, "user": turn["input"], "assistant": turn["output"]}
+def _exchange(turn: Mapping[str, object], asked: str, answer: str) -> list[Row]:
+    """Return the messages of a turn that holds what the user says and the answer to it."""
+    said = {"system": turn.get("system") or None, "user": turn[asked], "assistant": turn[answer]}
     return [{"role": role, "content": text} for role, text in said.items() if text is not None]
 
 
@@ -94,7 +96,7 @@ def _message(turn: Mapping[str, object]) -> Row:
         message = {"role": SPEAKERS[str(sender).lower()], **called, **message}
     elif "role" in message:
         message["role"] = _role(message["role"])
-    if "content" not in message and (text := next((key for key in ("value", "text") if key in message), None)):
+    if "content" not in message and (text := next((key for key in ("value", "text", "parts") if key in message), None)):
         message["content"] = message.pop(text)
     if "function_call" in message:  # OpenAI's earlier form
         message["tool_calls"] = [message.pop("function_call")]
@@ -305,10 +307,26 @@ def without_repeats(table: Table, columns: Sequence[str]) -> Table:
 
 
 def _rest(prompt: object, answer: object) -> object:
-    """Return what follows the prompt's messages in an answer that begins with them; other answers unchanged."""
-    if isinstance(prompt, list) and isinstance(answer, list) and prompt and len(prompt) < len(answer):
-        return answer[len(prompt) :] if answer[: len(prompt)] == prompt else answer
-    return answer
+    """Return what follows the prompt's messages in an answer that begins with them; other answers unchanged.
+
+    The answer may lack the prompt's system message, and blanks around a text.
+    """
+    if not (kind_of_text(prompt) == kind_of_text(answer) == "messages"):
+        return answer
+    (rules, asked), (repeated, said) = (_halves(cast("list[Row]", value)) for value in (prompt, answer))
+    begins = len(asked) < len(said) and _bare(said[: len(asked)]) == _bare(asked)
+    is_repeat = begins and bool(asked or repeated) and _bare(repeated) in ([], _bare(rules))
+    return said[len(asked) :] if is_repeat else answer
+
+
+def _halves(messages: list[Row]) -> tuple[list[Row], list[Row]]:
+    """Return the system messages with which a dialogue begins, and the messages after them."""
+    rules = [*takewhile(lambda message: message["role"] in ("system", "developer"), messages)]
+    return rules, messages[len(rules) :]
+
+
+def _bare(messages: list[Row]) -> list[tuple[object, str, object]]:
+    return [(said["role"], str(said.get("content")).strip(), said.get("tool_calls")) for said in messages]
 
 
 def plain_messages(dataset: Dataset) -> Dataset:

@@ -93,8 +93,7 @@ _TODAY: dict[str, dict[str, str]] = {
         "num_train_epochs": "epochs num_epochs total_epochs num_episodes",
         "num_train_epochs | num_iterations": "max_epochs",
         "max_steps": "steps num_steps total_steps total_training_steps",
-        "per_device_train_batch_size": "batch_size train_batch_size micro_batch_size micro_train_batch_size"
-        " ppo_mini_batch_size",
+        "per_device_train_batch_size": "batch_size micro_batch_size micro_train_batch_size",
         "gradient_accumulation_steps": "grad_accum gradient_accumulation accumulate_grad_batches",
         "num_generations": "n_samples_per_prompt group_size rollout_n n",
         "epsilon": "clip_range clip_ratio eps_clip clip_ratio_low epsilon_low",
@@ -159,7 +158,7 @@ A lower-case word without a dot is an argument of TRL's. A name with dots is a w
 
 
 def _full(today: str) -> str:
-    return re.sub(r"(?<![\w.=])(\w+)(?=,|$)", r"trainer.args.\1", today)
+    return re.sub(r"(?<![\w.=-])(\w+)(?=,|$)", r"trainer.args.\1", today)
 
 
 FORMER_NAMES: dict[str, FormerName] = {
@@ -186,7 +185,13 @@ UNSAYABLE = {
     ),
     "total_episodes": "it counts completions, and trainer.args.max_steps optimizer steps; `rlhf check` says both",
     "rpo_alpha": "trainer.args.loss_type=[sigmoid,sft] trainer.args.loss_weights=[1.0,ALPHA] adds the same loss",
-    "train_on_inputs": "trainer.args.completion_only_loss is the opposite: it learns the answers alone",
+    "train_on_inputs": "the opposite, to learn the answers alone, is trainer.args.assistant_only_loss=true for "
+    "messages, and trainer.args.completion_only_loss=true for prompt and completion",
+    **dict.fromkeys(
+        ("train_batch_size", "ppo_mini_batch_size"),
+        "it counts the rows or prompts of all devices; "
+        "trainer.args.per_device_train_batch_size those of a device, times trainer.args.gradient_accumulation_steps",
+    ),
     "tools.args": "write a function that calls yours with these arguments, and name it: tools.NAME.fn=./tools.py:NAME",
 }
 """Last part of a key that does not exist, or its first and last -> what to do instead."""

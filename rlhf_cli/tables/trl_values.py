@@ -130,6 +130,7 @@ REFUSALS = (
     *(Refusal(name, _NO_MAXIMUM, _FILLED, "max_length=1024") for name in ("packing", "eval_packing")),
     Refusal("padding_free", {"packing": not_, "max_length": bool}, "it cuts no rows at max_length", "packing=true"),
     Refusal(_SMOOTHING, {_SMOOTHING: 0, "losses": {"exo_pair"}}, "exo_pair needs some", f"{_SMOOTHING}=0.001"),
+    Refusal("loss_weights", {"is_weighed_otherwise": True}, "a weight for each loss of loss_type", "loss_weights=null"),
     Refusal("use_weighting", {"losses": _AOT.intersection}, "aot cannot weigh pairs", "loss_type=sigmoid"),
     Refusal(_SYNC, {_AHEAD: bool}, "precomputed ones never change", f"{_AHEAD}=false"),
     Refusal(_SYNC, {"beta": 0, "generates": True}, "with beta=0 there is no reference model", "beta=0.04"),

@@ -196,6 +196,28 @@ def test_labels_are_read_if_all_say_good_or_bad() -> None:
         assert dialogues.with_labels(same, columns) is same
 
 
+RULES = {"role": "system", "content": "Be terse."}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "rest"),
+    [
+        ([RULES, ASKED], [ASKED, TOLD], [TOLD]),
+        ([RULES, ASKED], [RULES, {**ASKED, "content": f" {ASKED['content']}\n", "id": 1}, TOLD], [TOLD]),
+        ([RULES], [RULES, TOLD], [TOLD]),
+        ([ASKED], [RULES, ASKED, TOLD], None),  # a system message that the prompt lacks
+        ([RULES, ASKED], [{**RULES, "content": "x"}, ASKED, TOLD], None),
+        ([RULES], [ASKED, TOLD], None),
+        ([RULES, ASKED], [RULES, ASKED], None),
+        ([{**ASKED, "tool_calls": [1]}], [{**ASKED, "tool_calls": [2]}, TOLD], None),
+    ],
+)
+def test_a_prompt_is_repeated_with_or_without_its_system_message(prompt: Any, answer: Any, rest: Any) -> None:
+    rows = table({"prompt": prompt, "completion": answer})
+    made = dialogues.without_repeats(rows, ["prompt", "completion"])
+    assert made[0]["completion"] == (answer if rest is None else rest)
+
+
 def test_answers_lose_the_messages_of_the_prompt_that_they_begin_with() -> None:
     rows = [{"prompt": [ASKED], "chosen": rest, "rejected": [ASKED], "messages": CHAT} for rest in ([TOLD], CHAT)]
     rows += [{**rows[0], "prompt": "ab", "chosen": "abc"}, {**rows[0], "prompt": [], "chosen": [*CHAT, *CHAT]}]

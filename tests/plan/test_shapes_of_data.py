@@ -33,6 +33,7 @@ def says(text: object) -> dict[str, Any]:
 
 TALK = [user("What is 2 plus 3?"), says("5")]
 SHAREGPT = turns(("human", "What is 2 plus 3?"), ("gpt", "5"))
+GEMINI = [{"role": role, "parts": [{"text": text}]} for role, text in (("user", "What is 2 plus 3?"), ("model", "5"))]
 PARTS = [
     user([{"type": "text", "text": "What is "}, {"type": "text", "text": "2 plus 3?"}]),
     says([{"type": "text", "value": "5"}]),
@@ -66,6 +67,11 @@ READ: list[tuple[str, str, dict[str, Any], list[str], dict[str, Any]]] = [
         *("XTuner", "sft", {"conversation": [{"system": "Be brief.", "input": "What is 2 plus 3?", "output": "5"}]}),
         *(["data.rename.messages=conversation"], {"messages": [{"role": "system", "content": "Be brief."}, *TALK]}),
     ),
+    (
+        *("Firefly", "sft", {"conversation": [{"human": "What is 2 plus 3?", "assistant": "5"}]}),
+        *(["data.rename.messages=conversation"], {"messages": TALK}),
+    ),
+    ("Gemini", "sft", {"contents": GEMINI}, ["data.rename.messages=contents"], {"messages": TALK}),
     (
         *("ms-swift's pairs", "dpo", {"messages": TALK, "rejected_response": "6"}),
         ["data.rename.chosen=messages", "data.rename.rejected=rejected_response", "data.transcripts=true"],
@@ -415,7 +421,7 @@ def test_two_hundred_rows_are_looked_at_for_what_is_read_twice_or_left_out(chat_
         ("dpo", {"prompt": "2+3?", "chosen": "2+3? 5", "rejected": "2+3? 6"}, "qwen2_5", True),
         ("sft", {"prompt": "2+3?", "completion": "2+3? 5"}, "qwen2_5", True),
         ("sft", {"prompt": "2+3?", "completion": "5"}, "qwen2_5", False),
-        ("sft", {"prompt": TALK[:1], "completion": [user("2+3? "), says("5")]}, "qwen2_5", True),
+        ("sft", {"prompt": TALK[:1], "completion": [user("2+4?"), says("5")]}, "qwen2_5", True),
         ("dpo", {"chosen": "I think 5", "rejected": "I do not", "history": "2 + 3?"}, "qwen2_5", True),
         ("dpo", {"chosen": "2 + 3? 5", "rejected": "2 + 3? 6", "history": "2 + 3?"}, "qwen2_5", False),
         ("grpo", {"prompt": TALK[:1], "tools": [FUNCTION]}, "qwen2_5", True),

@@ -137,24 +137,35 @@ def test_the_path_into_an_object_leads_to_its_text(chat_model: str, place: Path)
 
 
 @pytest.mark.parametrize(
-    ("row", "loss", "hint"),
+    ("row", "key", "value", "hint"),
     [
-        ({"messages": TALK}, "completion", "=null trainer.args.assistant_only_loss=true"),
-        ({"text": "2+3?"}, "completion", "=null"),
-        ({"prompt": "2+3?", "completion": "5"}, "completion", None),
-        ({"text": "2+3?"}, "assistant", "=false"),
-        ({"messages": TALK}, "assistant", None),
+        ({"messages": TALK}, "completion_only_loss", "true", "{}=null trainer.args.assistant_only_loss=true"),
+        ({"text": "2+3?"}, "completion_only_loss", "true", "{}=null"),
+        ({"prompt": "2+3?", "completion": "5"}, "completion_only_loss", "true", None),
+        ({"text": "2+3?"}, "assistant_only_loss", "true", "{}=false"),
+        ({"messages": TALK}, "assistant_only_loss", "true", None),
+        ({"messages": TALK, "problem": "2+3?"}, "dataset_text_field", "problem", "data.rename.unread=messages"),
+        ({"problem": "2+3?"}, "dataset_text_field", "problem", None),
+        ({"text": "2+3?"}, "dataset_kwargs", "{skip_prepare_dataset: true}", "{}=null"),
+        ({"input_ids": [1, 2]}, "dataset_kwargs", "{skip_prepare_dataset: true}", None),
     ],
 )
-def test_a_loss_of_a_part_that_the_rows_lack(
-    row: dict[str, Any], loss: str, hint: str | None, chat_model: str, place: Path
+def test_settings_of_sft_that_do_not_fit_the_rows(
+    row: dict[str, Any], key: str, value: str, hint: str | None, chat_model: str, place: Path
 ) -> None:
     written(place, *[row] * 4)
-    key = f"trainer.args.{loss}_only_loss"
+    key = f"trainer.args.{key}"
     if hint is None:
-        planned(*words("sft", chat_model, f"{key}=true"))
+        planned(*words("sft", chat_model, f"{key}={value}"))
         return
     with pytest.raises(ConfigError) as caught:
-        planned(*words("sft", chat_model, f"{key}=true"))
-    assert (caught.value.where, caught.value.hint) == (f"{key} (command line)", key + hint)
-    planned(*words("sft", chat_model, *caught.value.hint.split()))
+        planned(*words("sft", chat_model, f"{key}={value}"))
+    assert (caught.value.where, caught.value.hint) == (f"{key} (command line)", hint.format(key))
+    planned(*words("sft", chat_model, f"{key}={value}", *caught.value.hint.split()))
+
+
+def test_a_system_column_of_the_prompt_is_not_called_unread(chat_model: str, place: Path) -> None:
+    row = {"system": "Be brief.", "question": "2+3?", "completion": "5"}
+    written(place, *[row] * 4)
+    turns = "[{role: system, content: '{system}'}, {role: user, content: '{question}'}]"
+    assert planned(*words("sft", chat_model, f"data.prompt={turns}")).notices == ()

@@ -91,9 +91,11 @@ def refused_combinations(subject: Subject) -> Findings:
     """Yield an error for every combination that a library refuses when it builds the trainer."""
     experiment = subject.experiment
     trainer, launch = experiment.trainer, experiment.launch
-    losses, kl = trainer.setting("loss_type"), experiment.kl
+    given, weights, kl = trainer.setting("loss_type"), trainer.setting("loss_weights"), experiment.kl
+    losses = given if isinstance(given, list) else [given]
     facts: dict[str, object] = {
-        "losses": set(losses) if isinstance(losses, list) else {losses},
+        "losses": {*losses},
+        "is_weighed_otherwise": isinstance(weights, list) and len(weights) != len(losses),
         "use_cpu": runs_on_cpu(launch),
         "uses_lora": experiment.model.lora is not None,
         "generates": trainer.row.generates,

@@ -15,7 +15,7 @@ from rlhf_cli.data.dialogues import ANSWERS, ROLES, SPEAKERS, SYSTEM
 from rlhf_cli.data.learnt_columns import ASKING, check_columns, prompt_hint, read_columns, stand_in
 from rlhf_cli.data.peeking import peek, prepare_preview
 from rlhf_cli.data.preferences import IDENTICAL, IDS, bad_pairs, check_pair_columns, no_pair_left, sound_pairs
-from rlhf_cli.data.preparing import mixed_kinds
+from rlhf_cli.data.preparing import mixed_kinds, template_columns
 from rlhf_cli.data.rows import DIALOGUES, RowTable, hold_out_places, is_empty, kind_of_text, values_of
 from rlhf_cli.data.source import DataSource, Row, Template, missing_column, typed_rename
 from rlhf_cli.data.worlds import with_columns
@@ -220,9 +220,11 @@ def row_problems(subject: Subject, data: DataFacts, folders: ModelFolders) -> Ch
                 if row.generates and "tools" in read.columns and not experiment.tools:
                     text = f"{row.name} shows no tools of a column to the model: name them in the section tools"
                     yield Notice(name, f"{text}, or write them into the prompt")
-                yield from _loss_problems(subject, columns, kind_of_text(rows[0][columns[0]]))
+                yield from _unread_settings(subject, columns, kind_of_text(rows[0][columns[0]]), name)
                 yield from _reading_notices(subject, read, columns)
-                if (system := _system_column(read, used)) is not None:
+                prompt = subject.experiment.data.model_dump()["prompt"]
+                in_prompt = template_columns(prompt) if prompt is not None else ()
+                if (system := _system_column(read, used)) is not None and system not in in_prompt:
                     text = f"the text of {system} is the first message of the dialogues"
                     yield Notice(name, f"{text}; {name}.rename.unread={system} leaves it out")
         except UserError as error:
@@ -230,17 +232,37 @@ def row_problems(subject: Subject, data: DataFacts, folders: ModelFolders) -> Ch
     return frozenset(used)
 
 
-def _loss_problems(subject: Subject, columns: Sequence[str], kind: str | None) -> Iterator[ConfigError]:
-    """Yield an error for a loss of a part that rows of this kind do not have: TRL learns the whole text, or raises."""
-    trainer, origins, key = subject.experiment.trainer, subject.composed.origins, "trainer.args.completion_only_loss"
-    if trainer.setting("completion_only_loss") is True and not {"completion", "completion_mask"} & {*columns}:
-        what, hint = "the rows have no completion, so every token would be learnt", f"{key}=null"
-        hint += " trainer.args.assistant_only_loss=true" * (kind == "messages")
-        yield ConfigError(what, where=origins.where(key), expected="prompt and completion", hint=hint)
-    key = "trainer.args.assistant_only_loss"
-    if trainer.setting("assistant_only_loss") is True and kind == "text":
-        what, hint = "text has no messages of an assistant", f"{key}=false"
-        yield ConfigError(what, where=origins.where(key), expected="messages in every row", hint=hint)
+def _unread_settings(subject: Subject, columns: Sequence[str], kind: str | None, name: str) -> Iterator[ConfigError]:
+    """Yield an error for a setting of SFT's that does not fit rows of this kind: TRL passes over it, or raises."""
+    trainer, has_ids = subject.experiment.trainer, "input_ids" in columns
+    arguments, text_field = trainer.args.get("dataset_kwargs"), trainer.args.get("dataset_text_field")
+    whole = "=null trainer.args.assistant_only_loss=true" if kind == "messages" else "=null"
+    skips = isinstance(arguments, dict) and bool(arguments.get("skip_prepare_dataset"))
+    is_part = trainer.setting("completion_only_loss") is True and not {"completion", "completion_mask"} & {*columns}
+    other, unread = text_field is not None and text_field not in columns, typed_rename(name, "unread", columns[0])
+    of_assistant = trainer.setting("assistant_only_loss") is True and kind == "text"
+    for key, is_wrong, what, expected, hint in (
+        (
+            "completion_only_loss",
+            is_part,
+            "the rows have no completion: TRL learns all",
+            "prompt and completion",
+            whole,
+        ),
+        (
+            "assistant_only_loss",
+            of_assistant,
+            "text has no messages of an assistant",
+            "messages in every row",
+            "=false",
+        ),
+        ("dataset_text_field", other, f"{columns[0]!r} is learnt, not {text_field!r}", "no other columns", unread),
+        ("dataset_kwargs", skips and not has_ids, "rows without token ids are not prepared", "input_ids", "=null"),
+    ):
+        if is_wrong:
+            key = f"trainer.args.{key}"
+            typed = key + hint if hint.startswith("=") else hint
+            yield ConfigError(what, where=subject.where(key), expected=expected, hint=typed)
 
 
 def _reading_notices(subject: Subject, read: ReadSource, columns: list[str]) -> Iterator[Notice]:

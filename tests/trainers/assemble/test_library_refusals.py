@@ -37,6 +37,7 @@ REFUSED: dict[str, list[list[str]]] = {
     ],
     "padding_free": [[*SFT, f"{_A}padding_free=true"]],
     "label_smoothing": [[*DPO, f"{_A}loss_type=exo_pair"]],
+    "loss_weights": [[*DPO, f"{_A}loss_type=[sigmoid, hinge]", f"{_A}loss_weights=[1.0]"]],
     "use_weighting": [[*DPO, f"{_A}loss_type=aot", f"{_A}use_weighting=true"]],
     "sync_ref_model": [
         [*DPO, f"{_A}sync_ref_model=true", f"{_A}precompute_ref_log_probs=true"],
@@ -75,7 +76,6 @@ OURS: dict[str, list[list[str]]] = {
 CASES = [(key, words) for key, cases in REFUSED.items() for words in cases]
 OTHERS = [
     [*SFT, f"{_A}gradient_checkpointing_kwargs={{selective: true}}", f"{_A}gradient_checkpointing=false"],
-    [*DPO, f"{_A}loss_type=[sigmoid, hinge]", f"{_A}loss_weights=[1.0]"],
     [*SMALL, f"{_A}router_aux_loss_coef=0.1"],
 ]
 """Refusals without a row: some need the model."""
