@@ -17,7 +17,6 @@ from rlhf_cli.plan.checks import hub_checks as hub
 from rlhf_cli.plan.checks import machine_checks as machine
 from rlhf_cli.plan.checks import model_checks as model
 from rlhf_cli.plan.checks import prompt_checks as prompts
-from rlhf_cli.plan.checks.config_files import config_problems
 from rlhf_cli.plan.checks.facts import DataFacts, ModelFolders, Report, RewardFacts, Schedule, Subject
 from rlhf_cli.plan.devices import planned_device, planned_processes, runs_on_cpu
 from rlhf_cli.plan.run_plan import Plan
@@ -113,7 +112,7 @@ def _check(subject: Subject, report: Report) -> _Checked:
     folders = report.run(hub.hub_problems(subject), ModelFolders(subject.experiment))
     described = report.run(model.policy_problems(subject), "")
     report.run_all(
-        config_problems(subject, folders),
+        model.config_problems(subject, folders),
         model.weight_problems(subject, folders),
         model.adapter_problems(subject, folders),
     )

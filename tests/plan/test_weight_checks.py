@@ -19,10 +19,9 @@ from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import DataError, ModelError, UserError
 from rlhf_cli.evaluation.score_completions import policy_tokenizer
 from rlhf_cli.evaluation.targets import file_source, model_to_sample
-from rlhf_cli.plan.checks.config_files import config_problems
 from rlhf_cli.plan.checks.facts import ModelFolders, Report
 from rlhf_cli.plan.checks.hub_checks import hub_problems, require_on_hub, upload_problems
-from rlhf_cli.plan.checks.model_checks import adapter_problems, weight_problems
+from rlhf_cli.plan.checks.model_checks import adapter_problems, config_problems, weight_problems
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.plan.workload import checkpoint_space
 from rlhf_cli.services import hub_lookup
