@@ -329,7 +329,7 @@ def resume_once(console: Console, run: Resumed, *, take_over: bool, leader: Lead
         changes, experiment = run.shown_changes(), run.prepared.experiment
         is_own_job = (job_id := own_job_id()) is not None and status.job_id == job_id
         if experiment.launch.slurm is not None and not is_own_job:
-            from rlhf_cli.launch.slurm_submission import check_slurm, submit_frozen
+            from rlhf_cli.launch.slurm import check_slurm, submit_frozen
 
             check_slurm(experiment.launch)
             _freeze_changes(run, is_own_job=False)

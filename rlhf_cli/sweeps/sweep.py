@@ -13,7 +13,7 @@ from rlhf_cli.errors import EXIT_OK, ConfigError, RunError, UserError
 from rlhf_cli.launch.freeze import refuse_foreign_code, refuse_foreign_words
 from rlhf_cli.launch.resuming import Resumed, resumed
 from rlhf_cli.launch.run_states import states_of, without_lost_jobs
-from rlhf_cli.launch.slurm_submission import check_sweep, submit_sweep
+from rlhf_cli.launch.slurm import check_sweep, submit_sweep
 from rlhf_cli.plan.batches import count
 from rlhf_cli.plan.checks.machine_checks import without_passed_deadline
 from rlhf_cli.plan.prepare import prepare_from

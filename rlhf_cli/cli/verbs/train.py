@@ -73,7 +73,7 @@ def run(options: Options, leader: Leader | None = None) -> int:
     else:
         assert plan is not None
         if prepared.experiment.launch.slurm is not None:
-            from rlhf_cli.launch.slurm_submission import submit_once
+            from rlhf_cli.launch.slurm import submit_once
 
             folder = submit_once(console, prepared, plan)
         else:

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.config.schema.launch_sections import Launch
-from rlhf_cli.launch import slurm_node
-from rlhf_cli.launch.slurm_node import RunInJob, torchrun_variables
+from rlhf_cli.launch.slurm import RunInJob, torchrun_variables
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status, update_status
 from tests.support.stand_in_slurm import StandInSlurm, stand_in
@@ -22,10 +21,10 @@ from tests.support.stand_in_slurm import StandInSlurm, stand_in
 JOB = """
 import sys
 from pathlib import Path
-from rlhf_cli.launch import slurm_node
-slurm_node.node_command = lambda folder: [sys.executable, {run!r}]
-slurm_node._LEAVE_S = 1.0
-slurm_node.RunInJob(Path({folder!r}))()
+from rlhf_cli.launch import slurm
+slurm.node_command = lambda folder: [sys.executable, {run!r}]
+slurm._LEAVE_S = 1.0
+slurm.RunInJob(Path({folder!r}))()
 """
 """What submitit does with the pickle, where the run is a program of the test's."""
 
@@ -80,11 +79,11 @@ def job(folder: RunFolder, tmp_path: Path) -> Callable[..., subprocess.Popen[str
 def job_here(folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
     """`job_here(program)` runs the job in this process, without signals, and returns its exit code."""
     before = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGCONT)}
-    monkeypatch.setattr(slurm_node, "_POLL_S", 0.02)
+    monkeypatch.setattr("rlhf_cli.launch.slurm._POLL_S", 0.02)
 
     def run(program: str) -> int:
         (tmp_path / "run.py").write_text(program)
-        monkeypatch.setattr(slurm_node, "node_command", lambda _: [sys.executable, str(tmp_path / "run.py")])
+        monkeypatch.setattr("rlhf_cli.launch.slurm.node_command", lambda _: [sys.executable, str(tmp_path / "run.py")])
         try:
             RunInJob(folder.path)()
         except SystemExit as end:

@@ -12,7 +12,7 @@ import pytest
 
 from rlhf_cli.cli import main
 from rlhf_cli.config.schema.launch_sections import Launch, Slurm
-from rlhf_cli.launch.slurm_submission import sbatch_script
+from rlhf_cli.launch.slurm import sbatch_script
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status, update_status
 from tests.support.small_runs import SMALL
