@@ -60,6 +60,7 @@ def preflight(
     files |= {key: file.resolve() for key, name in named.items() if (file := class_file(name)) is not None}
     if (accelerate := experiment.launch.accelerate_config) is not None:
         files["launch.accelerate_config"] = Path(accelerate).expanduser().resolve()
+    files |= {key: folder.resolve() for key, folder in checked.folders.read_on_resume()}
     code = imported_code(experiment) | imported_since(subject.modules, experiment)
     is_chat = prompts.has_conversations(experiment, data)
     plan = Plan(

@@ -93,7 +93,7 @@ class Plan:
     """Set for a trainer that trains on its rows and does not generate."""
     tracking: TrackingPlan
     files: dict[str, Path]
-    """Reward code, data files and accelerate's file, whose hashes go into the provenance."""
+    """Reward code, data, local models and accelerate's file, whose hashes go into the provenance."""
     accelerate_env: dict[str, str]
     """What accelerate makes of the file in `launch.accelerate_config`: variables for the ranks."""
     notices: tuple[Notice, ...] = ()

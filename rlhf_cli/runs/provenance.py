@@ -107,7 +107,14 @@ def weights_hash(model: Path) -> str | None:
     files = sorted(
         file for kind in _WEIGHTS for file in model.glob(kind) if file.is_file() and file.name != _NO_WEIGHTS
     )
-    return _hash_of_files({f"{file.name}\0{file.stat().st_size}\0": file for file in files}) if files else None
+    stats = [(file, file.stat()) for file in files]
+    return _hash_of_weights(tuple((file, stat.st_size, stat.st_mtime_ns) for file, stat in stats)) if files else None
+
+
+@functools.cache
+def _hash_of_weights(files: tuple[tuple[Path, int, int], ...]) -> str:
+    """Return the hash of weights of these sizes and times, which the jobs of a sweep share."""
+    return _hash_of_files({f"{file.name}\0{size}\0": file for file, size, _ in files})
 
 
 @functools.cache
@@ -133,11 +140,13 @@ def git_state(cwd: Path) -> dict[str, str | bool] | None:
 
 
 def sha256(path: Path) -> str | None:
-    """Return the hash of a file, or of the names and contents of a folder's files; None if it does not exist."""
+    """Return the hash of a file, of a folder's weights, or of the names and contents of all its files; None without."""
     if path.is_file():
         return _hash_of_files({"": path})
     if not path.is_dir():
         return None
+    if (weights := weights_hash(path)) is not None:
+        return weights
     files = sorted(file for file in path.rglob("*") if file.is_file())
     return _hash_of_files({f"{file.relative_to(path).as_posix()}\0{file.stat().st_size}\0": file for file in files})
 

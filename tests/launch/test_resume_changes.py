@@ -6,12 +6,14 @@ arguments, not read from the table: saving, logging, evaluating, watching, waiti
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
+import rlhf_cli
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import RunError
 from rlhf_cli.launch import resuming
@@ -285,6 +287,23 @@ class TestFiles:
         assert "b.jsonl" not in str(caught.value.got)
         assert "--allow data" in str(caught.value.hint)
         assert typed(folder, allow=("data",)).files
+
+    @pytest.mark.parametrize(("beta", "is_read"), [(0.1, True), (0.0, False)])
+    def test_a_local_model_that_is_read_again(self, workplace: Path, beta: float, *, is_read: bool) -> None:
+        """Here the reference; a starting model without one is in the checkpoint."""
+        shutil.copytree(Path(rlhf_cli.__file__).parent / "models" / "embedded" / "tiny", workplace / "start")
+        folder = begun("model.build=null", "model.path=start", f"trainer.args.beta={beta}")
+        (workplace / "start" / "README.md").write_text("weights alone count")
+        assert typed(folder).plan is not None
+        weights = workplace / "start" / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+        if not is_read:
+            assert typed(folder).plan is not None
+            return
+        with pytest.raises(RunError) as caught:
+            typed(folder)
+        assert "model.path" in str(caught.value.got)
+        assert typed(folder, allow=("code",)).files
 
     @pytest.mark.fault(12)
     def test_a_configuration_that_somebody_edited(self) -> None:

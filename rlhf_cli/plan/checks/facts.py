@@ -104,6 +104,13 @@ class ModelFolders:
         place = Path(path).expanduser()
         return place if place.is_dir() else self.cached.get(path)
 
+    def read_on_resume(self) -> Iterator[tuple[str, Path]]:
+        """Yield the key and the folder of every local model that a resumed run reads again: checkpoints lack it."""
+        has_own = self.experiment.has_reference or self.experiment.model.lora is not None
+        for key, path in self.named().items():
+            if key != "critic.init" and (key != "model.path" or has_own) and Path(path).expanduser().is_dir():
+                yield key, Path(path).expanduser()
+
     def loaded(self) -> Iterator[tuple[str, Path]]:
         """Yield the key and the folder of every model that is loaded, and of the bases of adapters."""
         own = [(key, self.folder_of(path)) for key, path in self.named().items()]
