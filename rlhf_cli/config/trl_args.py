@@ -26,12 +26,17 @@ from rlhf_cli.text.json_values import JsonTree, JsonValue
 
 @dataclass(frozen=True)
 class TrlField:
-    """A field of a TRL config class. `choices` is empty if any value of the type is accepted."""
+    """A field of a TRL config class. `choices` is empty if any value of the type is accepted.
+
+    `text` is its help, '' without one, and `owner` the first class that has it.
+    """
 
     name: str
     annotation: str
-    default: object
-    choices: tuple[str, ...]
+    default: object = None
+    choices: tuple[str, ...] = ()
+    text: str = ""
+    owner: str = ""
 
 
 class WrongArgument(NamedTuple):
@@ -85,11 +90,16 @@ def fields_in(bodies: list[ast.ClassDef]) -> dict[str, TrlField]:
             if not isinstance(item, ast.AnnAssign) or not isinstance(item.target, ast.Name):
                 continue
             name, annotation, default = item.target.id, ast.unparse(item.annotation), item.value
-            is_init = "ClassVar" not in annotation
+            is_init, before = "ClassVar" not in annotation, fields.get(name)
+            text, owner = (before.text, before.owner) if before is not None else ("", node.name)
             if isinstance(default, ast.Call):  # field(default=..., init=...)
                 named = {keyword.arg: keyword.value for keyword in default.keywords}
                 is_init = is_init and not ("init" in named and ast.unparse(named["init"]) == "False")
                 default = named.get("default")
+                told = named.get("metadata")
+                for key, value in zip(told.keys, told.values, strict=True) if isinstance(told, ast.Dict) else ():
+                    if isinstance(key, ast.Constant) and key.value == "help" and isinstance(value, ast.Constant):
+                        text = " ".join(str(value.value).split()) or text  # of a changed default it may be better
             if not is_init:
                 continue
             try:
@@ -102,7 +112,7 @@ def fields_in(bodies: list[ast.ClassDef]) -> dict[str, TrlField]:
             choices = choices or CHOICES.get(f"{node.name}.{name}") or CHOICES.get(name, ())
             if name in also_bool and "bool" not in annotation:
                 annotation += " | bool"
-            fields[name] = TrlField(name, annotation, literal, choices)
+            fields[name] = TrlField(name, annotation, literal, choices, text, owner)
     return fields
 
 
@@ -113,7 +123,7 @@ def generation_options() -> dict[str, TrlField]:
     documented = re.findall(r"^ {8}(\w+) ?\(`([\w\[\]]+)`(?: or `([\w\[\]]+)`)?", source, re.MULTILINE)
     kinds = {name: " | ".join(filter(None, (*types, "None"))) for name, *types in documented}
     names = re.findall(r'kwargs\.pop\(\s*"(\w+)"', source)
-    return {name: TrlField(name, kinds.get(name, "Any"), None, ()) for name in names}
+    return {name: TrlField(name, kinds.get(name, "Any")) for name in names}
 
 
 @cache
@@ -317,15 +327,15 @@ def inner_fields(name: str, trainer: str, args: JsonTree) -> Inner | None:
     if name == "optim_args":
         form = r'optim_args\.(?:get|pop)\("(\w+)|"(\w+)" in ctx\.optim|for key in \((".*")\)'
         names = re.findall(r"\w+", " ".join(sum(re.findall(form, _source("trainer_optimizer.py")), ())))
-        return {key: TrlField(key, "str", None, ()) for key in names} or None
+        return {key: TrlField(key, "str") for key in names} or None
     if name == "dataset_kwargs":
-        return {"skip_prepare_dataset": TrlField("skip_prepare_dataset", "bool", None, ())}
+        return {"skip_prepare_dataset": TrlField("skip_prepare_dataset", "bool")}
     if name == "liger_kernel_config":
-        return {key: TrlField(key, "bool", None, ()) for key in _LIGER}
+        return {key: TrlField(key, "bool") for key in _LIGER}
     if name not in _READERS:
         return None
     own = re.findall(r'gc_kwargs\.pop\("(\w+)", (\w+)\)', _source("trainer.py")) if trainer in _ON_TOP else []
-    of_checkpoints = {key: TrlField(key, type(ast.literal_eval(default)).__name__, None, ()) for key, default in own}
+    of_checkpoints = {key: TrlField(key, type(ast.literal_eval(default)).__name__) for key, default in own}
     return _fields_of(*_READERS[name]) | (of_checkpoints if _READERS[name] == _CHECKPOINT else {})
 
 

@@ -11,6 +11,7 @@ from functools import cache
 import pydantic
 from pydantic import BaseModel
 
+from rlhf_cli.config import trl_args
 from rlhf_cli.config.conf_folders import shipped_page
 from rlhf_cli.config.rules.trainer_rules import own_fields
 from rlhf_cli.config.schema.experiment import Experiment, arms_of, keys_of_section, possible_section, section_of
@@ -18,7 +19,6 @@ from rlhf_cli.config.schema.model_and_data import Lora
 from rlhf_cli.config.schema.run_sections import Warn
 from rlhf_cli.config.schema.section import Section
 from rlhf_cli.config.schema.trainer_sections import PpoArgs, Trainer
-from rlhf_cli.config.trl_args import lora_fields
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.project.function_source import NO_DEFAULT, read_docstring, sentences_about
 from rlhf_cli.tables.metrics import FINDING_KINDS
@@ -62,7 +62,7 @@ def keys_below(key: str) -> list[KeyReference]:
         return []
     found = [_of_field(section, name, f"{key}.{name}" if key else name) for name in keys_of_section(_path(key))]
     if section is Lora:
-        fields = [lora_fields()[name] for name in own_fields()]
+        fields = [trl_args.lora_fields()[name] for name in own_fields()]
         for field in fields:
             text = f"`{field.name}` of peft.LoraConfig."
             name = f"{key}.{field.name}"
@@ -315,11 +315,9 @@ def _of_keys(properties: JsonValue, sections: Iterable[type[BaseModel]]) -> Json
 
 def _of_arguments(properties: JsonValue) -> JsonTree:
     """Return the schema of `trainer.args` with TRL's help, from the first trainer that has the argument."""
-    from rlhf_cli.project.trainer_reference import field_texts  # imports Hydra, which completion must not
-
     texts = {name: sentences_about(PpoArgs.__doc__, name) for name in PpoArgs.model_fields}
     for row in TRAINERS.values():
-        for name, (_, text) in field_texts(row.config_class).items():
-            texts.setdefault(name, text)
+        for name, field in trl_args.fields_of(row.name).items():
+            texts.setdefault(name, field.text)
     kept = properties if isinstance(properties, dict) else {}
     return {name: {"description": texts[name], **value} for name, value in kept.items() if isinstance(value, dict)}

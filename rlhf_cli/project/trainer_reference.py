@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 
 from rlhf_cli.config import trl_args
@@ -13,7 +11,7 @@ from rlhf_cli.config.compose import compose
 from rlhf_cli.config.conf_folders import caption
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
 from rlhf_cli.config.trl_args import RESERVED_ARGS, RESERVED_WITH_A_CRITIC
-from rlhf_cli.project.function_source import one_line, sentences_about
+from rlhf_cli.project.function_source import sentences_about
 from rlhf_cli.project.reward_reference import option_file
 from rlhf_cli.tables.former_names import FORMER_NAMES
 from rlhf_cli.tables.trl_trainers import TRAINERS
@@ -82,14 +80,12 @@ def trainer_arguments(chosen: JsonTree) -> Iterator[TrainerArgument]:
         yield TrainerArgument(name, kind, field.default, (), sentences_about(PpoArgs.__doc__, name), "PpoArgs")
     homes = RESERVED_WITH_A_CRITIC if has_critic else RESERVED_ARGS
     fields = trl_args.fields_of(trainer)
-    texts = field_texts(TRAINERS[trainer].config_class)
-    classes = list(dict.fromkeys(texts[name][0] for name in fields))
-    for config_class in reversed(classes):  # the trainer's own arguments first, then those that all have
-        for name, known in fields.items():
-            if texts[name][0] == config_class:
-                default = COMPUTED_DEFAULTS.get(name) if known.default is None else known.default
-                facts = (name, known.annotation, default, known.choices, texts[name][1], config_class)
-                yield TrainerArgument(*facts, home=homes.get(name))
+    owners = list(dict.fromkeys(known.owner for known in fields.values()))
+    # The trainer's own arguments come first, then those that all have.
+    for name, known in sorted(fields.items(), key=lambda item: -owners.index(item[1].owner)):
+        default = COMPUTED_DEFAULTS.get(name) if known.default is None else known.default
+        facts = (name, known.annotation, default, known.choices, known.text, known.owner)
+        yield TrainerArgument(*facts, home=homes.get(name))
 
 
 def about(arguments: Iterable[TrainerArgument], words: Sequence[str]) -> list[TrainerArgument]:
@@ -107,26 +103,3 @@ def about(arguments: Iterable[TrainerArgument], words: Sequence[str]) -> list[Tr
         return ranks.index(True)
 
     return [known for known in sorted(arguments, key=rank) if rank(known) < 4]
-
-
-@cache
-def field_texts(config_class: str) -> dict[str, tuple[str, str]]:
-    """Return field -> (class that defines it first, help); a class that changes a default may have a better help."""
-    texts: dict[str, tuple[str, str]] = {}
-    for body in trl_args.class_bodies(config_class):
-        for item in body.body:
-            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
-                name = item.target.id
-                defined_in, before = texts.get(name, (body.name, ""))
-                texts[name] = (defined_in, _help(item) or before)
-    return texts
-
-
-def _help(item: ast.AnnAssign) -> str:
-    """Return the text of `field(metadata={"help": ...})`, or ''."""
-    for keyword in item.value.keywords if isinstance(item.value, ast.Call) else []:
-        if keyword.arg == "metadata" and isinstance(keyword.value, ast.Dict):
-            for key, value in zip(keyword.value.keys, keyword.value.values, strict=True):
-                if isinstance(key, ast.Constant) and key.value == "help" and isinstance(value, ast.Constant):
-                    return one_line(str(value.value))
-    return ""
