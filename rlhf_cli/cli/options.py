@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 
 from rlhf_cli.errors import ConfigError, UserError, raise_any
@@ -205,7 +206,7 @@ def _unknown_flag(options: Options, word: str, rest: Sequence[str]) -> ConfigErr
         if name in _FOLDER_FLAGS:
             advice = "leave it out: experiments are read from conf/exp in this folder"
         else:
-            hint = _key_instead(name, value, rest)
+            hint, advice = _key_instead(name, value, rest)
     if advice is None:
         hint = hint or nearest(name, options.usage.flags)
         if hint is None and equals and "[overrides]" in options.usage.text:
@@ -215,31 +216,35 @@ def _unknown_flag(options: Options, word: str, rest: Sequence[str]) -> ConfigErr
     return error
 
 
-def _key_instead(name: str, value: str, rest: Sequence[str]) -> str | None:
-    """Return our key for an argument of TRL's or of another tool, or None."""
-    from rlhf_cli.config.trl_args import RESERVED_ARGS, fields_of  # needed only for a mistake
-    from rlhf_cli.tables.former_names import FORMER_NAMES
+def _key_instead(name: str, value: str, rest: Sequence[str]) -> tuple[str | None, str | None]:
+    """Return our key for an argument of TRL's or of another tool, or what else to do, or None for both."""
+    from rlhf_cli.config.trl_args import OFF, RESERVED_ARGS, fields_of, is_off  # needed only for a mistake
+    from rlhf_cli.tables.former_names import FORMER_NAMES, UNSAYABLE
     from rlhf_cli.tables.trl_trainers import TRAINERS
 
     argument = name.lstrip("-").replace("-", "_")
     if name in _EXPERIMENT_FLAGS:
         named = value or next((word for word in rest if not word.startswith("-")), "NAME")
-        return named if "=" in named else f"+exp={Path(named).stem}"
+        return named if "=" in named else f"+exp={Path(named).stem}", None
     if argument in RESERVED_ARGS:
         known = RESERVED_ARGS[argument]
         known += "={value}" if re.fullmatch(r"[\w.]+", known) else ""  # a key alone
     elif argument in FORMER_NAMES:
         today = FORMER_NAMES[argument].today.partition(",")[0]
         known = today if "=" in today else f"{today}={{value}}"
+    elif argument in UNSAYABLE:
+        return None, UNSAYABLE[argument]
     elif re.fullmatch(r"\w+(\.\w+)+", argument):
         known = f"{argument}={{value}}"
     elif re.fullmatch(r"--[a-z0-9]+(_[a-z0-9]+)+", name) or any(argument in fields_of(one) for one in TRAINERS):
         known = f"trainer.args.{argument}={{value}}"
     else:
-        return None
-    if not value and rest and "=" not in rest[0] and not rest[0].startswith("-"):
-        value = rest[0]
-    return known.replace("{value}", value or "VALUE")
+        return None, None
+    words = [value] if value else [*takewhile(lambda word: "=" not in word and not word.startswith("-"), rest)]
+    if "{value}" not in known and words and is_off(words[0]):
+        return OFF.get(argument), None if argument in OFF else f"leave {name} out: it is off"
+    typed = f"[{','.join(words)}]" if len(words) > 1 else words[0] if words else "VALUE"
+    return known.replace("{value}", shlex.quote(typed)), None
 
 
 _COLUMNS = re.compile(r"^(\s*\S+(?: \S+)*\s{2,})(?=\S)")

@@ -105,8 +105,8 @@ def argument_problems(wrong: Iterable[WrongArgument], tree: JsonTree, origins: O
             yield ConfigError(what, where=origins.where("trainer.trl"), expected=expected, hint=hint, advice=advice)
         elif argument.kind == "reserved":
             instead = argument.expected
-            if argument.value is False:
-                instead = "launch.precision=float32" if argument.name in ("bf16", "fp16") else f"'~{key}'"
+            if trl_args.is_off(argument.value):
+                instead = trl_args.OFF.get(argument.name, f"'~{key}'")
             yield ConfigError(f"{key} has another key in rlhf", where=origins.where(key), hint=instead)
         elif argument.kind == "unknown" and "." in argument.name:
             yield _unknown_inside(argument, args, origins)

@@ -313,7 +313,7 @@ def fitted(hint: str | None, key: str, value: object, trainer: str) -> str | Non
         return hint
     if "=" in hint:
         at_stage_3 = hint.replace("zero2", "zero3") if _STAGE_3.search(str(value)) else hint
-        return f"'~{key}'" if value is False or value is None else at_stage_3
+        return f"'~{key}'" if trl_args.is_off(value) else at_stage_3
     path = hint.split(".")
     value = VALUE_SYNONYMS.get(path[-1], {}).get(str(value).lower(), value)
     if section_at(path) is not None:

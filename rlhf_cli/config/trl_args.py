@@ -288,6 +288,15 @@ RESERVED_ARGS: dict[str, str] = {
 }
 """Maps a TRL field to the key that replaces it."""
 
+OFF = {**dict.fromkeys(("bf16", "fp16"), "launch.precision=float32"), "report_to": "track=none"}
+"""A TRL field -> what says here that it is off; another one that is off needs no word."""
+
+
+def is_off(value: object) -> bool:
+    """Return whether the value of a switch, or of an option that may be missing, says no; 0 is a number."""
+    return value is None or value is False or value == [] or str(value).lower() in ("", "none", "null", "no", "false")
+
+
 RESERVED_WITH_A_CRITIC = RESERVED_ARGS | {"beta": "kl.coef"}
 """The same for trainers with a critic (`trainer.baseline`); without a critic these fields stay TRL's."""
 

@@ -93,12 +93,24 @@ def test_all_mistakes_are_reported_together() -> None:
         (["-lr", "1e-5"], "trainer.args.learning_rate=1e-5"),
         (["--bf16"], "launch.precision=bf16"),
         (["--output_dir=here"], "run.root, or run.name"),
+        (["--bf16", "false"], "launch.precision=float32"),
+        (["--report_to", "none"], "track=none"),
+        (["--load_in_4bit", "true"], "model.quantize=4bit"),
+        (["--lora_target_modules", "q_proj", "v_proj"], "model.lora.target_modules='[q_proj,v_proj]'"),
+        (["--eos_token", "<|im_end|>"], "trainer.args.eos_token='<|im_end|>'"),
     ],
 )
 def test_flags_of_other_tools(words: list[str], hint: str) -> None:
     with pytest.raises(ConfigError) as raised:
         cook(*words, text="rlhf cook +exp=NAME [overrides]\n")
     assert raised.value.hint == hint
+
+
+@pytest.mark.parametrize("words", [["--load_in_4bit=False"], ["--use_vllm", "no"], ["--train_on_inputs", "false"]])
+def test_flags_that_are_off_or_have_no_key_here(words: list[str]) -> None:
+    with pytest.raises(ConfigError) as raised:
+        cook(*words, text="rlhf cook +exp=NAME [overrides]\n")
+    assert (raised.value.hint, bool(raised.value.advice)) == ("rlhf cook --help", True)
 
 
 @pytest.mark.parametrize("verb", VERBS)
