@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from rlhf_cli.analysis.comparison.logged_run import value_text
 from rlhf_cli.config.schema.reward_sections import gate_text
@@ -60,15 +61,15 @@ def show_alternatives(console: Console, run: str, answers: Sequence[WhatIf]) -> 
     rows: list[list[Cell]] = []
     for answer in answers:
         difference = answer.rounds[0]
-        changes = ", ".join(_shown(change).removeprefix("rewards.") for change in answer.changes)
         cells = [_figure(difference.push.get(name, _NEITHER)[1], signed=True) for name in names]
-        rows.append([changes, *_ranks(difference.tau, difference.best_changed, difference.sign_changed), *cells])
+        ranks = _ranks(difference.tau, difference.best_changed, difference.sign_changed)
+        rows.append([_changes(answer), *ranks, *cells])
     pushed = [_figure(first.rounds[0].push[name][0], signed=True) for name in names]
     rows.append([("the run as it was", "dim"), "", "", "", *pushed])
     console.print(plain_table(["what if"], ["order", "best", "sign", *names], rows=rows))
     pushes = "; other columns: push on each raw score and on the length in tokens" if names else ""
     console.print(f"[dim]step {first.rounds[0].step}. {_LEGEND}{pushes}. --json has every round")
-    _print_reasons(console, first)
+    _print_reasons(console, answers)
 
 
 def _has_advantages(answer: WhatIf) -> bool:
@@ -132,23 +133,37 @@ def _print_notes(console: Console, answer: WhatIf) -> None:
             "[dim]Step 1 is exact: every run with this seed starts with these rollouts. Later rollouts come from the"
             " policy of this run; a run with the changed settings would have other rollouts."
         )
-    _print_reasons(console, answer)
+    _print_reasons(console, [answer])
 
 
-def _print_reasons(console: Console, answer: WhatIf) -> None:
+def _print_reasons(console: Console, answers: Sequence[WhatIf]) -> None:
+    """Print each reason once, with the changes that it is of unless it is of all."""
+    changes_of: dict[str, list[str]] = {}
+    for answer in answers:
+        for reason in _reasons(answer):
+            changes_of.setdefault(reason, []).append(_changes(answer))
+    for reason, changes in changes_of.items():
+        lead = "" if len(changes) == len(answers) else f"{'; '.join(changes)}: "
+        console.print(Text(lead + reason, "yellow"))
+
+
+def _reasons(answer: WhatIf) -> Iterator[str]:
     unknown = [difference for difference in answer.rounds if difference.num_answered < difference.num_groups]
     if unknown:
         groups = sum(difference.num_groups - difference.num_answered for difference in unknown)
         rows = sum(difference.num_unknown for difference in unknown)
-        console.print(
-            f"[yellow]{groups} groups in {len(unknown)} rounds are left out: {rows} of their rows have no score,"
+        yield (
+            f"{groups} groups in {len(unknown)} rounds are left out: {rows} of their rows have no score,"
             " because a gate was closed. The remaining groups are a biased sample"
         )
     for why, number in Counter(shown.why for shown in answer.rounds if shown.why is not None).items():
         which = "" if number == len(answer.rounds) else f" ({number} rounds)"
-        console.print(f"[yellow]no advantages{which}: {why}")
-    for text in answer.left_out:
-        console.print(f"[yellow]left out: {escape(text)}")
+        yield f"no advantages{which}: {why}"
+    yield from (f"left out: {text}" for text in answer.left_out)
+
+
+def _changes(answer: WhatIf) -> str:
+    return ", ".join(_shown(change).removeprefix("rewards.") for change in answer.changes)
 
 
 def _shown(change: KeyChange) -> str:

@@ -85,7 +85,7 @@ def mean_reward(model: str, *, with_eos: bool = False, where: str) -> float:
     valid = [(key, mean) for key, mean in stored if is_of_these_weights(folder, key[1])]
     if not valid:
         run = run_of(folder)
-        typed = run.shown if run is not None else os.path.relpath(folder) if folder.is_dir() else "FOLDER"
+        typed = run.typed if run is not None else shlex.quote(os.path.relpath(folder)) if folder.is_dir() else "FOLDER"
         option = "" if (trained_with_eos(model) is True) == with_eos else " --eos" if with_eos else " --no-eos"
         what = "the mean of this reward model has not been measured"
         since = " since the model was written" if stored else ""

@@ -50,7 +50,7 @@ def only_writer(folder: RunFolder, *, take_over: bool = False, what: str = "run"
     try:
         try:
             lock.acquire(timeout=_READERS_S)
-            taken_over = _taken_over(folder, take_over=take_over, what=what)
+            taken_over = previous_writer(folder, take_over=take_over, what=what)
             write_json(folder.path / _RECORD, asdict(Writer(this_process(), time.time(), own_job_id())))
         except Timeout:
             raise _busy(folder, read_writer(folder), what) from None
@@ -87,8 +87,8 @@ def forget_writer(folder: RunFolder, status: Status) -> None:
             (folder.path / _RECORD).unlink()
 
 
-def _taken_over(folder: RunFolder, *, take_over: bool, what: str) -> str | None:
-    """Return a line about the previous writer, or None if there was none. Call it with the lock held.
+def previous_writer(folder: RunFolder, *, take_over: bool, what: str = "run") -> str | None:
+    """Return a line about the previous writer, or None if there was none. Raise RunError if it may still write.
 
     Holding the lock proves that no process of this kernel has it. This checks for a writer on another machine, and for
     a rank that outlived the process that held the lock.

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import rlhf_cli
+from rlhf_cli.cli import main
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import RunError
 from rlhf_cli.launch import resuming
@@ -66,6 +67,13 @@ def test_what_leaves_the_result_alone_is_taken_and_shown() -> None:
         assert f"-> {value}" in line
     for word in ("track.notes=mine", "guards.no_signal=9", "launch.grace_s=5", "track.mode=offline"):
         assert len(typed(folder, word).taken) == 1
+
+
+def test_check_says_whether_a_run_of_another_machine_may_be_continued(capsys: pytest.CaptureFixture[str]) -> None:
+    update_status(begun(), state="running", pid=1, host="elsewhere")
+    words = ["check", *SMALL, "run.name=one", "run.resume=auto"]
+    assert (main(words), main([*words, "--take-over"])) == (2, 0)
+    assert "--take-over" in capsys.readouterr().err
 
 
 @pytest.mark.fault(11)

@@ -3,7 +3,7 @@ columns, reward functions, model folder, batch arithmetic, disk space for checkp
 existing run could continue. Imports no torch and writes nothing.
 
 --allow KEY ...   with run.resume=auto: accept that this key, or `data`, `code`, `config`, has changed
---take-over       with run.resume=auto: take over a run that another machine left
+--take-over       with run.resume=auto: accept a run that another machine left
 --rows N          show the first N prompts as the model will see them, with special tokens, the lengths of all prompts
                   in tokens, and every reward on the right answer, an empty answer and the prompt itself
 --json            print the plan as one object
@@ -30,11 +30,14 @@ def run(options: Options) -> int:
     from rlhf_cli.launch.resuming import resumed
     from rlhf_cli.plan.launch_plan import plan_launch
     from rlhf_cli.plan.preflight import preflight
+    from rlhf_cli.runs.writer_lock import previous_writer
 
     experiment, composed = prepared.experiment, prepared.composed
     plan = preflight(experiment, composed, tries_rewards=True)
     if (earlier := existing_run(experiment, composed)) is not None:
-        resumed(earlier, prepared, options.resume_options().allowed)
+        how = options.resume_options()
+        if resumed(earlier, prepared, how.allowed).plan is not None:
+            previous_writer(earlier, take_over=how.take_over)
     tried = None
     if (count := options.number("--rows")) is not None:
         with spinner("importing transformers and trying the rewards"):

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from rich.console import Console
 
 from rlhf_cli.cli import main
+from rlhf_cli.display.whatif_tables import show_alternatives
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support.stored_tables import frozen, write_table
 
@@ -51,6 +55,17 @@ def test_several_values_are_a_table(run: RunFolder, capsys: pytest.CaptureFixtur
     assert max(map(len, out.splitlines())) <= 80
     assert out.startswith("4 what-ifs of ")
     assert "the run as it was" in out
+
+
+def test_a_caveat_of_one_answer_is_told_with_its_change(capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of the first answer alone were told."""
+    figures = {"push": {}, "tau": 1.0, "best_changed": 0.0, "sign_changed": None, "why": "x", "num_unknown": 0}
+    rounds = [SimpleNamespace(step=1, num_groups=1, num_answered=1, **figures)]
+    changes = [[SimpleNamespace(key="rewards.a.weight", old=1, new=new)] for new in (2, 3)]
+    answers = [SimpleNamespace(changes=one, rounds=rounds, left_out=["y"] * (one[0].new == 3)) for one in changes]
+    show_alternatives(Console(width=80), "run", cast(Any, answers))
+    out = capsys.readouterr().out.splitlines()
+    assert out[-2:] == ["no advantages: x", "a.weight 1 → 3: left out: y"]
 
 
 @pytest.mark.parametrize(
