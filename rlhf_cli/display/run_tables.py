@@ -307,7 +307,7 @@ def show_end(console: Console, folder: RunFolder) -> None:
             Group(*facts[:most_facts]) if most_facts else None,
         ]
         spaced = [line for part in parts if part is not None for line in ("", part)][1:]
-        title = f"[bold]{describe_state(status.state, status.reason)} after {status.step} steps"
+        title = f"[bold]{describe_state(status.state, status.reason)} after {count(status.step, 'step')}"
         return Panel(Group(*spaced), title=title, title_align="left", expand=False)
 
     sizes = [(*size, len(facts), True) for size in ((8, 3), (5, 1), (3, 1), (3, 0), (1, 0))]

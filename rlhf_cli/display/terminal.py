@@ -128,6 +128,7 @@ def span(span_s: float | None) -> str:
     """Return a duration in its one or two largest units: `40 s`, `12 min`, `3 h 20 min`, `2 d 4 h`; '' for None."""
     if span_s is None:
         return ""
+    span_s = round(span_s)
     minutes, hours, days = span_s // 60, span_s // 3600, span_s // 86400
     if days:
         return f"{days:.0f} d {hours % 24:.0f} h"

@@ -124,6 +124,11 @@ def runs_on_cpu(launch: Launch) -> bool:
     return not visible_gpus() and not OTHER_GPUS.exists()
 
 
+def num_cores() -> int:
+    """Return how many cores this process may use; macOS only knows those of the machine."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def host_bytes() -> int:
     """Return the memory of this machine, or the container's limit if that is lower."""
     import psutil

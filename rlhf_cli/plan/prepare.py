@@ -116,7 +116,7 @@ def find_run(named: str, root: str, *, where: str) -> RunFolder:
             states[run] = "with an unreadable status.json"
     finished = [run for run, state in states.items() if state == FINISHED and run.model.is_dir()]
     if not finished and (jobs := [run for sweep in sweeps for run in runs_below(sweep)]):
-        what, got = f"{named} is a sweep of {len(jobs)} runs", "\n".join(run.shown for run in jobs[:_MOST_SHOWN])
+        what, got = f"{named} is a sweep", "\n".join(run.shown for run in jobs[:_MOST_SHOWN])
         expected = "one of its runs" + f"; the first {_MOST_SHOWN} are above" * (len(jobs) > _MOST_SHOWN)
         hint = shlex.quote(jobs[-1].shown if " " in where else f"{where}={jobs[-1].shown}/model")
         raise RunError(what, where=where, got=got, expected=expected, hint=hint)

@@ -21,7 +21,7 @@ from packaging.specifiers import SpecifierSet
 from rich.filesize import decimal as size
 
 from rlhf_cli.errors import ConfigError, RewardError
-from rlhf_cli.plan.devices import host_bytes
+from rlhf_cli.plan.devices import host_bytes, num_cores
 from rlhf_cli.runs.provenance import version_of
 from rlhf_cli.runs.tracking.tracking_plan import has_login, netrc_knows, wandb_address
 from rlhf_cli.services.hub_lookup import hub_cache
@@ -251,7 +251,7 @@ def examine() -> list[Condition]:
     """Return all conditions, in the order of the table."""
     torch = importlib.util.find_spec("torch")
     build = read_build(Path(torch.origin).with_name("version.py")) if torch is not None and torch.origin else None
-    cores = f"{len(os.sched_getaffinity(0))} cores, {size(host_bytes())}"
+    cores = f"{num_cores()} cores, {size(host_bytes())}"
     return [
         gpu_condition(read_driver(shutil.which("nvidia-smi")), build),
         *package_conditions(),

@@ -18,7 +18,7 @@ from rlhf_cli.errors import CTRL_C, EXIT_CRASH, EXIT_OK, EXIT_PREEMPTED, EXIT_US
 from rlhf_cli.launch.gpu_locks import HeldGpus, gpus_of, holders_of, take, take_free
 from rlhf_cli.plan.batches import count
 from rlhf_cli.plan.checks.machine_checks import has_passed
-from rlhf_cli.plan.devices import visible_gpus
+from rlhf_cli.plan.devices import num_cores, visible_gpus
 from rlhf_cli.plan.launch_plan import plan_launch
 from rlhf_cli.process import handled
 from rlhf_cli.runs.run_folder import RunFolder
@@ -73,8 +73,7 @@ def threads_of_each(at_once: int) -> int | None:
     """
     if at_once == 1:
         return None
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    asked = os.environ.get(_THREADS, "")
+    cores, asked = num_cores(), os.environ.get(_THREADS, "")
     return max(1, min(cores // at_once, int(asked) if asked.isdigit() and int(asked) else cores))
 
 

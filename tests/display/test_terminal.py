@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from rlhf_cli.display.terminal import BlockColumn, cut_end, cut_middle, show_blocks
+from rlhf_cli.display.terminal import BlockColumn, cut_end, cut_middle, show_blocks, span
 from tests.support.terminal import printed
 
 WIDE = 20
@@ -58,3 +58,7 @@ def test_a_dim_row_is_a_dim_column_of_a_turned_table() -> None:
 )
 def test_texts_are_cut_to_cells_and_a_wide_sign_has_two(text: str, end: str, middle: str) -> None:
     assert (cut_end(text, 7), cut_middle(text, 7)) == (end, middle)
+
+
+def test_a_duration_is_rounded_before_its_unit_is_chosen() -> None:
+    assert [span(span_s) for span_s in (59.7, 3599.9, 40.2, None)] == ["1 min", "1 h 0 min", "40 s", ""]

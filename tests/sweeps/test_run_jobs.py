@@ -125,7 +125,7 @@ class Pretended:
     def job(self, number: int) -> ReadyJob:
         nothing: Any = None
         launch = {"must_save_by": self.must_save_by, "grace_s": 120.0}
-        experiment: Any = SimpleNamespace(launch=SimpleNamespace(**launch))
+        experiment: Any = SimpleNamespace(rewards={}, launch=SimpleNamespace(**launch))
         folder = RunFolder(self._place / f"job={number}")
         return ReadyJob(name=f"job={number}", folder=folder, experiment=experiment, plan=nothing, resume=number == 1)
 
