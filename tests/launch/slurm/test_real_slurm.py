@@ -57,10 +57,8 @@ def end_of(job_id: object) -> str:
     """Wait for the end of a job, which comes a moment after that of its run, and return Slurm's word for it."""
     command = ["squeue", "--noheader", "--states=all", "--format=%T", "--jobs", str(job_id)]
     until = time.monotonic() + _TIMEOUT_S
-    while (state := subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()) in (
-        "RUNNING",
-        "COMPLETING",
-    ):
+    going_on = ("RUNNING", "SIGNALING", "COMPLETING")
+    while (state := subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()) in going_on:
         assert time.monotonic() < until
         time.sleep(0.5)
     return state
