@@ -24,6 +24,8 @@ MISSED: Final = "missed"
 OPEN: Final = "open"
 
 _EVAL = "eval_"
+_ROUNDING = 1e-6
+"""Relative difference from a bound that is rounding: TRL logs means in float32, in which 0.95 is 0.94999999."""
 _KINDS = {kind.value: kind for kind in WindowKind}
 
 
@@ -142,7 +144,8 @@ def _judged(
             is_late = isinstance(one.at, int) and steps[0] > one.at
             why = f"it was first logged at step {steps[0]}" if is_late else "it was logged as null"
         return MISSED, value, why
-    return MET if one.low <= value <= one.high else MISSED, value, None
+    is_bound = any(math.isclose(value, bound, rel_tol=_ROUNDING) for bound in (one.low, one.high))
+    return MET if one.low <= value <= one.high or is_bound else MISSED, value, None
 
 
 def _number(one: Expectation, metric: str, columns: MetricColumns) -> float:

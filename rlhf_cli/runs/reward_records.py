@@ -13,7 +13,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from rlhf_cli.runs.run_folder import (
     write_rows,
 )
 from rlhf_cli.runs.run_status import is_of_these_weights
+from rlhf_cli.text.json_values import section
 from rlhf_cli.text.regular_files import lines_of, parse_json, read_object
 
 _ENDINGS = "text_endings.json"
@@ -75,16 +76,27 @@ BY_REWARDS_OF = " by the rewards of "
 """In the label of an evaluation in a run's folder: another model's, such as a checkpoint's, set by `model.path`."""
 
 
+@dataclass(frozen=True)
+class _StoredMean:
+    """The mean over `count` texts in the evaluation `name`; `with_eos`: they ended with the end-of-sequence token."""
+
+    name: str
+    time_s: float
+    mean: float
+    count: int
+    with_eos: bool
+
+
 def mean_reward(model: str, *, with_eos: bool = False, where: str) -> float:
-    """Return the mean that `rlhf eval` wrote: on the model's own held-out rows, else in the newest evaluation.
+    """Return the mean that `rlhf eval` wrote: over the model's own held-out rows, else in the newest evaluation.
 
     `with_eos` is how the reward ends its texts. Raise RunError with the command that measures it if there is none.
     """
     folder = Path(model).expanduser().resolve()
-    stored = [(key, mean) for key, mean, ended in _stored_means(evaluations_of(folder)) if ended == with_eos]
-    valid = [(key, mean) for key, mean in stored if is_of_these_weights(folder, key[1])]
+    stored = [found for found in _stored_means(evaluations_of(folder)) if found.with_eos == with_eos]
+    valid = [found for found in stored if is_of_these_weights(folder, found.time_s)]
+    run = run_of(folder)
     if not valid:
-        run = run_of(folder)
         typed = run.typed if run is not None else shlex.quote(os.path.relpath(folder)) if folder.is_dir() else "FOLDER"
         option = "" if (trained_with_eos(model) is True) == with_eos else " --eos" if with_eos else " --no-eos"
         what = "the mean of this reward model has not been measured"
@@ -92,17 +104,20 @@ def mean_reward(model: str, *, with_eos: bool = False, where: str) -> float:
         got = f"offset: auto, and no evaluation in {evaluations_of(folder)}{since}"
         hint = f"rlhf eval {typed}" + ("" if run is not None else " --data FILE") + option
         raise RunError(what, where=where, got=got, expected="a file that `rlhf eval` wrote, or a number", hint=hint)
-    return max(valid)[1]
+    sets = section(section(run.read_config() if run is not None else {}, "data"), "eval")
+    own = {HELD_OUT, *(f"{HELD_OUT}-{name}" for name in sets)}
+    means = [found for found in valid if found.name in own] or [max(valid, key=lambda found: found.time_s)]
+    return sum(found.mean * found.count for found in means) / sum(found.count for found in means)
 
 
-def _stored_means(folder: Path) -> Iterator[tuple[tuple[bool, float], float, bool]]:
-    """Yield ((whether the rows were held out, time), mean, whether texts ended with the end-of-sequence token)."""
+def _stored_means(folder: Path) -> Iterator[_StoredMean]:
     for file in folder.glob("*.json"):
         try:
             content: Any = read_object(file)
             if content["kind"] == REWARD_MODEL and BY_REWARDS_OF not in str(content.get("model")):
-                rank = (content["name"] == HELD_OUT, float(content["time"]))
-                yield rank, float(content["rewards"]["mean"]["mean"]), content.get("with_eos") is True
+                found, ended = content["rewards"]["mean"], content.get("with_eos") is True
+                mean, count, time_s = float(found["mean"]), int(found["count"]), float(content["time"])
+                yield _StoredMean(str(content["name"]), time_s, mean, count, ended)
         except (OSError, ValueError, KeyError, TypeError):
             continue  # a file of another program, or an evaluation without a mean
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,15 @@ from rlhf_cli.runs.run_folder import RunFolder
 from tests.support import measured
 
 
-def rewards(mean: float | None) -> RewardDistribution:
-    one = measured.sure(mean)
+def rewards(mean: float | None, count: int) -> RewardDistribution:
+    one = replace(measured.sure(mean), count=count)
     return RewardDistribution(mean=one, deviation=1.0, chosen=one, rejected=one, margin=one, min=0.0, max=1.0)
 
 
-def write(folder: Path, name: str, mean: float | None, time: float, *, with_eos: bool = False, **heading: Any) -> None:
-    model = measured.reward_model(rewards=rewards(mean), with_eos=with_eos)
+def write(
+    folder: Path, name: str, mean: float | None, time: float, *, with_eos: bool = False, count: int = 4, **heading: Any
+) -> None:
+    model = measured.reward_model(rewards=rewards(mean, count), with_eos=with_eos)
     evaluation = measured.headed(model, name=name, time=time, **heading)
     (folder / "eval").mkdir(exist_ok=True)
     (folder / "eval" / f"{name}.json").write_text(json.dumps(evaluation_json(evaluation)))
@@ -51,6 +54,18 @@ def test_held_out_rows_come_before_newer_ones_and_other_files_are_ignored(tmp_pa
     assert mean_reward(str(tmp_path), where="here") == 3.0
     write(tmp_path, "held_out", 1.0, 4.0)
     assert mean_reward(str(tmp_path), where="here") == 1.0
+
+
+def test_named_sets_of_held_out_rows_are_one_set(tmp_path: Path) -> None:
+    """1.0 of 4 texts and 5.0 of 12 are 4.0 of 16; a part of a set, or rows of others, do not count beside them."""
+    run = RunFolder(tmp_path)
+    run.model.mkdir()
+    run.config.write_text("data: {eval: {easy: {path: a}, hard: {path: b}}}")
+    write(tmp_path, "held_out-easy", 1.0, 4.0, count=4)
+    write(tmp_path, "held_out-hard", 5.0, 5.0, count=12)
+    write(tmp_path, "held_out-hard_2_rows", 77.0, 6.0)
+    write(tmp_path, "other", 77.0, 7.0)
+    assert mean_reward(str(run.model), where="here") == 4.0
 
 
 def test_an_evaluation_older_than_the_model_is_refused_with_the_command(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def outcome(place: Path, *, state: str = "finished", **expected: JsonValue) -> E
     ],
 )
 def test_the_number_at_each_place(tmp_path: Path, at: str | int, value: float) -> None:
-    met, missed = outcome(tmp_path / "a", at=at, at_least=value), outcome(tmp_path / "b", at=at, at_least=value + 1e-9)
+    met, missed = outcome(tmp_path / "a", at=at, at_least=value), outcome(tmp_path / "b", at=at, at_least=value + 1e-4)
     assert (met.value, met.state, missed.state, met.metric) == (value, "met", "missed", "rewards/correct/mean")
 
 
@@ -58,6 +58,9 @@ def test_the_number_at_each_place(tmp_path: Path, at: str | int, value: float) -
         ({"at_most": 19.4}, "missed"),
         ({"between": [19.5, 20]}, "met"),
         ({"between": [19.6, 20]}, "missed"),
+        ({"at_least": 19.50001}, "met"),  # but for the rounding of float32
+        ({"at_most": 19.49999}, "met"),
+        ({"at_least": 19.5001}, "missed"),
         ({"between": [0, 19.4]}, "missed"),
         ({"at": "best", "at_most": 1.5}, "met"),  # (1 + 2) / 2: the best value of such a metric is its lowest
         ({"at": "best", "at_most": 1.4}, "missed"),
