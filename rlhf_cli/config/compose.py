@@ -245,10 +245,9 @@ def _resolved(config: DictConfig, origins: Origins) -> JsonTree:
             return {str(key): value for key, value in tree.items()}
         except InterpolationToMissingValueError as error:
             key = str(error.full_key)
-            node: Any = OmegaConf.to_container(config, resolve=False)
-            for part in re.findall(r"[^.\[\]]+", key):
-                node = node[int(part)] if isinstance(node, list) else node[part]
-            OmegaConf.update(config, key, str(node).replace("${", r"\${"))
+            unresolved = dict(leaves(OmegaConf.to_container(config, resolve=False)))
+            text = unresolved[re.sub(r"\[(\d+)\]", r".\1", key)]
+            OmegaConf.update(config, key, str(text).replace("${", r"\${"))
         except OmegaConfBaseException as error:
             from rlhf_cli.config.composing_errors import reference_problems  # needed only for a mistake
 
@@ -273,17 +272,12 @@ def _let_typed_sources_win(tree: JsonTree, origins: Origins) -> None:
     cleared. Held-out rows have a single source: a typed path, world or fraction replaces the others.
     """
     typed = {key for key, origin in origins.by_key.items() if key.startswith("data.") and origin.file is None}
+    sections = {key: value for key, value in leaves(tree) if isinstance(value, dict)}
     for key in typed:
         prefix, _, source = key.rpartition(".")
         rule = re.sub(r"^data(?:(\.eval)|\.mix)\.[^.]+\.", r"data\1.", key)  # of a named set, or a source of a mix
-        if rule not in _REPLACES:
-            continue
-        section: Any = tree
-        for part in prefix.split("."):
-            section = section.get(part) if isinstance(section, dict) else None
-        if not isinstance(section, dict) or section.get(source) is None:
-            continue
-        for name in _REPLACES[rule]:
+        section = sections.get(prefix, {})
+        for name in _REPLACES.get(rule, ()) if section.get(source) is not None else ():
             if section.get(name) and f"{prefix}.{name}" not in typed:
                 section[name] = {} if isinstance(section[name], dict) else None
                 origins.by_key[f"{prefix}.{name}"] = origins.by_key[key]

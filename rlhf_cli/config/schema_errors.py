@@ -184,9 +184,7 @@ def _unknown(path: Path, tree: JsonTree, known: KnownKeys, origins: Origins) -> 
         nested = name.replace(".", ": {") + ": VALUE" + "}" * name.count(".")
         return ConfigError(what, where=where, expected=expected, hint=nested)
     former, trainer = former_name(name, known), str(section(tree, "trainer").get("trl"))
-    value: Any = tree
-    for part in path:
-        value = value[part]
+    value: Any = dict(leaves(tree))[key]
     hint, advice = (chosen, None) if (chosen := _group_choice(path, tree)) else answer(key, value, known, trainer)
     hint = hint or fitted(trl_args.RESERVED_ARGS.get(name), key, value, trainer)
     file = section(section(tree, "data"), "eval").get(name)

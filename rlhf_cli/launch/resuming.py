@@ -47,7 +47,7 @@ from rlhf_cli.runs.run_status import (
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.tables.resume_keys import CONFIG, Condition, Effect, kind_of_file, row_of
 from rlhf_cli.tables.trl_values import FOLLOW_EVALUATIONS
-from rlhf_cli.text.json_values import JsonTree, JsonValue, section
+from rlhf_cli.text.json_values import JsonTree, JsonValue, leaves, section
 
 if TYPE_CHECKING:
     from rlhf_cli.launch.group import Leader
@@ -203,15 +203,12 @@ def _changes(frozen: JsonTree, typed: Prepared) -> list[Change]:
     `run:NAME` and `auto` are no change if the frozen value is one that they once stood for.
     """
     new = cast(JsonTree, absolute_paths(typed.experiment.model_dump(mode="json")))
-    words = typed.as_written.model_dump(mode="json")
-    changes = []
-    for change in _different(frozen, new, ()):
-        word: JsonValue = words
-        for part in change.path:
-            word = word.get(part) if isinstance(word, dict) else None
-        if not _still_means(word, change) and change.key not in _HOW_IT_WAS_FOUND:
-            changes.append(change)
-    return changes
+    words = dict(leaves(typed.as_written.model_dump(mode="json")))
+    return [
+        change
+        for change in _different(frozen, new, ())
+        if not _still_means(words.get(change.key), change) and change.key not in _HOW_IT_WAS_FOUND
+    ]
 
 
 def _judged(change: Change, allowed: Collection[str], experiment: Experiment, ran_as: int | None) -> Change:
@@ -269,7 +266,7 @@ def _different(old: JsonValue, new: JsonValue, path: tuple[str, ...]) -> Iterato
         yield Change(path, old, new)
 
 
-def _still_means(word: JsonValue, change: Change) -> bool:
+def _still_means(word: object, change: Change) -> bool:
     """Return whether the written word still matches the frozen value: `run:NAME` for a run of that name, `auto`."""
     if word == "auto" and change.path[-1] in _MEASURED:
         return True

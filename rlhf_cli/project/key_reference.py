@@ -23,7 +23,7 @@ from rlhf_cli.errors import ConfigError
 from rlhf_cli.project.function_source import NO_DEFAULT, read_docstring, sentences_about
 from rlhf_cli.tables.metrics import FINDING_KINDS
 from rlhf_cli.tables.trl_trainers import TRAINERS
-from rlhf_cli.text.json_values import JsonTree, JsonValue
+from rlhf_cli.text.json_values import JsonTree, JsonValue, leaves
 from rlhf_cli.text.suggest import nearest
 
 ANY_NAME = "NAME"
@@ -239,7 +239,8 @@ def unlike_default(tree: JsonTree, prefix: str = "") -> JsonTree:
     kept: JsonTree = {}
     for name, value in tree.items():
         key = f"{prefix}.{name}" if prefix else name
-        default = _default_of(key)
+        reference = key_reference(key) if key not in _without_settings() else None
+        default = _without_settings().get(key, reference.default if reference is not None else NO_DEFAULT)
         if isinstance(value, dict) and value and key not in _WHOLE:
             below = unlike_default(value, key)
             if below or not isinstance(default, dict):
@@ -249,22 +250,12 @@ def unlike_default(tree: JsonTree, prefix: str = "") -> JsonTree:
     return kept
 
 
-def _default_of(key: str) -> object:
-    node: JsonValue = _without_settings()
-    for part in key.split("."):
-        if not isinstance(node, dict) or part not in node:
-            reference = key_reference(key)
-            return reference.default if reference is not None else NO_DEFAULT
-        node = node[part]
-    return node
-
-
 @cache
-def _without_settings() -> JsonTree:
-    """Return the configuration without any settings: all sections, filled with the schema's defaults."""
+def _without_settings() -> dict[str, object]:
+    """Return key -> value without any settings: all sections, filled with the schema's defaults."""
     from rlhf_cli.config.compose import compose  # imports Hydra, which takes 0.3 s
 
-    return Experiment.model_validate(compose([]).tree).model_dump(mode="json")
+    return dict(leaves(Experiment.model_validate(compose([]).tree).model_dump(mode="json")))
 
 
 def only_sections(tree: JsonTree, keys: Sequence[str]) -> JsonTree:

@@ -21,7 +21,7 @@ from rlhf_cli.project.function_source import SourceParameter, functions_in, read
 from rlhf_cli.project.key_reference import ANY_NAME, key_reference, keys_below
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import names_a_run, runs_below
-from rlhf_cli.text.json_values import JsonTree, section
+from rlhf_cli.text.json_values import JsonTree, leaves, section
 
 # bash breaks words at = and :, so only what follows is printed.
 _BASH = r"""
@@ -231,10 +231,8 @@ def _named(parent: str, words: Sequence[str]) -> list[str]:
     reference = key_reference(parent) if parent else None
     if reference is None or ANY_NAME not in reference.holds:
         return []
-    tree = _tree_of(words)
-    for part in parent.split("."):
-        tree = section(tree, part)
-    return [f"{parent}.{name}" for name, value in tree.items() if isinstance(value, dict)]
+    below = (key.rpartition(".") for key, value in leaves(_tree_of(words)) if isinstance(value, dict))
+    return [f"{parent}.{name}" for above, _, name in below if above == parent]
 
 
 def _values(key: str, typed: str, earlier: list[str]) -> Iterable[str]:
