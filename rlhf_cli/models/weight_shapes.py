@@ -11,10 +11,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhf_cli.text.json_values import JsonTree
 from rlhf_cli.text.regular_files import parse_json, read_object
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 TINY_VOCABULARY = 2 + 256
 """The tokens of the embedded model: padding, end of sequence and the bytes (byte_tokenizer.py is heavier)."""
@@ -45,6 +48,18 @@ def stored_shapes(folder: Path) -> list[WeightShape] | None:
         except _MALFORMED:
             return None  # loading the model reports the error
     return shapes or None
+
+
+def load_renamed(model: PreTrainedModel, folder: Path) -> bool:
+    """Load a folder's weights if they have other names in its files than in the model; return whether they do.
+
+    `save_pretrained` renames the experts of a mixture and much of a model that reads images. What reads the files by
+    itself, as transformers' Trainer does on resume, passes over the other names without a word.
+    """
+    if {shape.name for shape in stored_shapes(folder) or ()} <= set(model.state_dict()):
+        return False
+    model.load_state_dict(type(model).from_pretrained(folder, dtype=model.dtype).state_dict())
+    return True
 
 
 def damaged_weights(folder: Path) -> str | None:

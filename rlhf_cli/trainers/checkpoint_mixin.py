@@ -33,6 +33,7 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import rotate_checkpoints
 
 from rlhf_cli.errors import ConfigError, RunError
+from rlhf_cli.models.weight_shapes import load_renamed
 from rlhf_cli.runs.disk_space import bytes_below, is_full, no_room
 from rlhf_cli.runs.reward_records import write_text_endings, write_training_format
 from rlhf_cli.runs.run_folder import checkpoint_folder, checkpoints_in
@@ -207,13 +208,11 @@ class CheckpointMixin(ExtendedTrainer):
         self._load_renamed(self.state.best_model_checkpoint)
 
     def _load_renamed(self, folder: str | None) -> None:
-        """Load the weights of a model that reads images: most are saved under other names than they have in memory, and
-        the Trainer ignores those without a word.
-        """
+        """Load the weights that have other names in files than in memory, which the Trainer ignores."""
         inner = self.accelerator.unwrap_model(self.model)
         is_sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled
-        if hasattr(inner.config, "vision_config") and isinstance(inner, PreTrainedModel) and folder and not is_sharded:
-            inner.load_state_dict(type(inner).from_pretrained(folder, dtype=inner.dtype).state_dict())
+        if isinstance(inner, PreTrainedModel) and folder and not is_sharded:
+            load_renamed(inner, Path(folder))
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is None:

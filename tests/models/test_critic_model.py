@@ -17,6 +17,8 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     LlamaForTokenClassification,
+    Qwen3MoeConfig,
+    Qwen3MoeForTokenClassification,
 )
 from transformers.utils import logging
 
@@ -24,6 +26,8 @@ from rlhf_cli.errors import ModelError
 from rlhf_cli.models import scalar_heads
 from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 from rlhf_cli.models.scalar_heads import build_critic
+from rlhf_cli.models.weight_shapes import load_renamed
+from rlhf_cli.trainers.ppo.critic import TrainedCritic
 from tests.support.tolerances import assert_close
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`")
@@ -198,3 +202,28 @@ def test_the_tokens_of_a_critic_on_the_hub_are_compared_with_the_policys(
     assert (caught.value.where, caught.value.hint) == ("critic.init", "critic.init=policy")
     assert "tokenizer" in str(caught.value.expected)
     assert got in str(caught.value.got)
+
+
+def mixture() -> Any:
+    """Transformers saves the experts under other names than they have in memory."""
+    size = {"hidden_size": 8, "intermediate_size": 8, "moe_intermediate_size": 4, "head_dim": 4, "vocab_size": 16}
+    heads = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
+    return Qwen3MoeForTokenClassification(Qwen3MoeConfig(**size, **heads, num_experts=4, num_experts_per_tok=2))
+
+
+@pytest.mark.parametrize("is_mixture", [True, False])
+def test_a_saved_model_is_loaded_whole_under_whatever_names(is_mixture: bool, policy: Path, tmp_path: Path) -> None:
+    model, other = (mixture() if is_mixture else build("policy", policy) for _ in range(2))
+    model.save_pretrained(tmp_path)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.normal_()
+    before = {name: value.clone() for name, value in other.state_dict().items()}
+    assert load_renamed(other, tmp_path) is is_mixture
+    whole = model.state_dict()
+    assert all(
+        torch.equal(value, (whole if is_mixture else before)[name]) for name, value in other.state_dict().items()
+    )
+    critic: Any = SimpleNamespace(model=other)
+    TrainedCritic._load_weights(critic, tmp_path)
+    assert all(torch.equal(value, whole[name]) for name, value in other.state_dict().items())

@@ -25,6 +25,7 @@ from transformers import PreTrainedModel, Trainer, get_scheduler
 
 from rlhf_cli.models.packing.packed_rows import packed_rows, rows_by_prompt
 from rlhf_cli.models.packing.row_attention import has_relative_positions, model_inputs
+from rlhf_cli.models.weight_shapes import load_renamed
 from rlhf_cli.numerics.ppo import adapted_coef
 from rlhf_cli.tables.trl_values import FOLLOW_EVALUATIONS, MAX_RELATIVE_KL_ERROR
 from rlhf_cli.temporary_attributes import keeping_options
@@ -241,6 +242,8 @@ class TrainedCritic:
         self._schedule.load_state_dict(state["schedule"])
 
     def _load_weights(self, folder: Path) -> None:
+        if load_renamed(cast(PreTrainedModel, self.model), folder):
+            return
         weights: dict[str, Tensor] = {}
         for file in sorted(folder.glob("*.safetensors")):
             weights |= safetensors.torch.load_file(file)
