@@ -41,29 +41,17 @@ _SWITCHES = ("weight", "train", "training", "train_detail", "loss", "loss_scale"
 _Messages: TypeAlias = "Sequence[Mapping[str, object]]"
 
 _BESIDE = ("input", "context")
-OTHER_NAMES = {
-    "prompt": (
-        *("question", "instruction", "query", "input", "inputs", "problem", "task", "user", "post", "text"),
-        "context_messages",
-    ),
-    "completion": (
-        *("response", "answer", "output", "solution", "summary", "reply", "assistant", "chosen", "target", "targets"),
-    ),
-    "chosen": (
-        *("better", "preferred", "accepted", "winner", "good", "positive", "best"),
-        *("response_chosen", "chosen_response", "preferred_output"),
-    ),
-    "rejected": (
-        *("worse", "dispreferred", "loser", "bad", "negative", "worst"),
-        *("response_rejected", "rejected_response", "non_preferred_output"),
-    ),
-    "label": ("good", "desirable", "is_good", "thumb", "thumbs_up", "feedback", "liked", "is_correct", "kto_tag"),
-    "messages": ("conversation", "dialogue", "dialog", "chat_messages"),
-    "answer": (
-        *("ground_truth", "final_answer", "solution", "target", "label", "gold", "expected", "reference", "result"),
-    ),
-    "solution": ("ground_truth", "answer"),
+_OTHER_NAMES = {
+    "prompt": "question instruction query input inputs problem task user post text context_messages",
+    "completion": "response answer output solution summary reply assistant chosen target targets",
+    "chosen": "better preferred accepted winner good positive best response_chosen chosen_response preferred_output",
+    "rejected": "worse dispreferred loser bad negative worst response_rejected rejected_response non_preferred_output",
+    "label": "good desirable is_good thumb thumbs_up feedback liked is_correct kto_tag",
+    "messages": "conversation dialogue dialog chat_messages",
+    "answer": "ground_truth final_answer solution target label gold expected reference result",
+    "solution": "ground_truth answer",
 }
+OTHER_NAMES = {column: tuple(names.split()) for column, names in _OTHER_NAMES.items()}
 """Map a column to its names in other datasets, the likeliest first."""
 XLAM = ("query", "answers")
 """The columns of Salesforce's function calls: a question, and the calls that answer it, beside the tools."""
