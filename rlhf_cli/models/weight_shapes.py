@@ -51,14 +51,16 @@ def stored_shapes(folder: Path) -> list[WeightShape] | None:
 
 
 def load_renamed(model: PreTrainedModel, folder: Path) -> bool:
-    """Load a folder's weights if they have other names in its files than in the model; return whether they do.
+    """Load those of a folder's weights that have other names in its files than in the model; return whether there are.
 
     `save_pretrained` renames the experts of a mixture and much of a model that reads images. What reads the files by
     itself, as transformers' Trainer does on resume, passes over the other names without a word.
     """
-    if {shape.name for shape in stored_shapes(folder) or ()} <= set(model.state_dict()):
+    stored = {shape.name for shape in stored_shapes(folder) or ()}
+    if stored <= set(model.state_dict()):
         return False
-    model.load_state_dict(type(model).from_pretrained(folder, dtype=model.dtype).state_dict())
+    found = type(model).from_pretrained(folder, dtype=model.dtype).state_dict()
+    model.load_state_dict({name: value for name, value in found.items() if name not in stored}, strict=False)
     return True
 
 

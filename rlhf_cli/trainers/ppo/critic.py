@@ -242,12 +242,11 @@ class TrainedCritic:
         self._schedule.load_state_dict(state["schedule"])
 
     def _load_weights(self, folder: Path) -> None:
-        if load_renamed(cast(PreTrainedModel, self.model), folder):
-            return
         weights: dict[str, Tensor] = {}
         for file in sorted(folder.glob("*.safetensors")):
             weights |= safetensors.torch.load_file(file)
-        self.model.load_state_dict(weights)
+        is_renamed = load_renamed(cast(PreTrainedModel, self.model), folder)
+        self.model.load_state_dict(weights, strict=not is_renamed)
 
     def _wrap(self, trainer: TrlTrainer, optimizer: Optimizer) -> Optimizer:
         accelerator = self._accelerator = trainer.accelerator
