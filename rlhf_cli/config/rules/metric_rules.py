@@ -56,8 +56,8 @@ def unlogged(metric: str, experiment: Experiment) -> Unlogged | None:
     if plain in known or (plain == metrics.TOTAL and rewards) or metrics.is_of_the_clock(plain):
         close = plain
     elif is_of_answers and answers:
-        of_kind = [name for name in answers if name.startswith(f"{first}/")]
-        why = f"an evaluation logs {', '.join(of_kind or dict.fromkeys(name.split('/')[0] for name in answers))}"
+        alike = [name for name in answers if name.startswith(f"{first}/")] or [name for name in answers if "@" in name]
+        why = f"an evaluation logs {', '.join(alike)}"
     elif first == "rewards" and rewards:
         why = f"no reward logs it; the rewards are {', '.join(rewards)}"
     elif plain in (*metrics.OF_A_CRITIC, *metrics.OF_REWARDS, *metrics.WITH_BETA):
