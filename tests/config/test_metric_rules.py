@@ -155,7 +155,7 @@ def test_an_evaluation_needs_rows(judged: Judged, refused: Refused) -> None:
 @pytest.mark.parametrize(
     ("name", "better"),
     [
-        ("greedy/totl", "greedy/total"),
+        *(("greedy/totl", "greedy/total"), ("greedy/nothing", "greedy/total")),
         ("greedy/rewards/corect", "greedy/rewards/correct"),
         ("pass@8/corect", "pass@8/correct"),
         ("pass@3/correct", "pass@8/correct"),

@@ -58,6 +58,7 @@ def unlogged(metric: str, experiment: Experiment) -> Unlogged | None:
     elif is_of_answers and answers:
         alike = [name for name in answers if name.startswith(f"{first}/")] or [name for name in answers if "@" in name]
         why = f"an evaluation logs {', '.join(alike)}"
+        close = close or next((name for name in alike if "@" not in name), None)
     elif first == "rewards" and rewards:
         why = f"no reward logs it; the rewards are {', '.join(rewards)}"
     elif plain in (*metrics.OF_A_CRITIC, *metrics.OF_REWARDS, *metrics.WITH_BETA):
