@@ -169,6 +169,10 @@ def _quiet_transformers() -> Iterator[None]:
         transformers_logging.set_verbosity(verbosity)
 
 
+CRITIC_HEAD = "critic_head"
+"""Name of the head of a critic that shares the policy's body, as a child of the PeftModel."""
+
+
 class ValueHead(nn.Linear):
     """A head with one output, always in float32, because bfloat16 has only two significant digits."""
 

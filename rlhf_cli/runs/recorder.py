@@ -43,6 +43,7 @@ class Recorder(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         update_status(self.folder, step=state.global_step, max_steps=state.max_steps)
+        self.metrics.flush()  # its clock starts now
 
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: Event | None = None, **_: Any) -> None:
         event = self.metrics.write(state.global_step, logs or {})

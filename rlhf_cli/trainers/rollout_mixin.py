@@ -17,6 +17,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
 from rlhf_cli.models.live_generation import Generating, GenerationMode, drops_out, expected_mode
+from rlhf_cli.models.scalar_heads import CRITIC_HEAD
 from rlhf_cli.models.stop_strings import StopStrings
 from rlhf_cli.tables.trl_trainers import IMAGES
 from rlhf_cli.trainers.extensions import ExtendedTrainer
@@ -73,14 +74,15 @@ def _adapters_in_use(model: nn.Module) -> Adapters:
     return frozenset((tuple(layer.active_adapters), layer.disable_adapters) for layer in layers)
 
 
-def _copies(parameters: Callable[[], Iterator[tuple[str, Tensor]]]) -> Iterator[tuple[str, Tensor]]:
-    """Yield copies of a model's parameters.
+def _sent(parameters: Callable[[], Iterator[tuple[str, Tensor]]], *, copies: bool) -> Iterator[tuple[str, Tensor]]:
+    """Yield what vLLM is sent of a model: not the head of a critic that shares its body, which vLLM does not know.
 
-    TRL merges an adapter into the weights, yields them and takes it out of them again. vLLM's sender reads the last of
-    them, up to a gigabyte, after that: without copies it sends the base model.
+    TRL merges an adapter into the weights, yields them and takes it out of them again. The sender of vLLM's server
+    reads the last of them, up to a gigabyte, after that: without `copies` it sends the base model.
     """
     for name, parameter in parameters():
-        yield name, parameter.clone()
+        if not name.startswith(f"{CRITIC_HEAD}."):
+            yield name, parameter.clone() if copies else parameter
 
 
 _CHECK_EVERY = 100
@@ -109,8 +111,9 @@ class RolloutMixin(ExtendedTrainer):
             self._generating.stops = self.stops
             # `generate` gets them as a criterion: of a setting, it would ask for a tokenizer that TRL does not give it
             self.generation_config.stop_strings = self.generation_kwargs["stop_strings"] = None
-        if self.use_vllm and self.vllm_generation.mode == "server":
-            self.vllm_generation._iter_named_params = partial(_copies, self.vllm_generation._iter_named_params)
+        if self.use_vllm:
+            vllm = self.vllm_generation
+            vllm._iter_named_params = partial(_sent, vllm._iter_named_params, copies=vllm.mode == "server")
 
     @property
     def generation_mode(self) -> GenerationMode:

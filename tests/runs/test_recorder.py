@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.recorder import KeepHeartbeat, Recorder, ShortHistory
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
@@ -35,6 +36,21 @@ def test_a_log_event_writes_the_step_into_the_status(make_run: Callable[..., Run
     state: Any = SimpleNamespace(global_step=7)
     recorder.on_log(None, state, None, {"loss": 1})
     assert read_status(folder).step == 7
+
+
+def test_the_clock_of_the_log_starts_with_the_training(
+    make_run: Callable[..., RunFolder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not with the first event, which may come minutes later; an attempt goes on from the time of the one before."""
+    folder, now = make_run(status={"state": "running", "updated_at": 1.0}), [100.0]
+    monkeypatch.setattr("rlhf_cli.runs.metrics_file.time.monotonic", lambda: now[0])
+    state: Any = SimpleNamespace(global_step=1, max_steps=2)
+    for _ in range(2):
+        recorder = Recorder(folder, None, keep_last=2, keep_every=None, new_code=dict, modes=None)
+        recorder.on_train_begin(None, state, state)
+        now[0] += 20.0
+        recorder.on_log(None, state, None, {"loss": 1})
+    assert [event["time_s"] for event in read_metrics(folder.metrics)] == [20.0, 40.0]
 
 
 def test_a_history_keeps_the_newest_hundred_of_either_kind_once_there_are_more_than_two_hundred() -> None:

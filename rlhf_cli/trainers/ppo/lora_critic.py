@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 from transformers import AutoModelForTokenClassification, PretrainedConfig, PreTrainedModel
 
 from rlhf_cli.errors import ModelError
+from rlhf_cli.models.scalar_heads import CRITIC_HEAD
 from rlhf_cli.temporary_attributes import temporary_attributes
 from rlhf_cli.trainers.ppo.critic import CriticSettings, TrainedCritic
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
 ADAPTER = "critic"
-_HEAD = "critic_head"
 _WEIGHTS = "adapter_model.safetensors"
 _SHAPE = (
     *("r", "lora_alpha", "lora_dropout", "bias", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern"),
@@ -56,7 +56,7 @@ class SharedLoraCritic(TrainedCritic):
         head = nn.Linear(model.config.get_text_config().hidden_size, 1)
         for parameter in head.parameters():
             nn.init.zeros_(parameter)
-        model.add_module(_HEAD, head.to(next(model.parameters()).device))
+        model.add_module(CRITIC_HEAD, head.to(next(model.parameters()).device))
         self._head, self._dropout = head, dropout
         self._layers = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
         self._name_of_head = _name_of_head(model.config)

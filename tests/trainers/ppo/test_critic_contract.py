@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +16,7 @@ from peft.tuners.lora import Linear
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch.nn.parallel import DistributedDataParallel
 from transformers import GPTJConfig, GPTJForCausalLM, LlamaConfig, LlamaForCausalLM, Trainer
+from trl.generation.vllm_generation import VLLMGeneration
 
 from rlhf_cli.algorithms.ppo import Ppo
 from rlhf_cli.errors import ModelError
@@ -23,6 +26,7 @@ from rlhf_cli.trainers.pass_mixin import PassMixin
 from rlhf_cli.trainers.ppo.critic import CriticSettings, KlPenalty, TrainedCritic, _recompute_activations
 from rlhf_cli.trainers.ppo.lora_critic import SharedLoraCritic
 from rlhf_cli.trainers.ppo.ppo_mixin import PpoMixin
+from rlhf_cli.trainers.rollout_mixin import _sent
 from tests.support.signatures import parameters
 from tests.support.watched_critic import SHARED
 
@@ -233,3 +237,21 @@ class TestCritic:
         assert "self.model.save_pretrained(output_dir, state_dict=" in inspect.getsource(Trainer._save)
         source = inspect.getsource(get_peft_model_state_dict)
         assert "unwanted_adapter_names = [name for name in model.peft_config if name != adapter_name]" in source
+
+
+@pytest.mark.parametrize("copies", [True, False])
+def test_vllm_is_sent_no_head_of_a_critic_that_shares_the_policys_body(copies: bool) -> None:
+    """TRL itself leaves out only the adapters. The server reads copies: it reads when the adapter is out again."""
+    sizes = {"vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "max_position_embeddings": 8}
+    model = LlamaForCausalLM(LlamaConfig(**sizes, num_hidden_layers=1, num_attention_heads=2))
+    names = {name for name, _ in model.named_parameters()}
+    policy: Any = get_peft_model(model, LoraConfig(r=2))
+    SharedLoraCritic(policy, CriticSettings(0.1, 0, None, 1.0, 1.0), dropout=0.0)
+    sender: Any = SimpleNamespace(
+        model=policy, _dist=SimpleNamespace(gather_params=lambda _: contextlib.nullcontext(), is_fsdp=False)
+    )
+    sender._fix_param_name_to_vllm = functools.partial(VLLMGeneration._fix_param_name_to_vllm, sender)
+    found = dict(_sent(functools.partial(VLLMGeneration._iter_named_params, sender), copies=copies))
+    assert found.keys() == names
+    own = {parameter.data_ptr() for parameter in policy.parameters()}
+    assert all((value.data_ptr() in own) is not copies for value in found.values())
