@@ -92,11 +92,10 @@ class Algorithm:
     """How a trainer makes advantages; a subclass sets what differs.
 
     `fill`: what an excluded entry counts as (numerics/reward_columns.py). `compares_groups`: a row is compared with the
-    rows of its prompt, so groups of equal totals teach nothing. `is_dead_by_totals`:
-    a round with equal totals in each of them teaches nothing. `uses_old_logps`: the loss always needs the
-    log-probabilities of the rollout. `kl_coef` is the coefficient of a KL divergence that the trainer subtracts from
-    the totals, `clip_range` its bounds for them. `why_not_replayed` says why stored rollouts do not determine the
-    advantages; None if they do.
+    rows of its prompt, so groups of equal totals teach nothing. `is_dead_by_totals`: a round with equal totals in each
+    of them teaches nothing. `kl_coef` is the coefficient of a KL divergence that the trainer subtracts from the totals,
+    `clip_range` its bounds for them. `why_not_replayed` says why stored rollouts do not determine the advantages; None
+    if they do.
     """
 
     fill: ClassVar[Fill] = "group"
@@ -105,7 +104,6 @@ class Algorithm:
     why_not_replayed: ClassVar[str | None] = None
     kl_coef: float = 0.0
     clip_range: tuple[float, float] | None = None
-    uses_old_logps: bool = False
 
     @property
     def is_scaled_by_round(self) -> bool:

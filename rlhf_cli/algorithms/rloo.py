@@ -15,7 +15,7 @@ A_ik sum to 0 in a group, there are scores whose own RLOO baseline gives exactly
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -31,7 +31,6 @@ class Rloo(GroupAlgorithm):
 
     fill = "zero"
     is_normalized: bool = False
-    uses_old_logps: bool = field(default=True, kw_only=True)  # else it is the first of the positional ones
 
     @property
     def is_scaled_by_round(self) -> bool:

@@ -335,9 +335,7 @@ def arguments_alone(model: Any) -> Iterator[None]:
 class Generating:
     """Generate with a model; `mode` is that of the last call, None before the first.
 
-    is_plain: always use transformers' own loop. `stops` end rows, None without stop strings. With `logps_temperature`,
-    keep the sampled tokens' log-probabilities as (rows, new tokens) float32, 0 after an end, for `take_logps`. They are
-    of the model's own distribution at that temperature, without penalties and cut-offs, as TRL computes a policy's.
+    is_plain: always use transformers' own loop. `stops` end rows, None without stop strings.
     Counted over all calls: `prompt_slots` that the model has read, with padding, `decoded_slots` of one token each, and
     the tokens that were kept.
     """
@@ -345,15 +343,12 @@ class Generating:
     is_plain: bool = False
     stops: StopStrings | None = None
     mode: GenerationMode | None = None
-    logps_temperature: float | None = None
     prompt_slots: int = 0
     decoded_slots: int = 0
     num_tokens: int = 0
-    _logps: Tensor | None = None
 
     def generate(self, stock: Callable[..., Tensor], *args: object, **named: object) -> Tensor:
         """Return what `stock`, a model's `generate`, returns for these arguments, without finished rows if possible."""
-        self.take_logps()
         if self.stops is not None:
             prompts = cast(Tensor, named["input_ids"])
             named["stopping_criteria"] = StoppingCriteriaList([self.stops.criterion(prompts.shape[1])])
@@ -409,18 +404,15 @@ class Generating:
         pad = generation_config._pad_token_tensor
         padding = 0 if pad is None else int(pad)
         found = input_ids.new_full((num_rows, longest - width), padding)
-        logps = input_ids.new_zeros(found.shape, dtype=torch.float32)
         batch, processors = LiveBatch(model, input_ids, inputs), logits_processor
         step, num_live = 0, num_rows
         with model._optimize_model_for_decode():
             logits, num_read = batch.read_prompts(once_each=not drops_out(model))
             self.prompt_slots += num_read * width
             while True:
-                tokens, its_logps, total = self._choose(logits, batch, processors, generation_config, num_rows)
+                tokens, total = self._choose(logits, batch, processors, generation_config, num_rows)
                 live = batch.rows if num_live == len(batch.rows) else batch.rows[batch.is_live]
                 found[live, step] = tokens if num_live == len(batch.rows) else tokens[batch.is_live]
-                if its_logps is not None:
-                    logps[live, step] = its_logps if num_live == len(batch.rows) else its_logps[batch.is_live]
                 batch.append(tokens.where(batch.is_live, padding))
                 self.num_tokens, step = self.num_tokens + num_live, step + 1
                 batch.is_live &= ~stopping_criteria(cast(LongTensor, batch.ids), None)
@@ -434,26 +426,16 @@ class Generating:
                     processors = of_rows(processors, batch.drop_ended())
                 self.decoded_slots += len(batch.rows)
                 logits = batch.read_tokens()
-        self._logps = None if self.logps_temperature is None else logps[:, :step]
         return torch.cat([input_ids, found[:, :step]], dim=1)
-
-    def take_logps(self) -> Tensor | None:
-        """Return and forget the log-probabilities of the last call; None if there are none."""
-        taken, self._logps = self._logps, None
-        return taken
 
     def _choose(
         self, logits: Tensor, batch: LiveBatch, processors: LogitsProcessorList, config: GenerationConfig, num_rows: int
-    ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Return (N,) tokens, their log-probabilities if they are kept, and the sum of what they were drawn from."""
-        raw = None
-        if self.logps_temperature is not None:
-            # before a processor modifies the logits in place
-            raw = (logits / self.logps_temperature).log_softmax(dim=-1)
+    ) -> tuple[Tensor, Tensor]:
+        """Return (N,) tokens, and the sum of what they were drawn from."""
         scores = processors(cast(LongTensor, batch.ids), cast(FloatTensor, logits))
         if config.do_sample:
             probabilities = scores.softmax(-1)
             tokens, total = draw(probabilities, batch.rows, num_rows), probabilities.sum()
         else:
             tokens, total = scores.argmax(dim=-1), scores.new_zeros(())
-        return tokens, None if raw is None else raw.gather(1, tokens.unsqueeze(1)).squeeze(1), total
+        return tokens, total

@@ -380,7 +380,7 @@ def test_what_is_logged_while_it_trains_has_a_loss_and_in_the_end_a_runtime() ->
 def test_log_probabilities_are_computed_by_one_method_that_is_given_the_reference(trainer: Any) -> None:
     expected = ["self", "model", "input_ids", "attention_mask", "logits_to_keep", "batch_size", "compute_entropy"]
     theirs = trainer._get_per_token_logps_and_entropies
-    for method in (theirs, *(one._get_per_token_logps_and_entropies for one in (RolloutMixin, PassMixin))):
+    for method in (theirs, PassMixin._get_per_token_logps_and_entropies):
         assert parameters(method)[: len(expected)] == expected
     source = inspect.getsource(trainer._generate_and_score_completions)
     assert "self._get_per_token_logps_and_entropies(\n                        self.ref_model," in source

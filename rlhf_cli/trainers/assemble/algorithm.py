@@ -27,7 +27,6 @@ def algorithm_of(experiment: Experiment) -> Algorithm:
         return OwnAdvantages(
             AdvantageFunction(section.fn, section.args),
             why_no_tokens=f"{per_row[0]} takes one per completion" if per_row else None,
-            uses_old_logps=row.kl_in_reward,  # as RLOO, whose trainer this is
         )
     if (ppo := trainer.ppo) is not None:
         from rlhf_cli.algorithms.ppo import Ppo

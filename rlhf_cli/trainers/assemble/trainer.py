@@ -238,8 +238,7 @@ def extended_class(trl_trainer: type, extensions: Extensions) -> type[ExtendedTr
 
     - LoggingMixin: its phases enclose everything below.
     - CheckpointMixin: its manifest covers what all others save.
-    - RolloutMixin, above PPO, which puts the model into evaluation mode: it compares log-probabilities in training
-      mode.
+    - RolloutMixin, whose place does not matter.
     - PpoMixin, above the guards: the policy's gradient is checked before the critic takes its step.
     - GuardMixin, above the evaluation, which it breaks off, and above the rewards, whose signal it watches.
     - EvaluationMixin, PassMixin, SamplingMixin, which draws a round several times, RewardMixin, which returns to TRL

@@ -323,7 +323,6 @@ def test_the_kl_of_rows_that_were_left_out_is_not_known(place: Path) -> None:
 def test_which_algorithm_a_trainer_has(place: Path, words: tuple[str, ...], algorithm: Algorithm) -> None:
     found = algorithm_of(prepare([*ONE_GROUP, *words]).experiment)
     assert found == algorithm
-    assert found.uses_old_logps is ("trainer=rloo" in words)
 
 
 @pytest.mark.parametrize(
@@ -339,4 +338,3 @@ def test_what_a_function_of_the_user_s_may_give(place: Path, words: tuple[str, .
     algorithm = algorithm_of(prepare(["+exp=quickstart", "advantages=maxrl", *words]).experiment)
     assert isinstance(algorithm, OwnAdvantages)
     assert (algorithm.why_no_tokens is None) is takes_tokens
-    assert algorithm.uses_old_logps is ("trainer=rloo" in words)

@@ -10,7 +10,6 @@ import torch
 from rlhf_cli.models import live_generation
 from rlhf_cli.models.live_generation import Generating
 from tests.support.tiny_decoders import LENGTHS, PAD, model_of, prompts, settings
-from tests.support.tolerances import assert_close
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "greedy": {"do_sample": False},
@@ -87,32 +86,6 @@ def test_any_token_may_be_the_padding() -> None:
     stock, ours = both("llama", Generating(), pad_token_id=7, suppress_tokens=[7])
     assert torch.equal(stock, ours)
     assert (ours[:, -1] == 7).any()
-
-
-def test_kept_logps_equal_those_of_a_pass_over_the_whole_rows() -> None:
-    """They are of softmax(logits / temperature), without cut-offs and penalties."""
-    model, generating = model_of("llama"), Generating()
-    generating.logps_temperature = 0.7
-    rows = prompts()
-    with generating.of(model):
-        found = model.generate(**rows, generation_config=settings(**SETTINGS["sampled, cut"]))
-    logps = generating.take_logps()
-    assert logps is not None
-    assert generating.take_logps() is None
-    with generating.of(model):
-        for more in ({}, {"num_beams": 2}):  # transformers' own loop keeps none
-            model.generate(**rows, generation_config=settings(max_new_tokens=2, **more))
-    assert generating.take_logps() is None
-    is_token = found[:, WIDTH:] != PAD
-    mask = torch.cat([rows["attention_mask"], is_token.long()], dim=1)
-    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
-    with torch.no_grad():
-        logits = model(input_ids=found, attention_mask=mask, position_ids=positions).logits[:, WIDTH - 1 : -1]
-    expected = (logits / 0.7).log_softmax(dim=-1).gather(2, found[:, WIDTH:, None]).squeeze(2)
-    assert_close(logps[is_token], expected[is_token])
-    assert (logps[~is_token] == 0).all()
-    wrong = logits.log_softmax(dim=-1).gather(2, found[:, WIDTH:, None]).squeeze(2)  # at temperature 1
-    assert (logps - wrong)[is_token].abs().max() > 0.1
 
 
 def test_with_dropout_every_prompt_is_read_for_itself() -> None:

@@ -19,9 +19,7 @@ SHAPES = {"KV cache": (64, 72, 3), "logits": (20_000, 4, 2)}
 """What takes most -> the vocabulary, the new tokens, the layers."""
 
 
-def allocated_bytes(
-    shape: str, *, ends: bool = False, is_plain: bool = False, keeps: bool = False, **settings: Any
-) -> int:
+def allocated_bytes(shape: str, *, ends: bool = False, is_plain: bool = False, **settings: Any) -> int:
     """The largest sum of what was allocated less what was freed; rows end at EOS, or none before the last token."""
     words, new, layers = SHAPES[shape]
     torch.manual_seed(0)
@@ -30,7 +28,6 @@ def allocated_bytes(
     model.generation_config.eos_token_id = EOS if ends else None
     ids = torch.randint(2, words, (ROWS // GROUP, PROMPT)).repeat_interleave(GROUP, 0)
     generating = Generating(is_plain=is_plain)
-    generating.logps_temperature = settings.get("temperature", 1.0) if keeps else None
     config = GenerationConfig(
         do_sample=True, top_k=0, max_new_tokens=new, pad_token_id=0, disable_compile=True, **settings
     )
@@ -51,7 +48,7 @@ def test_the_estimate_where_no_row_ends_early(shape: str) -> None:
     words, new, layers = SHAPES[shape]
     model = Decoder("llama", WIDTH, layers, WIDTH, WIDTH, FFN, words, ties_head=False)
     counted = generating_bytes(model, ROWS, PROMPT, PROMPT + new)
-    held = allocated_bytes(shape, keeps=True, temperature=0.7)
+    held = allocated_bytes(shape, is_plain=True, temperature=0.7)
     assert held == pytest.approx(sum(counted.values()), rel=0.15)
     assert held > 1.15 * (sum(counted.values()) - counted[shape])
 

@@ -131,7 +131,7 @@ def test_a_table_of_completions_is_sent_every_so_many_steps_and_at_the_end(told,
     [
         *(("loss", "train/loss"), ("reward", "train/reward"), ("epoch", "housekeeping/epoch")),
         *((name, name) for name in ("rewards/correct/mean", "rewards/calls/mean", "time/share/reward/judge")),
-        ("sampling/kept_logp_difference/mean", "sampling/kept_logp_difference/mean"),
+        ("sampling/draws", "sampling/draws"),
         ("rewards/correct/calls", "housekeeping/rewards/correct/calls"),
         *(("eval_greedy/total", "eval/greedy/total"), ("eval_loss", "eval/loss")),
         ("eval_rewards/correct/errors", "housekeeping/eval_rewards/correct/errors"),
