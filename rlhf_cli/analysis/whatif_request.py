@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
+from rlhf_cli.analysis.comparison.logged_run import flat
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, RunError, UserError, raise_any
 from rlhf_cli.plan.prepare import prepare_from
@@ -116,7 +117,8 @@ def _problem(change: KeyChange, old: Experiment) -> UserError | None:
 
 
 def _changes(old: Experiment, new: Experiment) -> Iterator[KeyChange]:
-    before, after = (_flat("", side.model_dump(mode="json")) for side in (old, new))
+    # a gate is one value
+    before, after = (dict(flat(side.model_dump(mode="json"), whole_with="by")) for side in (old, new))
     gone = {f"rewards.{name}" for name in set(old.rewards) - set(new.rewards)}
     come = {f"rewards.{name}" for name in set(new.rewards) - set(old.rewards)}
     yield from (KeyChange(key, "there", None) for key in sorted(gone))
@@ -127,13 +129,3 @@ def _changes(old: Experiment, new: Experiment) -> Iterator[KeyChange]:
         is_said = all(side in (None, {}) for side in sides)  # of `args` that end or begin, each one is a key itself
         if not key.startswith(whole or ("\0",)) and sides[0] != sides[1] and not is_said:
             yield KeyChange(key, *sides)
-
-
-def _flat(prefix: str, value: JsonValue) -> dict[str, JsonValue]:
-    """Return dotted key -> value; a gate or a list of gates counts as one value."""
-    if not isinstance(value, dict) or not value or "by" in value:
-        return {prefix: value}
-    found: dict[str, JsonValue] = {}
-    for key, item in value.items():
-        found |= _flat(f"{prefix}.{key}" if prefix else key, item)
-    return found

@@ -17,7 +17,7 @@ from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import FINISHED, is_of_these_weights, read_status, swept_in
 from rlhf_cli.tables.resume_keys import row_of
 from rlhf_cli.tables.trl_values import FOLLOW_EVALUATIONS
-from rlhf_cli.text.json_values import JsonTree, section
+from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 
 Figures = Mapping[str, float]
 """Map a figure's name -> its mean: `greedy/correct`, `sampled/total`, `pass@4/correct`, `accuracy`."""
@@ -107,11 +107,11 @@ def reward_names(runs: Iterable[LoggedRun]) -> list[str]:
     return list(names)
 
 
-def flat(node: object, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield (dotted key, value) for every leaf of a configuration; lists and empty sections are leaves."""
-    if isinstance(node, dict) and node:
+def flat(node: JsonValue, prefix: str = "", *, whole_with: str = "") -> Iterator[tuple[str, JsonValue]]:
+    """Yield (dotted key, value) for every leaf: a value, a list, an empty section, or one with the key `whole_with`."""
+    if isinstance(node, dict) and node and whole_with not in node:
         for name, value in node.items():
-            yield from flat(value, f"{prefix}.{name}" if prefix else str(name))
+            yield from flat(value, f"{prefix}.{name}" if prefix else str(name), whole_with=whole_with)
     else:
         yield prefix, node
 
