@@ -55,8 +55,11 @@ class LeftOutMixin(ExtendedTrainer):
         output["completion_mask"] = output["completion_mask"] * keep
         if "tool_mask" in output:
             output["tool_mask"] = output["tool_mask"] * keep
-        if "old_logps" in output:  # RLOO's, summed over the row before: exp(0 - old) of a long row is infinite
-            output["old_logps"] = output["old_logps"].masked_fill(is_dropped, 0.0)
+        # RLOO's are summed over the row before; exp(0 - old) of a long row, or an unlikely token, is infinite.
+        for name in ("old_logps", "old_per_token_logps"):
+            if name in output:
+                old = output[name]
+                output[name] = old.masked_fill(is_dropped.view(-1, *[1] * (old.dim() - 1)), 0.0)
         if "num_items_in_batch" in output:
             output["num_items_in_batch"] = self.accelerator.gather(tokens_in_loss(output).sum()).sum()
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 from torch import Tensor
+from torch.nn import Module
 
 from rlhf_cli.models.live_generation import Generating, GenerationMode, expected_mode
 from rlhf_cli.models.scalar_heads import CRITIC_HEAD
@@ -24,6 +26,23 @@ def _sent(parameters: Callable[[], Iterator[tuple[str, Tensor]]], *, copies: boo
     for name, parameter in parameters():
         if not name.startswith(f"{CRITIC_HEAD}."):
             yield name, parameter.clone() if copies else parameter
+
+
+@contextlib.contextmanager
+def _kept_precision(model: Module) -> Iterator[None]:
+    """Give a model its weights and buffers back after this context: for continuous batching, TRL casts them for good.
+
+    Trained in bfloat16, weights would lose small updates, and positions would be rounded.
+    """
+    weights = [(parameter, parameter.data) for parameter in model.parameters()]
+    buffers = [(module, dict(module._buffers)) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for parameter, data in weights:
+            parameter.data = data
+        for module, held in buffers:
+            module._buffers.update(held)
 
 
 class RolloutMixin(ExtendedTrainer):
@@ -65,7 +84,8 @@ class RolloutMixin(ExtendedTrainer):
         return found if mode.name == "live" or has_engine else found | {"live generation": mode.why}
 
     def _generate_single_turn(self, *args: Any, **named: Any) -> Any:
-        with self._generating.of(self.model):
+        is_cast = self.use_transformers_continuous_batching
+        with self._generating.of(self.model), _kept_precision(self.model) if is_cast else contextlib.nullcontext():
             generated = super()._generate_single_turn(*args, **named)
         completions = generated[0] if isinstance(generated, tuple) else generated  # RLOO returns no more
         if self._generating.stops is not None:

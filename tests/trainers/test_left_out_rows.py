@@ -342,6 +342,7 @@ def batch() -> dict[str, Any]:
         "completion_mask": torch.tensor([[1, 1, 1], [1, 1, 0]]),
         "tool_mask": torch.tensor([[1, 0, 1], [0, 1, 1]]),
         "old_logps": torch.tensor([-3.0, -900.0]),
+        "old_per_token_logps": torch.tensor([[-1.0, -1.0, -1.0], [-800.0, -100.0, 0.0]]),
         "num_items_in_batch": torch.tensor(3),
     }
 
@@ -353,6 +354,7 @@ def test_a_row_without_a_score_counts_nowhere() -> None:
     assert output["completion_mask"].tolist() == [[1, 1, 1], [0, 0, 0]]
     assert output["tool_mask"].tolist() == [[1, 0, 1], [0, 0, 0]]
     assert output["old_logps"].tolist() == [-3.0, 0.0]
+    assert output["old_per_token_logps"].tolist() == [[-1.0] * 3, [0.0] * 3]
     assert int(output["num_items_in_batch"]) == 2
 
 
