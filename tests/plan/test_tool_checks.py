@@ -51,6 +51,10 @@ class Maze:
         return self.at
     def get_reward(self) -> float:
         return float(self.at)
+class Judged(Maze):
+    """A maze with a score that only a reward may ask for: the model is told nothing of it."""
+    def so_far(self, weight):
+        return float(self.at)
 class Unfit(Maze):
     """No class can extend it."""
     def __init_subclass__(cls, *, given, **more):
@@ -99,6 +103,7 @@ T.add.fn=M:add trainer=rloo            | Config | tools             | trainer=gr
 T.add.fn=M:add rollout.fn=M:rollout    | Config | rollout           | tools, rollout / '~rollout', or '~tools'
 environment.class=M:add                | Reward | environment.class | M:add / def reset
 environment=[1]                        | Config | environment       | [1] / {class: / or null
+environment.class=M:Judged              | Reward | environment.class | so_far / docstring
 MAZE R.E=rest                          | Reward | R.environment     | Maze one of get_reward, step None
 MAZE R.E=stepp                         | Reward | R.environment     | Maze one of get_reward, step R.environment=step
 MAZE R.E=reset                         | Reward | R.environment     | Maze one of get_reward, step None
@@ -162,6 +167,7 @@ def test_files_are_noted_and_columns_of_a_rollout_are_there() -> None:
     read = planned(*CHAT, "environment.class=./mine.py:Maze", "rewards.x.environment=get_reward")
     told_of = [[notice.subject for notice in made.notices].count("environment") for made in (plan, read)]
     assert told_of == [1, 0], "its score is read by no reward, and by one"
+    planned(*CHAT, "environment.class=./mine.py:Judged", "rewards.x.environment=so_far")
     words = [*CHAT, "rollout.fn=./mine.py:rollout", "rollout.columns=[s1]", "rewards.x.fn=./mine.py:scored"]
     words += ["rewards.t={fn: ./mine.py:by_turn, per: turn}", "rewards.two={fn: ./mine.py:two_turns, per: turn}"]
     assert "rollout" in planned(*words).files

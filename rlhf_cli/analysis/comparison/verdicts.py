@@ -28,6 +28,8 @@ from rlhf_cli.numerics.intervals import LEVEL, Estimate, student, t_quantile
 
 POWER = 0.8
 MOST_SEEDS = 1000
+_ROUNDING = 2.0**-22
+"""Share of a value by which TRL's means may differ where the exact ones do not: two roundings to float32."""
 BETTER, WORSE, UNDECIDED, EQUAL, IMPOSSIBLE = "better", "worse", "undecided", "equal", "impossible"
 
 Values = Mapping[str, Mapping[str, float]]
@@ -87,8 +89,9 @@ def paired_difference(values: Values, value: str, other: str, *, sign: int, comp
         only = Estimate(gaps[0] if gaps else None, None, None, len(gaps))
         return PairedDifference(value, other, seeds, only, IMPOSSIBLE, comparisons)
     deviation, mean = stdev(gaps), fmean(gaps)
-    if deviation <= 1e-12 * max(map(abs, [*gaps, *(here[seed] for seed in seeds)])):
-        outcome = EQUAL if abs(mean) <= deviation else IMPOSSIBLE
+    rounding = _ROUNDING * max(map(abs, [*gaps, *(here[seed] for seed in seeds)]))
+    if deviation <= rounding:
+        outcome = EQUAL if abs(mean) <= rounding else IMPOSSIBLE
         return PairedDifference(value, other, seeds, Estimate(mean, None, None, len(gaps)), outcome, comparisons)
     interval = student(gaps, comparisons=comparisons)
     assert interval.low is not None

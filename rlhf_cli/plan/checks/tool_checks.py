@@ -41,7 +41,7 @@ def interaction_problems(subject: Subject) -> Check[dict[str, Path]]:
         try:
             if key.startswith("environment"):
                 classes.append(environment_of(fn, place))
-                yield from _undescribed(tools_of(classes[-1]), fn, place)
+                yield from _undescribed(_called(subject, classes[-1]), fn, place)
             elif key == "rollout":
                 function = import_function(fn, where=place)
                 try:
@@ -59,12 +59,18 @@ def interaction_problems(subject: Subject) -> Check[dict[str, Path]]:
                 files[key] = file
     if len(classes) == len(experiment.environments):
         yield from _scores(subject, classes)
-    called = [*experiment.tools, *{name for each in classes for name in tools_of(each)}, UNKNOWN]
+    called = [*experiment.tools, *{name for each in classes for name in _called(subject, each)}, UNKNOWN]
     for name in {name for name in called if called.count(name) > 1}:
         place = where(f"tools.{name}" if name in experiment.tools else "environment")
         expected = f"another than the environment's methods and {UNKNOWN!r}, which counts calls without a tool"
         yield ConfigError(f"the name {name!r} is taken", where=place, expected=expected, advice=f"name it my_{name}")
     return files
+
+
+def _called(subject: Subject, environment: type) -> dict[str, Function]:
+    """Return the methods of an environment that the model may call: those that no reward names."""
+    named = {reward.environment for reward in subject.experiment.rewards.values()}
+    return {name: method for name, method in tools_of(environment).items() if name not in named}
 
 
 def _undescribed(tools: Mapping[str, Function], fn: str, place: str) -> Iterator[UserError]:
@@ -156,7 +162,7 @@ def _all_tools(subject: Subject) -> dict[str, Function]:
         for name, tool in subject.experiment.tools.items():
             found[name] = import_function(tool.fn, where="")
         for section in subject.experiment.environments.values():
-            found |= tools_of(environment_of(section.own_class, ""))
+            found |= _called(subject, environment_of(section.own_class, ""))
     return {name: tool for name, tool in found.items() if not list(_undescribed({name: tool}, "", ""))}
 
 

@@ -92,6 +92,16 @@ def test_equal_differences_decide_nothing() -> None:
     assert paired_difference({"a": lower, "b": higher}, "b", "a", sign=1, comparisons=1).outcome == IMPOSSIBLE
 
 
+@pytest.mark.parametrize(("gap", "outcome"), [(0.05, IMPOSSIBLE), (0.0, EQUAL)])
+def test_rounding_to_float32_is_no_deviation(gap: float, outcome: str) -> None:
+    """TRL logs means in float32; the exact differences are equal in each seed."""
+    exact = {"0": 0.55, "1": 0.65, "2": 0.7}
+    here = {seed: float(np.float32(value)) for seed, value in exact.items()}
+    there = {seed: float(np.float32(value - gap)) + (gap == 0.0) * 1e-9 * int(seed) for seed, value in exact.items()}
+    assert stdev(here[seed] - there[seed] for seed in here) > 0
+    assert paired_difference({"a": there, "b": here}, "b", "a", sign=1, comparisons=1).outcome == outcome
+
+
 @pytest.mark.parametrize("size", [1.0, 1e5, -1e5, 2.0**16])
 def test_rounding_of_equal_differences_is_no_deviation(size: float) -> None:
     """Differences of 0.1 deviate by the rounding of what they are differences of, which is at least 1e9 times less
@@ -105,8 +115,8 @@ def test_rounding_of_equal_differences_is_no_deviation(size: float) -> None:
         found = paired_difference({"a": there, "b": here}, "b", "a", sign=1, comparisons=1)
         assert (found.outcome, found.difference.low, found.effect) == (outcome, None, None)
         assert found.difference.mean == pytest.approx(gap)
-    # Negative control: a deviation of a millionth is larger than rounding.
-    there = {seed: value - 0.1 - 1e-6 * int(seed) for seed, value in here.items()}
+    # Negative control: a deviation of a millionth of the values is larger than rounding.
+    there = {seed: value - 0.1 - 1e-6 * abs(size) * int(seed) for seed, value in here.items()}
     assert paired_difference({"a": there, "b": here}, "b", "a", sign=1, comparisons=1).outcome == BETTER
 
 
