@@ -25,7 +25,8 @@ from rlhf_cli.numerics.intervals import t_quantile
 from rlhf_cli.runs.metric_arrays import MetricColumns
 from rlhf_cli.runs.metrics_file import TOTAL, reward_names
 from rlhf_cli.runs.phase_clock import TimeSpent
-from rlhf_cli.text.json_values import JsonTree, section
+from rlhf_cli.tables.trl_values import UNREAD
+from rlhf_cli.text.json_values import JsonTree, leaves, section
 
 Severity = Literal["serious", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("serious", "warning", "note")
@@ -91,11 +92,19 @@ CheckResult = Finding | PassedCheck | SkippedCheck
 
 _DEFAULT_LIMIT = 256
 """TRL's default of max_completion_length."""
+_ARGS = "trainer.args."
+_READ_WITH: dict[str, tuple[str, tuple[object, ...]]] = {
+    **{f"{_ARGS}{name}": (f"{_ARGS}{decides}", values) for name, decides, values in UNREAD},
+    "kl.coef": ("kl.where", ("reward", "loss")),
+}
+"""Key -> the key that decides whether it is read, and its values with which it is."""
 
 
 @dataclass(frozen=True)
 class RunSetup:
-    """The configuration of a run. `gated` maps a reward to those of its gates; `args` are TRL's arguments as given."""
+    """The configuration of a run, `values` by full keys. `gated` maps a reward to those of its gates; `args` are TRL's
+    arguments as given.
+    """
 
     trainer: str = ""
     has_critic: bool = False
@@ -106,6 +115,7 @@ class RunSetup:
     kl_coef: float | None = None
     may_use_vllm: bool = False
     folder: str = "RUN"
+    values: Mapping[str, object] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(cls, config: JsonTree, folder: str = "RUN") -> RunSetup:
@@ -116,13 +126,16 @@ class RunSetup:
         launch = section(config, "launch")
         return cls(
             folder=shlex.quote(folder),
+            values=dict(leaves(config)),
             trainer=str(trainer.get("name") or ""),
             has_critic=trainer.get("baseline") == "critic",
             gated={name: gates for name, entry in rewards.items() if (gates := _gates(entry))},
             args=section(trainer, "args"),
             rewards=rewards,
             truncation=str(section(config, "truncation").get("policy") or "none"),
-            may_use_vllm=launch.get("rollout") == "hf" and launch.get("device") != "cpu",
+            may_use_vllm=launch.get("rollout") == "hf"
+            and launch.get("device") != "cpu"
+            and section(config, "model").get("build") is None,
             kl_coef=float(coefficient) if isinstance(coefficient, int | float) else None,
         )
 
@@ -132,9 +145,18 @@ class RunSetup:
         return int(self.number("max_completion_length", _DEFAULT_LIMIT))
 
     def number(self, name: str, default: float) -> float:
-        """Return a numeric argument of TRL, or `default`."""
-        value = self.args.get(name)
+        """Return a numeric argument of TRL or, by a full key, another number of the configuration; else `default`."""
+        value = (self.values if "." in name else self.args).get(name)
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
+
+    def changes_by(self, words: str) -> bool:
+        """Return whether the run reads what this override sets, and has another value; True for other commands."""
+        key, _, text = words.partition("=")
+        decides, with_values = _READ_WITH.get(key, ("", ()))
+        now = self.values.get("truncation.policy" if key == "truncation" else key)
+        is_number = isinstance(now, int | float) and not isinstance(now, bool)
+        is_same = text == (f"{now:g}" if is_number else str(now).lower())
+        return not is_same and (decides not in self.values or self.values[decides] in with_values)
 
 
 def _gates(reward: JsonTree) -> tuple[str, ...]:

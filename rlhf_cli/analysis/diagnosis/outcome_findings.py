@@ -89,8 +89,9 @@ def no_deviation(log: Log, setup: RunSetup) -> CheckResult:
     what = f"in {late.mean:.0%} of the groups all completions have the same total, so they teach the policy nothing"
     what += "; the total rose before, so the task may be learned" if rose else ""
     fixes = [warmer(setup, "makes completions differ more")]
-    group, batch = int(setup.number("num_generations", 8)), int(setup.number("per_device_train_batch_size", 8))
-    if batch % (2 * group) == 0:
+    group, evaluates = int(setup.number("num_generations", 8)), setup.args.get("eval_strategy", "no") != "no"
+    batches = ("train", "eval") if evaluates and not setup.args.get("num_generations_eval") else ("train",)
+    if all(setup.number(f"per_device_{batch}_batch_size", 8) % (2 * group) == 0 for batch in batches):
         fixes.insert(0, Fix(f"trainer.args.num_generations={2 * group}", "larger groups are less often all equal"))
     beside = [total.evidence()] if len(total) else []
     return late.finding(severity, what, fixes, shown=curve.evidence(late.on_average()), beside=beside)

@@ -188,8 +188,7 @@ def clipping(log: Log, setup: RunSetup) -> CheckResult:
         fixes = [*slower(log, setup), *once]
         return late.finding("warning", what, fixes, shown=curve.evidence(late.on_average()))
     if float(curve.values.max()) > 0.0 or not reuses:
-        unused = "every rollout is used once, so no update is clipped"
-        return PassedCheck(f"{curve.metric}: {late.on_average() if reuses or late.mean else unused}")
+        return PassedCheck(f"{curve.metric}: {late.on_average()}")
     if (early := log.too_early()) or (early := curve.too_few(ENOUGH_FOR_TREND)):
         return early
     what = "no update is clipped although rollouts are reused: the policy hardly changes"
@@ -219,7 +218,8 @@ def explained_variance(log: Log, setup: RunSetup) -> CheckResult:
     what = f"the critic predicts returns worse than a constant would: explained variance {late.on_average()}"
     rate = log.largest("critic/learning_rate")
     faster = Fix(f"critic.learning_rate={rounded(3 * rate) if rate > 0 else '1e-4'}", "lets the critic learn faster")
-    warmup = Fix("critic.warmup_steps=32", "trains the critic alone at first")
+    steps = max(32, round(2 * setup.number("critic.warmup_steps", 0)))
+    warmup = Fix(f"critic.warmup_steps={steps}", "trains the critic alone at first")
     return late.finding("warning", what, [faster, warmup], shown=curve.evidence())
 
 
@@ -249,6 +249,7 @@ def value_loss(log: Log, setup: RunSetup) -> CheckResult:
     what = f"the critic's loss grew {grown:.1f} times, the variance of the returns only {with_returns:.1f} times"
     rate = log.largest("critic/learning_rate")
     smaller = [Fix(f"critic.learning_rate={rounded(rate / 3)}", "takes smaller steps")] if rate > 0 else []
-    fixes = [*smaller, Fix("critic.max_grad_norm=0.5", "limits the size of a step")]
+    norm = rounded(setup.number("critic.max_grad_norm", 1.0) / 2)
+    fixes = [*smaller, Fix(f"critic.max_grad_norm={norm}", "limits the size of a step")]
     beside = [returns.evidence()] if len(returns) else []
     return curve.finding("warning", what, fixes, beside=beside)

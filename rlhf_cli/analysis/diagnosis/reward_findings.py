@@ -112,7 +112,8 @@ def dead_reward(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         elif len(raw) < ENOUGH:
             yield SkippedCheck(f"{name}: too few log events, {len(raw)} of {ENOUGH}")
         elif _is_constant(raw, spread) and not (len(opened) and float(opened.values.min()) < 1.0 - _NEVER):
-            what = f"reward {name} is {raw.values[-1]:.4g} on every row, so the policy learns nothing from it"
+            effect = ", so the policy learns nothing from it" if log.weight(name) != 0.0 else ""
+            what = f"reward {name} is {raw.values[-1]:.4g} on every row{effect}"
             yield raw.finding(severity, what, fixes, subject=name, shown=raw.evidence(raw.on_average()))
         else:
             alive.append(name)
@@ -172,13 +173,12 @@ def redundant(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         if abs(typical) < _SAME or above < _MOSTLY or not varies:
             continue
         is_fine = False
-        same = "score alike" if typical > 0 else "cancel each other"
+        same = "score alike" if typical > 0 else "score in opposite ways"
         often = f"{_SAME} or more in {above:.0%} of the last log events"
         what = f"{one} and {other} {same}: correlation {typical:.2f}, {often}"
         shown = curve.evidence(f"median {typical:.3f} over steps {first} to {last}")
         less = min((one, other), key=lambda name: abs(log.weight(name) or 1.0))
-        why = f"only watches {less}; the other reward then counts for both"
-        fixes = [Fix(f"rewards.{less}.weight=0", why)]
+        fixes = [Fix(f"rewards.{less}.weight=0", f"only watches {less}; the other reward then counts alone")]
         alarm = late.finding("warning", what, fixes, subject=f"{one}/{other}", shown=shown)
         yield log.too_early(_LEARNED_BY) or alarm
     if len(weighted) < 2:
@@ -221,7 +221,7 @@ def one_reward(log: Log, setup: RunSetup) -> CheckResult:
     spreads = {name: log.curve(f"rewards/{name}/std") for name in drowned}
     beside = [one for name in drowned for one in (shares[name], spreads[name].evidence(spreads[name].on_average()))]
     what = f"{largest} has {share:.2f} of the advantages; {' and '.join(drowned)} still varies but has almost none"
-    fixes = [_heavier(log, setup, name, largest) for name in drowned]
+    fixes = [fix for name in drowned for fix in _heavier(log, setup, name, largest)]
     whole = enough[largest]
     return whole.finding("warning", what, fixes, subject=largest, shown=shares[largest], beside=beside)
 
@@ -239,10 +239,11 @@ _MOST_TIMES = 10.0
 """A larger factor says that the scores are on another scale: the weight would have to grow as they are learned."""
 
 
-def _heavier(log: Log, setup: RunSetup, name: str, largest: str) -> Fix:
-    """Return the weight or normalisation that gives a reward a third of the largest reward's deviation in the total.
+def _heavier(log: Log, setup: RunSetup, name: str, largest: str) -> Iterator[Fix]:
+    """Yield a larger weight, or the normalisation that a reward needs for a third of the largest reward's deviation.
 
-    Normalised scores have a deviation of 1; the logged deviation is that of the raw scores.
+    Normalised scores have a deviation of 1; the logged deviation is that of the raw scores. Yield nothing if the
+    reward's weight is large enough already.
     """
     spreads = {one: log.curve(f"rewards/{one}/std").last(LATE) for one in (name, largest)}
     is_raw = [setup.rewards.get(one, {}).get("normalize") in (None, "none") for one in spreads]
@@ -251,6 +252,7 @@ def _heavier(log: Log, setup: RunSetup, name: str, largest: str) -> Fix:
     weight = abs(weights[1]) * others / (3.0 * own)  # own > 0: its scores vary
     if is_raw[0] and weight > _MOST_TIMES * max(map(abs, weights)):
         reason = f"{name} deviates by {own:.2g} only; normalising gives its scores a deviation of 1, then weigh them"
-        return Fix(f"rewards.{name}.normalize=batch", reason)
-    signed = math.copysign(weight, weights[0])
-    return Fix(f"rewards.{name}.weight={rounded(signed)}", f"gives it a third of {largest}'s part in the total")
+        yield Fix(f"rewards.{name}.normalize=batch", reason)
+    elif weight > abs(weights[0]):
+        signed = math.copysign(weight, weights[0])
+        yield Fix(f"rewards.{name}.weight={rounded(signed)}", f"gives it a third of {largest}'s part in the total")

@@ -19,8 +19,10 @@ from rlhf_cli.analysis.diagnosis.logged import (
     SkippedCheck,
 )
 from rlhf_cli.errors import RunError
+from rlhf_cli.plan.devices import visible_gpus
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.phase_clock import phase_label
+from rlhf_cli.runs.provenance import version_of
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import CREATED, QUEUED, RUNNING, UNREADABLE, Status, describe_state, read_status
 from rlhf_cli.tables.metrics import ELAPSED, FINDING_KINDS, OF_REWARD, SHARE
@@ -78,7 +80,7 @@ def _shorter_phase(key: str, share: float, setup: RunSetup) -> Iterator[Fix]:
         if now >= 1:  # below that it is a share of the steps
             yield Fix(f"trainer.args.{argument}={int(now) * ceil(share / _AIM)}", f"reduces it to about {_AIM:.0%}")
     elif key == "generation" or (key == "waiting" and setup.rewards):
-        if key == "generation" and setup.may_use_vllm:
+        if key == "generation" and setup.may_use_vllm and visible_gpus() and version_of("vllm"):
             yield Fix("launch.rollout=vllm", "generates several times as fast on a GPU")
         reason = "the longest row ends a batch" if key == "generation" else "the ranks wait for the longest row"
         yield Fix(f"trainer.args.max_completion_length={max(1, setup.limit // 2)}", reason)
@@ -135,9 +137,14 @@ class Diagnosis:
 
 
 def run_check(kind: str, log: Log, setup: RunSetup) -> list[CheckResult]:
-    """Return the results of one check on a log."""
+    """Return the results of one check on a log, without suggestions that would change nothing."""
     results = CHECKS[kind](log, setup)
-    return [replace(result, kind=kind) for result in ([results] if isinstance(results, CheckResult) else results)]
+    found = []
+    for result in [results] if isinstance(results, CheckResult) else results:
+        if isinstance(result, Finding):
+            result = replace(result, changes=tuple(fix for fix in result.changes if setup.changes_by(fix.words)))
+        found.append(replace(result, kind=kind))
+    return found
 
 
 def look(log: Log, setup: RunSetup, kinds: Collection[str] | None = None) -> Diagnosis:

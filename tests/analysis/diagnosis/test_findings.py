@@ -6,6 +6,7 @@ import functools
 import re
 import shlex
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -168,8 +169,8 @@ def test_each_dead_reward_has_a_finding() -> None:
 def test_one_reward_shows_every_drowned_reward() -> None:
     metrics = [f"rewards/{name}" for name in ("big/advantage_share", "small/advantage_share", "small/std")]
     shown = ", ".join([*metrics, "rewards/minus/advantage_share", "rewards/minus/std"])
-    advice = "rewards.small.weight=0.33, rewards.minus.weight=-1.3"
-    assert results(DROWNED, kind="one_reward") == [f"warning big @ 11-20 | {shown} | 0.94 | {advice}"]
+    # By its weight of -2, minus has half of the deviation of big in the total, so a third would be less.
+    assert results(DROWNED, kind="one_reward") == [f"warning big @ 11-20 | {shown} | 0.94 | rewards.small.weight=0.33"]
     heavier = {**DROWNED, "rewards/big/weight": [-3.0] * 20, "rewards/big/std": [None] * 20}
     # The unlogged deviation counts as 1: a third of 3 is 1, twice the deviation of small.
     assert words(heavier, kind="one_reward") == ["rewards.small.weight=2", "rewards.minus.weight=-8"]
@@ -233,6 +234,41 @@ def test_advice_follows_the_configuration(kind: str, setup: RunSetup, curves: Cu
 )
 def test_advice_that_does_not_apply_is_left_out(kind: str, setup: RunSetup, curves: Curves, unwanted: str) -> None:
     assert not any(unwanted in word for word in words(curves, setup, kind=kind))
+
+
+ALREADY = {"trainer": {"name": "ppo", "baseline": "critic", "args": {"learning_rate": 0.3}}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "curves", "advice"),
+    [
+        ("truncation", {"truncation": {"policy": "bootstrap", "mode": "replace"}}, {CUT: [0.75] * 10},
+         ["trainer.args.max_completion_length=512"]),
+        ("length", {**ALREADY, "truncation": {"policy": "soft_overlong"}}, {LENGTH: line(20, 35), **FLAT},
+         ["kl.coef=0.05", f"{RATE}=0.1"]),
+        ("kl", {**ALREADY, "kl": {"where": "none", "coef": 0.05}}, FAR, [f"{RATE}=0.1"]),
+        ("kl", {**ALREADY, "kl": {"where": "loss", "coef": 0.05}}, FAR, ["kl.coef=0.15", f"{RATE}=0.1"]),
+        ("dead_reward", {"rewards": {"a": {"weight": 0.0}}},
+         reward("a", mean=[0.0] * 10, std=0.0, weight=[0.0] * 10), ["rlhf score RUN"]),
+        ("explained_variance", {**ALREADY, "critic": {"warmup_steps": 100}}, {EXPLAINED: [-0.5] * 20},
+         ["critic.learning_rate=1e-4", "critic.warmup_steps=200"]),
+        ("value_loss", {**ALREADY, "critic": {"max_grad_norm": 0.2}}, CRITIC, ["critic.max_grad_norm=0.1"]),
+        *(("no_deviation", {"trainer": {"args": {"per_device_train_batch_size": 16, **args}}}, {ZERO: [1.0] * 20},
+           [*["trainer.args.num_generations=16"][:count], "trainer.args.temperature=1.2"])
+          for args, count in (({}, 1), ({"eval_strategy": "steps"}, 0),
+                              ({"eval_strategy": "steps", "num_generations_eval": 4}, 1))),
+    ],
+)  # fmt: skip
+def test_advice_changes_a_value_that_the_run_reads(
+    kind: str, config: dict[str, Any], curves: Curves, advice: list[str]
+) -> None:
+    assert words(curves, RunSetup.of(config), kind=kind) == advice
+
+
+@pytest.mark.parametrize(("weight", "learns"), [(1.0, True), (0.0, False)])
+def test_a_dead_reward_that_is_only_watched_teaches_nothing_anyway(weight: float, learns: bool) -> None:
+    (finding,) = found(reward("a", mean=[0.0] * 10, std=0.0, weight=[weight] * 10), kind="dead_reward")
+    assert ("learns" in finding.what) is learns
 
 
 @pytest.mark.parametrize(

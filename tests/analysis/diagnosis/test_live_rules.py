@@ -7,6 +7,7 @@ import json
 import logging
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -248,8 +249,7 @@ def test_kinds_that_are_off_are_not_reported() -> None:
 
 def test_notes_are_not_reported() -> None:
     never_clipped = {**reward("a", mean=noisy(0.2, 0.8, 0.05)), "ppo/clip_fraction": [0.0] * 40}
-    setup = SimpleNamespace(**{**vars(GRPO), "args": {"num_iterations": 4}, "number": lambda name, default: 4.0})
-    watch = Watch(setup, ["clipping"], 40)  # type: ignore[arg-type]
+    watch = Watch(replace(GRPO, args={"num_iterations": 4}), ["clipping"], 40)
     assert [watch.take(step, event) for step, event in enumerate(events_of(never_clipped), 1)] == [[]] * 40
 
 

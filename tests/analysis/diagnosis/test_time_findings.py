@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rlhf_cli.analysis.diagnosis import run_diagnosis
 from rlhf_cli.analysis.diagnosis.logged import CheckResult, Finding, Log, PassedCheck, RunSetup, SkippedCheck
 from rlhf_cli.analysis.diagnosis.run_diagnosis import run_check
 from rlhf_cli.display.run_tables import time_line
@@ -31,6 +32,12 @@ def seen(shares: dict[str, float], elapsed_s: float = 100.0, events: int = 5, **
         ({"reward/rm": 0.35}, {}, ["rewards.rm.batch_size=64", "rewards.rm.dtype=bfloat16"]),
         ({"saving": 0.2}, {"trainer": {"args": {"save_steps": 50}}}, ["trainer.args.save_steps=200"]),
         ({"saving": 0.2}, {"trainer": {"args": {"save_steps": 0.1}}}, []),
+        ({"saving": 0.2}, {"trainer": {"args": {"save_steps": 50, "save_strategy": "epoch"}}}, []),
+        (
+            {"reward/rm": 0.35},
+            {"rewards": {"rm": {"model": "run:a", "dtype": "bfloat16"}}},
+            ["rewards.rm.batch_size=64"],
+        ),
         ({"logging": 0.12}, {}, ["trainer.args.logging_steps=3"]),
         ({"evaluation": 0.5}, {"trainer": {"args": {"eval_steps": 20}}}, ["trainer.args.eval_steps=200"]),
         (
@@ -46,14 +53,31 @@ def seen(shares: dict[str, float], elapsed_s: float = 100.0, events: int = 5, **
         ({"waiting": 0.3}, {}, ["trainer.args.max_completion_length=128"]),
     ],
 )
-def test_a_slow_phase_has_advice(shares: dict[str, float], config: dict[str, Any], words: list[str]) -> None:
+def test_a_slow_phase_has_advice(
+    shares: dict[str, float], config: dict[str, Any], words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A share of 0.2 that is to be 0.05 happens a quarter as often; 0.12 a third, rounded up; 0.5 a tenth."""
+    monkeypatch.setattr(run_diagnosis, "visible_gpus", lambda: ("0",))
+    monkeypatch.setattr(run_diagnosis, "version_of", lambda package: "0.28.0")
     (found,) = seen(shares, **config)
     ((key, share),) = shares.items()
     assert isinstance(found, Finding)
     assert (found.subject, found.severity) == (key, "note")
     assert f"{share:.0%} of the time" in found.what
     assert [change.words for change in found.changes] == words
+
+
+@pytest.mark.parametrize(
+    ("gpus", "version", "model"), [((), "0.28.0", {}), (("0",), None, {}), (("0",), "0.28.0", {"build": {}})]
+)
+def test_no_advice_for_vllm_where_check_refuses_it(
+    gpus: tuple[str, ...], version: str | None, model: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_diagnosis, "visible_gpus", lambda: gpus)
+    monkeypatch.setattr(run_diagnosis, "version_of", lambda package: version)
+    (found,) = seen({"generation": 0.9}, launch={"rollout": "hf", "device": "auto"}, model=model)
+    assert isinstance(found, Finding)
+    assert [change.words for change in found.changes] == ["trainer.args.max_completion_length=128"]
 
 
 def test_no_result_without_a_profile() -> None:
