@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from accelerate.utils import find_batch_size
-
 from rlhf_cli.algorithms.base import Algorithm
 from rlhf_cli.algorithms.grpo import Grpo
 from rlhf_cli.models.live_generation import arguments_alone
@@ -134,7 +132,7 @@ class ExtendedTrainer(TrlTrainer):
 
     def prediction_step(self, model: Any, inputs: Any, *args: Any, **named: Any) -> Any:
         """Evaluate a batch, for which a trainer may generate: as its arguments say."""
-        self._sizes.append(len(inputs) if isinstance(inputs, list) else find_batch_size(inputs) or 1)
+        self._sizes.append(len(inputs) if isinstance(inputs, list) else len(next(iter(inputs.values()))))
         with arguments_alone(self.model):
             return super().prediction_step(model, inputs, *args, **named)
 

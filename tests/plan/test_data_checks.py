@@ -76,7 +76,7 @@ def test_a_world_is_looked_at_as_the_run_will_make_it() -> None:
 def test_pairs_of_equal_answers_give_a_notice(trainer: str, write: Write) -> None:
     """A reward model refuses them."""
     rows = [{"prompt": "1+1=", "chosen": "2", "rejected": other} for other in ("2", "3", "2", "4")]
-    answers_alone = [{name: row[name] for name in ("chosen", "rejected")} for row in rows]
+    answers_alone = [{name: f"1 + 1 = {row[name]}" for name in ("chosen", "rejected")} for row in rows]
     for counted, left in ((["8 of 16"], rows), (["8 of 16"], answers_alone), ([], rows[1::2])):
         write("pairs.jsonl", "".join(json.dumps(row) + "\n" for row in left) * 4)
         subject = subject_of(f"trainer={trainer}", "model=tiny", "data=file", "data.path=pairs.jsonl")

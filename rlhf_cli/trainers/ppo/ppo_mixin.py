@@ -30,7 +30,7 @@ from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
 from rlhf_cli.temporary_attributes import temporary_attributes
 from rlhf_cli.trainers.forward_pass import in_evaluation_mode, switch_off_dropout
 from rlhf_cli.trainers.guard_mixin import GuardMixin, Named
-from rlhf_cli.trainers.left_out_mixin import tokens_in_loss
+from rlhf_cli.trainers.left_out_mixin import IN_WINDOW, tokens_in_loss
 from rlhf_cli.trainers.pass_mixin import PassMixin, tried_rows
 from rlhf_cli.trainers.ppo.critic import KlPenalty, TrainedCritic, prompts_and_completions
 from rlhf_cli.trainers.reward_mixin import RewardMixin, overwrite_last
@@ -49,6 +49,7 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
 
     _has_tried_critic: bool = False
     _micro_batch: TrlBatch
+    _ratio_max: float = 0.0
     _rollout: tuple[Rollout, Advantages]
 
     def __init__(self, *args: Any, **named: Any) -> None:
@@ -220,7 +221,7 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
         values = self.critic.values(inputs, is_packed=is_packed)
         losses, is_clipped = value_losses(values, inputs["rollout_values"], inputs["returns"], settings.value_clip)
         losses = losses.where(mask, 0.0)
-        self._log_means(mask, {"ppo/value_loss": losses, "ppo/value_clip_fraction": is_clipped})
+        self._log_means(inputs, {"ppo/value_loss": losses, "ppo/value_clip_fraction": is_clipped})
         accumulation = self.current_gradient_accumulation_steps
         normaliser = POLICY_LOSSES[self.loss_type]
         if normaliser == "row":
@@ -242,24 +243,32 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
         old = logps if old is None else old
         ratio = (logps - old).exp()
         is_clipped = (ratio < 1 - self.epsilon_low) | (ratio > 1 + self.epsilon_high)
-        self._log_means(
-            mask, {"ppo/approx_kl_k3_old_new": k3(old, logps), "ppo/ratio_mean": ratio, "ppo/clip_fraction": is_clipped}
-        )
+        divergence = k3(old, logps)
+        measured = {"ppo/approx_kl_k3_old_new": divergence, "ppo/ratio_mean": ratio, "ppo/clip_fraction": is_clipped}
+        self._log_means(inputs, measured)
         highest = self.accelerator.gather(ratio.where(mask, 0.0).max().reshape(1)).max()
         metrics = self._metrics[self._mode]
         window = self.current_gradient_accumulation_steps if self._mode == "train" else 1
         policy_loss = self.accelerator.reduce(loss.detach() * window, reduction="mean")
         ratio_max, loss_mean = torch.stack([highest.double(), policy_loss.double()]).tolist()
-        metrics["ppo/ratio_max"].append(ratio_max)
+        self._ratio_max = max(self._ratio_max, ratio_max)
+        if self._mode != "train" or self.accelerator.sync_gradients:  # the log would average those of a window
+            metrics["ppo/ratio_max"].append(self._ratio_max)
+            self._ratio_max = 0.0
         metrics["ppo/entropy"].append(metrics["entropy"][-1])
         metrics["ppo/policy_loss"].append(loss_mean)
 
-    def _log_means(self, mask: Tensor, tokens: dict[str, Tensor]) -> None:
-        """Append the mean of every (B, T) over the True positions of all ranks."""
+    def _log_means(self, inputs: TrlBatch, tokens: dict[str, Tensor]) -> None:
+        """Append means of (B, T) over the actions of all ranks.
+
+        The log averages a window's micro-batches: each is divided by the actions of a micro-batch on average.
+        """
+        mask = tokens_in_loss(inputs).bool()
         sums = [mask.sum().double(), *(values.detach().double().where(mask, 0.0).sum() for values in tokens.values())]
         count, *totals = self._sum_over_ranks(torch.stack(sums)).tolist()
+        _, divisor = inputs.get(IN_WINDOW, (0.0, count))
         for name, total in zip(tokens, totals, strict=True):
-            self._metrics[self._mode][name].append(total / count if count else torch.nan)
+            self._metrics[self._mode][name].append(total / divisor if divisor else torch.nan)
 
     # --- beside the policy ---
 

@@ -75,7 +75,7 @@ class Alone(PpoMixin):
         self._latest_logps = torch.tensor([ratios]).log()
         self.epsilon_low, self.epsilon_high = epsilon_low, epsilon_high
         self.current_gradient_accumulation_steps = 2
-        self.accelerator: Any = SimpleNamespace(reduce=lambda one, reduction: one)
+        self.accelerator: Any = SimpleNamespace(reduce=lambda one, reduction: one, sync_gradients=True)
         self.accelerator.gather = lambda own: torch.cat([own, torch.ones(1)])
         self._metrics: Any = {mode: defaultdict(list)}
         self._metrics[mode]["entropy"] = [0.5]
@@ -104,6 +104,26 @@ def test_by_hand() -> None:
     assert found["ppo/policy_loss"] == pytest.approx(0.5)  # of a step of two micro-batches
     assert logged([0.85, 1.2, 9.0, 1.4], mode="eval")["ppo/policy_loss"] == pytest.approx(0.25)
     assert found["ppo/entropy"] == 0.5
+
+
+def test_a_window_of_micro_batches_is_one_minibatch() -> None:
+    """By hand: 3 actions with ratios 1, 2 and 3, then one with 5, then none; the log averages the three entries."""
+    trainer, mask = Alone([1.0, 2.0, 3.0], 0.5, 0.5, "train"), torch.ones(1, 3)
+    for ratios, counted, is_last in (
+        ([1, 2, 3], mask, False),
+        ([5, 9, 9], mask * 0, False),
+        ([9, 9, 9], mask * 0, True),
+    ):
+        counted = counted.clone()
+        counted[0, 0] = float(not is_last)
+        trainer._latest_logps = torch.tensor([ratios]).log()
+        trainer.accelerator.sync_gradients = is_last
+        inputs = {"completion_mask": counted, "old_per_token_logps": torch.zeros(1, 3), "in_window": [1.0, 4 / 3]}
+        trainer._log_update(torch.tensor(0.25), inputs)
+    found = trainer._metrics["train"]
+    assert sum(found["ppo/ratio_mean"]) / 3 == pytest.approx(11 / 4, **ARITHMETIC)
+    assert sum(found["ppo/clip_fraction"]) / 3 == pytest.approx(3 / 4, **ARITHMETIC)
+    assert found["ppo/ratio_max"] == [pytest.approx(5.0, **ARITHMETIC)]
 
 
 @pytest.mark.parametrize(
