@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from rlhf_cli.config import trl_args
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.errors import ConfigError
@@ -84,15 +85,18 @@ def count(number: float, noun: str, plural: str = "s") -> str:
 
 
 def plan_batches(trainer: Trainer, *, processes: int, num_rows: int | None, origins: Origins) -> BatchPlan:
-    """Compute the numbers for a trainer that generates. `num_rows` is None if the dataset is not known yet.
+    """Compute the numbers for a trainer that generates, also its own answers. `num_rows` is None if not known yet.
 
     Raise ConfigError if the numbers do not divide (naming the nearest values that do), the dataset holds fewer prompts
     than one round takes, or a round is a single completion.
     """
-    least = 1 if trainer.has_critic else 2
+    fields = trl_args.fields_of(trainer.trl)
+    least = 2 if trainer.row.generates and not trainer.has_critic else 1
     per_device, accumulation = _sizes_of_a_step(trainer, origins)
-    group, num_iterations = trainer.whole("num_generations") or 0, trainer.whole("num_iterations") or 1
-    given, steps_per_generation = trainer.whole(_ROUND_SIZE), trainer.whole("steps_per_generation")
+    group = (trainer.whole("num_generations") or 0) if "num_generations" in fields else 1
+    num_iterations, steps_per_generation = trainer.whole("num_iterations") or 1, trainer.whole("steps_per_generation")
+    # The one of GOLD and IW-OPD counts the prompts of a process, and TRL takes no other than those of a step.
+    given = trainer.whole(_ROUND_SIZE) if "steps_per_generation" in fields else None
     for name in ("num_iterations", _ROUND_SIZE, "steps_per_generation"):
         if (value := trainer.whole(name)) is not None and value < 1:
             raise _too_small(name, value, "at least 1", origins)
@@ -103,9 +107,10 @@ def plan_batches(trainer: Trainer, *, processes: int, num_rows: int | None, orig
     round_size = given or global_batch * (steps_per_generation or accumulation)
     if round_size % math.lcm(global_batch, group):
         raise _no_whole_groups(per_device, processes, round_size, group, least, origins, is_given=given is not None)
-    _refuse_parts_of_evaluated_groups(trainer, group, processes, origins)
+    if "num_generations_eval" in fields:
+        _refuse_parts_of_evaluated_groups(trainer, group, processes, origins)
     micro_batches, prompts = round_size // global_batch, round_size // group
-    if round_size < 2:
+    if round_size < 2 and trainer.row.generates:
         what, where = "a round needs at least two completions", origins.where(f"trainer.args.{_BATCH_SIZE}")
         got = "1 a device x 1 process x 1 micro-batch"
         expected = "at least 2 completions a round: TRL needs them, and advantages are whitened over a round"
@@ -183,11 +188,14 @@ def _refuse_parts_of_evaluated_groups(trainer: Trainer, group: int, processes: i
 
 def plan_stage(trainer: Trainer, *, processes: int, num_rows: int | None, origins: Origins) -> StagePlan:
     """Return the plan of a run that trains on its rows. Raise ConfigError if a batch is too small, or the only one
-    is dropped.
+    is dropped, and as `plan_batches` for answers that the trainer generates itself.
 
     `num_rows` is None if a hub dataset decides.
     """
     per_device, accumulation = _sizes_of_a_step(trainer, origins)
+    rounds = None
+    if trainer.row.answers_up_to == "max_completion_length":  # by GRPO's sampler; GKD, with max_new_tokens, takes rows
+        rounds = plan_batches(trainer, processes=processes, num_rows=num_rows, origins=origins)
     if trainer.setting("loss_type") == "kto" and per_device < 2:
         why = "at least 2: KTO compares an answer with another row's prompt"
         raise _too_small(_BATCH_SIZE, per_device, why, origins)
@@ -198,7 +206,10 @@ def plan_stage(trainer: Trainer, *, processes: int, num_rows: int | None, origin
         rows = steps * a_batch * accumulation if steps else None
         return StagePlan(per_device, processes, accumulation, None, steps, rows)
     num_batches = math.ceil(num_rows / a_batch)
-    if trainer.setting("dataloader_drop_last"):
+    if rounds is not None:
+        num_batches = num_rows // rounds.prompts_a_round * rounds.steps_per_generation * rounds.num_iterations
+        num_rows = num_batches * a_batch
+    elif trainer.setting("dataloader_drop_last"):
         num_batches = num_rows // a_batch
         if num_batches == 0:
             key, got = "trainer.args.dataloader_drop_last", f"{count(num_rows, 'row')}, {a_batch} to a batch"

@@ -231,9 +231,43 @@ def test_prompts_that_fill_no_step(write: Write, refused: Refused) -> None:
     """Two prompts with eight answers each; TRL would end at step 0."""
     row = {"prompt": "1+1=", "privileged_context": "2"}
     words = ("trainer=sdft", "data=file", of_rows(write, row, 2), "launch=cpu")
-    error = refused(*words, "trainer.args.per_device_train_batch_size=32")
-    assert error.hint == "trainer.args.per_device_train_batch_size=16"
-    assert planned(*words, str(error.hint)).stage
+    error = refused(*words, f"trainer.args.{BATCH}=32")
+    assert f"trainer.args.{BATCH}" in str(error.advice)
+    assert planned(*words, f"trainer.args.{BATCH}=16").stage
+
+
+@pytest.mark.parametrize(
+    ("trl", "rows", "args", "epochs", "steps", "trained_on"),
+    [
+        *((f"{name}Trainer", 10, {"per": 4}, 1.0, 2, 8) for name in ("Distillation", "GOLD", "IWOPD")),
+        ("GKDTrainer", 10, {"per": 4}, 1.0, 3, 10),  # takes rows as they are
+        ("DistillationTrainer", 10, {"per": 3, "acc": 2, "epochs": 2.0}, 2.0, 2, 12),
+        ("DistillationTrainer", 10, {"per": 3, "acc": 2, "max_steps": 3}, 3.0, 3, 18),
+        ("GOLDTrainer", 11, {"per": 4, "acc": 2, "g": 4, "gbs": 2}, 1.0, 5, 40),
+        ("SDFTTrainer", 10, {"per": 24}, 1.0, 3, 72),
+        ("SDFTTrainer", 10, {"per": 8, "acc": 1, "spg": 3, "iterations": 2}, 1.0, 18, 144),
+    ],
+)
+def test_steps_of_a_trainer_that_answers_prompts_itself(
+    trl: str, rows: int, args: dict[str, Any], epochs: float, steps: int, trained_on: int
+) -> None:
+    """Their sampler is GRPO's, which leaves out the prompts that fill no round: as trained with ten rows."""
+    found = stage(trl, rows=rows, **{"acc": 1, "epochs": 1.0, **args})
+    assert (found.epochs, found.steps, found.rows) == (epochs, steps, trained_on)
+
+
+@pytest.mark.parametrize(
+    ("args", "key"),
+    [
+        ({"per": 4}, BATCH),
+        ({"per": 8, "eval_strategy": "steps", EVALUATED: 4}, EVALUATED),
+        ({"per": 8, "gbs": 12}, ROUND),
+    ],
+)
+def test_groups_of_sdft_are_whole_as_those_of_grpo(args: dict[str, Any], key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        stage("SDFTTrainer", acc=1, **args)
+    assert caught.value.where == f"trainer.args.{key}"
 
 
 @pytest.mark.parametrize(

@@ -32,9 +32,8 @@ _OPTIMIZERS = {
 def range_problems(subject: Subject) -> Findings:
     """Yield an error for every argument whose value is out of range, also of those for generation alone."""
     experiment = subject.experiment
-    args, generates = experiment.trainer.args, experiment.trainer.row.generates
-    fields = trl_args.fields_of(experiment.trainer.trl)
-    read = [(_ARGS, args, {*fields} if generates else {*fields} - {"temperature"})]
+    args, fields = experiment.trainer.args, trl_args.fields_of(experiment.trainer.trl)
+    read = [(_ARGS, args, {*fields})]
     if isinstance(given := args.get(_GENERATION), dict):
         read.append((f"{_ARGS}{_GENERATION}.", given, {*given}))
     for bounds, (prefix, values, names) in product(RANGES, read):
@@ -295,19 +294,9 @@ def stage_problems(subject: Subject, data: DataFacts, schedule: Schedule) -> Che
                 yield data.training[0].source.with_file(error)
         if row.splits_pairs and "chosen" in used and num_rows is not None:
             num_rows *= 2
-        if row.answers_up_to and num_rows is not None:
-            num_rows *= experiment.trainer.whole("num_generations") or 1
         origins = subject.composed.origins
         stage = plan_stage(experiment.trainer, processes=subject.processes, num_rows=num_rows, origins=origins)
         schedule = Schedule(None, stage, stage.steps)
-        a_step = stage.per_device * stage.processes * stage.accumulation
-        # TRL leaves out prompts that fill no step; GKD, which has max_new_tokens, does not.
-        if row.answers_up_to == "max_completion_length" and num_rows is not None and num_rows < a_step:
-            key = f"{_ARGS}per_device_train_batch_size"
-            what, expected = "the data fill no step, so nothing would be trained", f"at most {num_rows} to a step"
-            got = f"{num_rows} answers to all prompts, {a_step} to a step"
-            hint = f"{key}={num_rows // (stage.processes * stage.accumulation) or 1}"
-            yield ConfigError(what, where=subject.where(key), got=got, expected=expected, hint=hint)
     if schedule.steps is not None and schedule.steps <= 0:
         key = f"{_ARGS}num_train_epochs"
         what, expected = "the run would have no steps", "more than 0 of either"
