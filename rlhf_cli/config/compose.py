@@ -46,8 +46,8 @@ _OPTIONS = re.compile(r"^[\w./,: -]*$")
 """Options of a group; anything else is an expression of Hydra's grammar, such as `glob(...)`."""
 _OF_BAD_FILES = (UnicodeDecodeError, RecursionError, AssertionError)
 """What Hydra and OmegaConf raise for text in another encoding, circles, and a choice that is no text."""
-EXPECT_AFRESH = "++expect=null"
-"""The override before a typed `expect`, which replaces all of it: Hydra cannot merge a list with a mapping."""
+AFRESH = {key: f"++{key}=null" for key in ("expect", "stop")}
+"""The override before a typed section that replaces all of it: Hydra cannot merge a list with a mapping."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def rewrite(typed: list[str]) -> list[str]:
 
             raise no_such_group(key, text)
         else:
-            rewritten += [EXPECT_AFRESH] if key == "expect" else []
+            rewritten += [AFRESH[key]] if key in AFRESH else []
             rewritten.append(f"++{key}={value}")
     # `exp` before `debug`: the last one composed wins.
     return [*rewritten, *(override for overrides in appended.values() for override in overrides)]

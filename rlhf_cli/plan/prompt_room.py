@@ -45,6 +45,12 @@ class PromptRoom:
         return fitting, [f"{name}: {describe_overlong(overlong, len(rows), self.limit, self.policy)}"]
 
 
+def served_tokens(experiment: Experiment) -> object:
+    """Return the context that vLLM is given, None if it is not or does not generate."""
+    generates = experiment.launch.rollout.startswith("vllm")
+    return experiment.trainer.setting("vllm_max_model_length") if generates else None
+
+
 def prompt_room(
     experiment: Experiment, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase
 ) -> PromptRoom | None:
@@ -56,10 +62,8 @@ def prompt_room(
     if not trainer.row.reads_prompts:
         return None
     read = getattr(config.get_text_config(), "max_position_embeddings", None)
-    served, completion, settings = map(
-        trainer.setting, ("vllm_max_model_length", "max_completion_length", "chat_template_kwargs")
-    )
-    limit = prompt_limit(read, served, completion, where="trainer.args.max_completion_length")
+    completion, settings = map(trainer.setting, ("max_completion_length", "chat_template_kwargs"))
+    limit = prompt_limit(read, served_tokens(experiment), completion, where="trainer.args.max_completion_length")
     if limit is None:
         return None
     write = in_parts if hasattr(config, "vision_config") else list

@@ -86,6 +86,14 @@ def test_the_users_file_wins_over_the_shipped_one_of_the_same_name(write: Write)
     assert search_dirs() == [file.parents[1], shipped_dir()]
 
 
+@pytest.mark.parametrize("key", ["stop", "expect"])
+def test_a_typed_section_of_rules_replaces_the_named_ones_of_a_file(write: Write, key: str) -> None:
+    write("conf/exp/mine.yaml", f"# @package _global_\n{key}:\n  far: {{metric: kl, at_least: 1}}\n")
+    for typed in ("{near: {metric: kl}}", "[{metric: kl}]"):
+        (value,) = compose(["exp=mine", f"{key}={typed}"]).tree[key]  # type: ignore[misc]
+        assert value in ("near", {"metric": "kl"})
+
+
 def test_a_typed_path_drops_what_belonged_to_a_dataset_of_the_hub() -> None:
     """data=gsm8k says subset: main, split: train."""
     composed = compose(["data=gsm8k", "data.path=mine.jsonl"])

@@ -168,6 +168,13 @@ def test_the_best_checkpoint_needs_a_logged_metric(refused: Refused, name: str, 
     assert error.hint == (f"{BEST}={better}" if better else None)
 
 
+def test_the_best_checkpoint_of_a_trainer_of_rows_needs_one_too(refused: Refused, judged: Judged) -> None:
+    steps = ("trainer.args.eval_strategy=steps", "data.eval.fraction=0.1")
+    for exp, near, meant in (("toy_sft", "acuracy", "mean_token_accuracy"), ("toy_reward", "acuracy", "accuracy")):
+        assert refused(f"exp={exp}", *steps, f"{BEST}=eval_{near}").hint == f"{BEST}=eval_{meant}"
+        judged(f"exp={exp}", *steps, f"{BEST}=eval_{meant}")
+
+
 RELATIVE = "rewards.brevity.normalize"
 
 

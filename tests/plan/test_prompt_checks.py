@@ -17,6 +17,7 @@ from rlhf_cli.plan.checks.data_checks import source_problems
 from rlhf_cli.plan.checks.facts import DataFacts, ModelFolders, Report
 from rlhf_cli.plan.checks.prompt_checks import has_conversations, text_argument_problems, tokenizer_problems
 from rlhf_cli.plan.prepare import prepare
+from rlhf_cli.plan.prompt_room import served_tokens
 from rlhf_cli.plan.row_tokens import start_notices, vocabulary_problems
 from rlhf_cli.runs.reward_records import write_text_endings, write_training_format
 from tests.support.model_copies import CONTEXT_TOKENS, model_copy, tokenizer_json
@@ -221,6 +222,12 @@ class TestTokenizer:
         error = refused(*MINE, *MODEL, "data.overlong_prompts=drop")
         assert error.where == "model.path (command line)"
         assert name in str(error.got)
+
+
+def test_the_context_of_vllm_counts_only_where_it_generates() -> None:
+    limited = ("exp=quickstart", "trainer.args.vllm_max_model_length=20")
+    assert served_tokens(prepare([*limited, "launch.rollout=hf"]).experiment) is None
+    assert served_tokens(prepare([*limited, "launch.rollout=vllm"]).experiment) == 20
 
 
 class TestFormat:

@@ -217,13 +217,15 @@ def evaluation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
         expected = f"a name that begins with {' or '.join(f'{EVAL}{one}_' for one in experiment.data.eval_names)}"
         yield ConfigError(what, where=origins.where(_BEST), got=metric, expected=expected, hint=hint)
         return
-    if not isinstance(metric, str) or not experiment.trainer.row.generates:
+    if not isinstance(metric, str):
         return
     name, prefix = name.removeprefix(of_set), (EVAL if metric.startswith(EVAL) else "") + of_set
     is_total = re.match(r"(greedy|sampled)/(?!rewards/).*total", name) is not None
     relative = None
     # A running deviation exists in an evaluation, but it changes during training, and so does the unit of the total.
-    if name in ("reward", "reward_std") or is_total:  # TRL's total has no z-scores: it is the mean of the raw scores
+    if experiment.rewards and (
+        name in ("reward", "reward_std") or is_total
+    ):  # TRL's total has no z-scores: it is the mean of the raw scores
         relative = why_no_total(experiment.rewards, experiment.aggregate if is_total else "sum")
     if relative is not None:
         foremost = experiment.primary.by if experiment.primary is not None else next(iter(experiment.rewards), "NAME")

@@ -7,7 +7,7 @@ import re
 from itertools import product
 
 from rlhf_cli.config import trl_args
-from rlhf_cli.config.compose import EXPECT_AFRESH
+from rlhf_cli.config.compose import AFRESH
 from rlhf_cli.config.expand import primary_of
 from rlhf_cli.config.origins import COMMAND_LINE
 from rlhf_cli.data.rows import describe_shared, prompt_keys, shared_prompts
@@ -129,7 +129,7 @@ def typed_twice(subject: Subject) -> Findings:
     values: dict[str, list[str]] = {}
     for override in subject.composed.overrides:
         key, equals, value = override.lstrip("+").partition("=")
-        if equals and not override.startswith("~") and override != EXPECT_AFRESH:
+        if equals and not override.startswith("~") and override not in AFRESH.values():
             values.setdefault(key, []).append(value)
     for key, typed in values.items():
         if len(set(typed)) > 1:

@@ -30,6 +30,7 @@ from rlhf_cli.models.tokenizer_files import (
     vocab_size_of,
 )
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, ModelFolders, Subject
+from rlhf_cli.plan.prompt_room import served_tokens
 from rlhf_cli.plan.row_tokens import SPECIAL, asking_columns, counter_of, rendered
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.runs.run_folder import run_of
@@ -183,13 +184,13 @@ def room_for_answers_problems(
     Return an upper bound on the tokens of a training prompt if longer ones are dropped or cut, else None; and the facts
     without the rows that are dropped.
     """
-    experiment, build, args = subject.experiment, subject.experiment.model.build, subject.experiment.trainer.args
+    experiment, build = subject.experiment, subject.experiment.model.build
     if not experiment.trainer.row.reads_prompts or tokenizer is None:
         return None, data
     read = build.context_tokens if build is not None else context_of(folders.config_below(experiment.model.path))
     where = subject.where("trainer.args.max_completion_length")
     answer = experiment.trainer.setting("max_completion_length")
-    limit, bound = prompt_limit(read, args.get("vllm_max_model_length"), answer, where=where), None
+    limit, bound = prompt_limit(read, served_tokens(experiment), answer, where=where), None
     if limit is None:
         return None, data
     policy, counter = experiment.data.overlong_prompts, counter_of(experiment, tokenizer, folders)
