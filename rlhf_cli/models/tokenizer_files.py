@@ -185,6 +185,14 @@ class TokenizerFiles:
         own, added = (self._fast.encode(text[:100], add_special_tokens=adds).ids for adds in (False, True))
         return str(self._fast.id_to_token(own[0])) if own and added[: len(own) + 1] == [own[0], *own] else None
 
+    @property
+    def added_end(self) -> str | None:
+        """Return the token that the tokenizer adds behind every plain text, None if none."""
+        if self._fast is None:
+            return None
+        own, added = (self._fast.encode("a", add_special_tokens=adds).ids for adds in (False, True))
+        return str(self._fast.id_to_token(added[-1])) if added[-1:] != own[-1:] else None
+
     @cached_property
     def _fast(self) -> Tokenizer | None:
         from tokenizers import Tokenizer  # a compiled library, imported only to count tokens

@@ -234,11 +234,16 @@ def vocabulary_problems(
 
 
 def start_notices(subject: Subject, data: DataFacts, tokenizer: TokenizerFiles | None) -> Findings:
-    """Yield a notice for each source whose first row has a plain text that would begin with a token twice."""
+    """Yield a notice for each source whose first row has a plain text that would begin with a token twice, or a prompt
+    behind which the tokenizer ends the text.
+    """
     if tokenizer is None:
         return
     for read in data.sources:
         for row in _rows(subject.experiment, read.rows)[:1]:
+            if isinstance(row.get("prompt"), str) and (end := tokenizer.added_end) is not None:
+                text = f"the tokenizer adds {end} behind every text, so behind a prompt, too; model.tokenizer=FOLDER"
+                yield Notice(read.source.name, f"{text} names another, or write the prompts as messages")
             texts = (text for text in (row.get("prompt"), *_wholes(row)) if isinstance(text, str))
             if (token := next(filter(None, map(tokenizer.doubled_start, texts)), None)) is not None:
                 text = f"{token} would begin a text twice: the first row has it, and the tokenizer adds it"

@@ -194,6 +194,20 @@ class TestTokenizer:
         found = list(start_notices(subject, data, read_tokenizer(place / "model", where="model.path")))
         assert [one.text.partition(" ")[0] for one in found] == ["<eos>"] * is_twice
 
+    @pytest.mark.parametrize(("row", "is_told"), [({"prompt": "a"}, True), ({"prompt": [TALK[0]]}, False)])
+    def test_a_tokenizer_that_ends_every_text(self, place, write: Write, row: dict[str, object], is_told: bool) -> None:
+        single = [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "<eos>", "type_id": 0}}]
+        special = {"<eos>": {"id": "<eos>", "ids": [1], "tokens": ["<eos>"]}}
+        adds = {"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": special}
+        model_copy(place / "model", tokenizer={"post_processor": adds})
+        write("rows.jsonl", (json.dumps(row) + "\n") * 8)
+        subject = subject_of(
+            "trainer=grpo", "reward@rewards.short=brevity", "data=file", "data.path=rows.jsonl", *MODEL
+        )
+        data = Report().run(source_problems(subject), DataFacts())
+        found = list(start_notices(subject, data, read_tokenizer(place / "model", where="model.path")))
+        assert ["<eos>" in one.text for one in found] == [True] * is_told
+
     def test_it_is_read_with_the_templates_of_the_model_section(self, place, write: Write) -> None:
         model_copy(place / "model")
         words = ("model.response_template={start_anchor: 'x'}", "model.chat_template='{{ messages }}'")
