@@ -131,18 +131,22 @@ class TestRows:
         assert said in folder.log.read_text()
 
     @pytest.mark.parametrize("name", ["sft", "dpo", "kto", "orpo", "cpo", "tpo", "reward"])
-    def test_an_evaluation(self, workplace: Path, name: str) -> None:
+    @pytest.mark.parametrize(
+        ("sets", "metric"),
+        [("fraction=0.25", "eval_loss"), ("a.path=rows.jsonl data.eval.b.path=rows.jsonl", "eval_b_loss")],
+    )
+    def test_an_evaluation(self, workplace: Path, name: str, sets: str, metric: str) -> None:
         """Whatever comes first in a batch of this trainer: ORPO's and CPO's begin with texts."""
         pair = {"chosen": "2", "rejected": "3"} | ({"reference": "2"} if name == "tpo" else {})
         other = {"completion": "2"} if name == "sft" else {"completion": "2", "label": True}
         row = other if name in ("sft", "kto") else pair
         steps = ["trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1", "trainer.args.max_steps=1"]
-        evaluated = ["data.eval.fraction=0.25", "trainer.args.per_device_eval_batch_size=2", *steps]
+        steps += ["trainer.args.per_device_eval_batch_size=2"]
         rows = [row | {"prompt": f"{n}+1="} for n in range(12)]
         words = [word for word in self.rows(*rows) if "eval_strategy" not in word]
-        code, folder = self.run(name, *words, *evaluated)
+        code, folder = self.run(name, *words, *f"data.eval.{sets}".split(), *steps)
         assert code == 0
-        assert any("eval_loss" in event for event in read_metrics(folder.metrics))
+        assert any(metric in event for event in read_metrics(folder.metrics))
 
     @pytest.mark.parametrize("name", ["sft", "reward"])
     def test_a_max_length_that_leaves_nothing(

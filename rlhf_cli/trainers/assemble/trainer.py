@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 from transformers import TrainingArguments
 
 from rlhf_cli.config.schema.experiment import Experiment
@@ -214,7 +214,7 @@ def assemble(
     if "images" in row.along:
         train_dataset = as_images(train_dataset, opens=True)
         eval_sets = {name: as_images(rows, opens=True) for name, rows in eval_sets.items()}
-    eval_dataset = eval_sets.get("", eval_sets or None)
+    eval_dataset = eval_sets.get("", DatasetDict(eval_sets) if eval_sets else None)  # ORPO and CPO call its `map`
     given: dict[str, object] = {"args": args, "train_dataset": train_dataset, "eval_dataset": eval_dataset}
     given |= {"model": policy, **_trl_arguments(experiment, policy, stack, interactions)}
     on_progress(f"loading {policy}{' and preparing the rows' if row.learns_from else ''}")
