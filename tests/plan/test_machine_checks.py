@@ -42,7 +42,10 @@ GPUS = """
 3 | launch.processes=2 SERVED=2 | launch.ON_gpus | 2 to train on and 2 SERVER | at most 3, THERE | launch.processes=1
 2 | launch.processes=1 SERVED=1
 1 | launch.processes=1 SERVED=1 | launch.ON_gpus | 1 to train on and 1 SERVER | at most 1, THERE | HF launch.ON_gpus=0
-0 | launch.device=cuda | launch.device | launch.device=cuda, NAMED | None | launch=cpu
+0 | launch.device=cuda | launch.device | launch.device=cuda, but 0 NAMED | None | launch=cpu
+0 | RM | rewards.rm.device | rewards.rm.device=cuda:1, but 0 NAMED | None | rewards.rm.device=cpu
+1 | RM | rewards.rm.device | rewards.rm.device=cuda:1, but 1 NAMED | None | rewards.rm.device=cpu
+2 | RM
 2 | launch.device=cpu launch.processes=4
 2 | launch.device=cpu launch.strategy=fsdp2 | launch.strategy | PLAIN | None | launch.strategy=ddp
 0 | launch.device=cpu model=local model.path=org/m launch.rollout=vllm | launch.rollout | NCCL | None | HF
@@ -51,7 +54,7 @@ _SHORT = {
     **{"THERE": "by nvidia-smi or CUDA_VISIBLE_DEVICES", "ON_": "rollout_", "SERVER": "for the vLLM server"},
     **{"HF": "launch.rollout=hf", "SERVED": f"{' '.join(SERVER)} launch.rollout_gpus"},
     **{"PLAIN": "a CPU, on which accelerate silently runs plain DDP instead"},
-    **{"NAMED": "but neither nvidia-smi nor CUDA_VISIBLE_DEVICES names a GPU"},
+    **{"NAMED": "GPUs by nvidia-smi or CUDA_VISIBLE_DEVICES", "RM": "rewards.rm={model:a/b,device:cuda:1}"},
     **{"NCCL": "a CPU, from which TRL cannot send new weights to vLLM (NCCL)"},
 }
 

@@ -397,6 +397,8 @@ KEY={temprature:0.5}                      | KEY.temprature  0.5  None  '~KEY.tem
 KEY={top_k:abc}                           | KEY.top_k  abc  a whole number / '~KEY.top_k'
 KEY={do_sample:soon}                      | KEY.do_sample  soon / '~KEY.do_sample'
 KEY={stop_strings:[4]}                    | KEY.stop_strings  [4] / '~KEY.stop_strings'
+KEY={return_dict_in_generate:true}        | KEY.return_dict_in_generate  True / '~KEY.return_dict_in_generate'
+KEY={return_dict_in_generate:false}       |
 KEY={zzz:1}                               | KEY.zzz  1  None  '~KEY.zzz'  END
 KEY=top_k:3                               | KEY  top_k:3  a mapping
 KEY={stop:['é']}                          | KEY  ["é"]  stop_strings / '~KEY.stop' 'KEY.stop_strings=["é"]'

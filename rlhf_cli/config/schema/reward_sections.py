@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -144,6 +145,8 @@ class Reward(Section):
         for name in ("batch_size", "max_length", "dtype", "device", "with_eos"):
             if self.model is None and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"no `{name}` without `model`: a function does not read it")
+        if self.device is not None and not re.fullmatch(r"(cpu|cuda|mps|xpu|npu|hpu|meta)(:\d+)?", self.device):
+            raise ValueError("`cpu`, `cuda` or `cuda:1` for `device`, as torch names them")
         if self.when == "eval" and self.weight != 0:
             raise ValueError("`weight: 0` with `when: eval`: the reward has no part in any total")
         return self

@@ -60,9 +60,14 @@ def gpu_problems(subject: Subject) -> Findings:
         yield ConfigError(what, where=where(key), got=got, hint=f"{key}=hf")
     if is_left_to_a_node(launch) or (OTHER_GPUS.exists() and not there):
         return
+    rewards = {f"rewards.{name}.device": reward.device for name, reward in subject.experiment.rewards.items()}
+    for key, device in {"launch.device": launch.device, **rewards}.items():
+        kind, _, number = str(device).partition(":")
+        if kind == "cuda" and int(number or 0) >= there:
+            got = f"{key}={device}, but {there} GPUs by nvidia-smi or CUDA_VISIBLE_DEVICES"
+            hint = "launch=cpu" if key == "launch.device" else f"{key}=cpu"
+            yield ConfigError("this machine has no such CUDA device", where=where(key), got=got, hint=hint)
     if launch.device == "cuda" and not there:
-        got = "launch.device=cuda, but neither nvidia-smi nor CUDA_VISIBLE_DEVICES names a GPU"
-        yield ConfigError("this machine has no CUDA device", where=where("launch.device"), got=got, hint="launch=cpu")
         return
     serving = launch.rollout_gpus
     training = 0 if on_cpu else count_processes(launch)

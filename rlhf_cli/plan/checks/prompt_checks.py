@@ -111,6 +111,8 @@ def text_argument_problems(subject: Subject, tokenizer: TokenizerFiles | None) -
         close, got = nearest(name, readable), str(given[name])
         what, hint = f"transformers does not read {key}.{name}", f"'~{key}.{name}'"
         takes = expected_instead(readable[name], given[name]) if name in readable else None
+        if name == "return_dict_in_generate" and given[name]:
+            takes = "false: trainers read the tokens alone"
         if takes is not None:
             what = f"wrong value for {key}.{name}"
         elif close:

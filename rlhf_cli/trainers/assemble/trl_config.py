@@ -220,7 +220,7 @@ def precision_args(experiment: Experiment) -> dict[str, bool]:
 
 
 _LIBRARIES = ("trl", "transformers", "accelerate", "peft")
-_BUILDING = ("__init__", "__post_init__", "create_optimizer", "create_scheduler")
+_BUILDING = ("__init__", "__post_init__", "create_optimizer", "create_scheduler", "on_train_begin")
 _OURS, _STANDARD = Path(rlhf_cli.__file__).parent, Path(sysconfig.get_path("stdlib"))
 _LONGEST = 600
 
@@ -230,11 +230,12 @@ def refusals_named(trainer: Trainer) -> Iterator[None]:
     """Open a context in which a library's refusal to build something raises ConfigError.
 
     A refusal is an exception that a library raises by a statement of its own while it builds a trainer, an optimizer or
-    a schedule. Other errors pass unchanged, and so do those with the user's code among their frames.
+    a schedule, or its callback begins; any exception counts that peft raises. Other errors pass unchanged, and so do
+    those with the user's code among their frames.
     """
     try:
         yield
-    except (ValueError, TypeError, NotImplementedError, ImportError, RuntimeError) as error:
+    except (ValueError, TypeError, IndexError, AssertionError, ImportError, RuntimeError) as error:
         frames = list(traceback.walk_tb(error.__traceback__))
         packages = [_package_of(frame) for frame, _ in frames]
         is_building = any(
@@ -244,11 +245,11 @@ def refusals_named(trainer: Trainer) -> Iterator[None]:
         if isinstance(error, RlhfError) or not is_building or "" in packages or packages[-1] not in _LIBRARIES:
             raise
         last, line = frames[-1]
-        if not linecache.getline(last.f_code.co_filename, line).strip().startswith("raise "):
-            raise
         if packages[-1] == "peft":
             got = f"{type(error).__name__}: {str(error)[:_LONGEST]}"
             raise ConfigError("peft refuses this adapter", where="model.lora", got=got) from error
+        if not linecache.getline(last.f_code.co_filename, line).strip().startswith(("raise ", "assert ")):
+            raise
         if isinstance(error, ImportError) and "quantiz" in str(error):
             package = re.search(r"pip install (?:-U )?([\w-]+)", str(error))
             what, hint = "the model is stored quantised, and its package is missing", package and package[0]
@@ -263,7 +264,8 @@ def refusal(trainer: Trainer, error: Exception) -> ConfigError:
     """Return the error for a value that a library refuses; it names the given arguments in the library's message."""
     words = set(re.findall(r"\w+", str(error)))
     keys = [f"trainer.args.{name}" for name in trainer.args if name in words]
-    quoted = [name for name in re.findall(r"`(\w+)`", str(error)) if name in trl_args.fields_of(trainer.trl)]
+    named = (word.strip("`") for word in re.findall(r"`\w+`|\w+_\w+", str(error)))
+    quoted = [name for name in named if name in trl_args.fields_of(trainer.trl)]
     return ConfigError(
         f"{trainer.trl} refuses these arguments",
         where=", ".join(keys or [f"trainer.args.{name}" for name in dict.fromkeys(quoted)]) or "trainer.args",

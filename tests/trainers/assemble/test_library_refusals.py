@@ -174,6 +174,8 @@ BUILDING = (TRL, "__init__")
             "trainer.args",
         ),
         ([(HF, "create_scheduler"), ("<string>", "made"), (PEFT, "check")], "raise ValueError('no')", "model.lora"),
+        ([BUILDING, (PEFT, "layer")], "[][99999]", "model.lora"),  # a token that the model does not have
+        ([(TRL, "train"), (HF, "on_train_begin")], "assert 0, 'metric_for_best_model'", f"{_A}metric_for_best_model"),
         ([(HF, "train")], "raise ValueError('no')", None),  # builds nothing
         ([("/home/mine.py", "__init__")], "raise ValueError('no')", None),
         ([BUILDING, ("/home/mine.py", "f")], "raise ValueError('no')", None),
