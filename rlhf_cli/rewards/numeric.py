@@ -109,8 +109,10 @@ _NUMBER = re.compile(
 _MAX_CHARACTERS = 300
 
 _LATEX = (
+    (re.compile(r"(?<=[0-9])(?=\\[dt]?frac)"), " "),  # 2\frac{1}{2} is a mixed number
     (re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}"), r"\1/\2"),
     (re.compile(r"\\(?:text|textbf|mathrm|mathbf|boxed)\s*\{"), " {"),
+    (re.compile(r"(?<=[A-Za-z}])\^(?:\{[-+]?[0-9]{1,3}\}|[-+]?[0-9]{1,3})"), ""),  # the exponent of a unit
     (re.compile(r"\{,\}"), ","),
     (re.compile(r"\\[,!;:]"), ""),
     (re.compile(r"\\(?=[$%])"), ""),
@@ -120,7 +122,7 @@ _LATEX = (
     (re.compile(r"[$€£]"), " "),
 )
 
-_TO_REPLACE = re.compile(r"[\\{$€£\N{MINUS SIGN}]")
+_TO_REPLACE = re.compile(r"[\\{$€£^\N{MINUS SIGN}]")
 """Pre-filter: without one of these characters no pattern above matches."""
 
 # The number must follow the mark directly, except for signs, currency and emphasis: `#### Step 2` is a heading, and so
@@ -135,8 +137,13 @@ def last_number(text: str) -> Fraction | None:
     return next(_values(reversed(list(_matches(text)))), None)
 
 
+_EXPRESSION = re.compile(r"\\(?:sqrt|pi)(?![A-Za-z])|[π√]")
+
+
 def only_number(text: str) -> Fraction | None:
     """Return the number of a text that holds exactly one, with or without a unit, else None."""
+    if _EXPRESSION.search(text):
+        return None
     values = _values(_matches(text))
     only = next(values, None)
     return only if next(values, None) is None else None

@@ -61,6 +61,7 @@ def test_answer_in_a_text(text: str, marked: int | None, with_fallback: int | No
         (float("nan"), None),
         (True, None),
         (None, None),
+        *((expression, None) for expression in (r"\sqrt{2}", r"2\pi", r"\frac{\pi}{2}", "2π", "10^6", "2^{10}")),
     ],
 )
 def test_gold(answer: object, expected: Fraction | None) -> None:
@@ -190,6 +191,11 @@ F = Fraction
         ("2 1/2", F(5, 2)),
         ("1e-3", F(1, 1000)),
         (r"\frac{3}{4}", F(3, 4)),
+        (r"2\frac{1}{2}", F(5, 2)),
+        (r"-2 \tfrac{1}{2}", F(-5, 2)),
+        ("25 cm^2", F(25)),
+        (r"25\text{ cm}^{2}", F(25)),
+        (r"9.8 \mathrm{m/s}^{-2}", F(49, 5)),
         (r"1{,}234", F(1234)),
         (r"18\text{ cm}", F(18)),
         ("the answer is...5", F(5)),
@@ -218,7 +224,26 @@ def test_the_last_of_several(text: str, expected: Fraction) -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", ["1", "1,111", "1 ", "-", "$", "#", "####", "#### -", r"\boxed{", "{", r"\frac{", "1/", ". ", "1e"]
+    "piece",
+    [
+        "1",
+        "1,111",
+        "1 ",
+        "-",
+        "$",
+        "#",
+        "####",
+        "#### -",
+        r"\boxed{",
+        "{",
+        r"\frac{",
+        "1/",
+        ". ",
+        "1e",
+        "a^",
+        "}^1",
+        "1\\frac",
+    ],
 )
 def test_odd_texts_take_linear_time(piece: str) -> None:
     text = piece * 20_000
