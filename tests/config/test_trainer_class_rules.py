@@ -22,11 +22,13 @@ def mine(place: Path) -> Path:
         "class Mine(Base): pass\n"
         "class Rloo(trl.RLOOTrainer): pass\n"
         "class Odd(Unknown): pass\n"
+        "try:\n    import nothing\nexcept ImportError:\n    class Inner(Base): pass\n    class InnerRloo(Rloo): pass\n"
+        "Alias = Mine\n"
     )
     return file
 
 
-@pytest.mark.parametrize("name", ["./mine.py:Base", "./mine.py:Mine", "./mine.py:Odd", "mine:Mine"])
+@pytest.mark.parametrize("name", [*map("./mine.py:{}".format, ("Base", "Mine", "Odd", "Inner", "Alias")), "mine:Mine"])
 def test_accepted(judged: Judged, name: str) -> None:
     experiment = judged(QUICK, f"trainer.class={name}")
     assert experiment.trainer.own_class == name
@@ -42,6 +44,7 @@ def test_a_subclass_of_what_trainer_trl_names(judged: Judged) -> None:
     [
         ("./mine.py:Min", "./mine.py:Min", "trainer.class=./mine.py:Mine"),
         ("./mine.py:Rloo", "trainer.trl=GRPOTrainer", "trainer.trl=RLOOTrainer"),
+        ("./mine.py:InnerRloo", "trainer.trl=GRPOTrainer", "trainer.trl=RLOOTrainer"),
         ("trl.experimental.gkd:GKDTrainer", "trainer.trl=GRPOTrainer", "trainer.trl=GKDTrainer"),
         ("./nowhere.py:Mine", "./nowhere.py", None),
         ("./mine.py", "./mine.py", None),

@@ -91,7 +91,7 @@ def _definition(name: str, file: Path, hops: int = 8) -> _Found | None:
     It follows at most `hops` imports. Raise SyntaxError if a file on the way is not valid Python.
     """
     tree = parse_python(file.read_bytes())
-    for node in tree.body:
+    for node in ast.walk(tree):  # also below `if` and `try`
         if isinstance(node, ast.ClassDef) and node.name == name:
             return _Found(name, file, node)
     # A package that imports lazily names its classes below TYPE_CHECKING.
@@ -101,7 +101,8 @@ def _definition(name: str, file: Path, hops: int = 8) -> _Found | None:
                 source = _imported_file(statement, file)
                 further = _definition(alias.name, source, hops - 1) if source is not None and hops else None
                 return further or _Found(alias.name, file, None)
-    return None
+    assigned = [target for node in ast.walk(tree) if isinstance(node, ast.Assign) for target in node.targets]
+    return _Found(name, file, None) if name in map(ast.unparse, assigned) else None
 
 
 def _imported_file(node: ast.ImportFrom, file: Path) -> Path | None:
