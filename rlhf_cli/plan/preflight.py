@@ -128,7 +128,7 @@ def _check(subject: Subject, report: Report) -> _Checked:
         report.run_all(tool_checks.conversation_problems(subject, data))
     report.run_all(reward_checks.unfed_problems(subject, rewards), model.critic_problems(subject, folders))
     report.run_all(data_checks.column_problems(subject, data, rewards), data_checks.value_problems(data, rewards))
-    used = report.run(data_checks.row_problems(subject, data, folders), frozenset())
+    used, data = report.run(data_checks.row_problems(subject, data, folders), (frozenset[str](), data))
     tokenizer = report.run(prompts.tokenizer_problems(subject, data, folders), None)
     report.run_all(
         prompts.template_problems(subject, data, folders, tokenizer, used),
@@ -147,9 +147,9 @@ def _check(subject: Subject, report: Report) -> _Checked:
     report.run_all(
         row_tokens.vocabulary_problems(subject, data, folders, tokenizer),
         row_tokens.start_notices(subject, data, tokenizer),
-        row_tokens.length_problems(subject, data, folders, tokenizer),
         row_tokens.context_problems(subject, data, folders, tokenizer),
     )
+    data = report.run(row_tokens.length_problems(subject, data, folders, tokenizer), data)
     schedule = report.run(arguments.round_problems(subject, data, rewards), Schedule())
     schedule = report.run(arguments.stage_problems(subject, data, schedule), schedule)
     report.run_all(arguments.warmup_notice(subject, schedule.steps), arguments.shared_prompt_notice(data))

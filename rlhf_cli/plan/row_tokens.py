@@ -17,7 +17,7 @@ from rlhf_cli.data.source import Row
 from rlhf_cli.errors import DataError, ModelError
 from rlhf_cli.models.tokenizer_files import TokenizerFiles, context_of, language_part, render_chat, vocab_size_of
 from rlhf_cli.models.weight_shapes import TINY_VOCABULARY
-from rlhf_cli.plan.checks.facts import DataFacts, Findings, ModelFolders, Subject
+from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, ModelFolders, Subject
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.tables.trl_trainers import TEXT, ColumnSet, too_short_for_all
 
@@ -277,23 +277,34 @@ def context_problems(
 
 def length_problems(
     subject: Subject, data: DataFacts, folders: ModelFolders, tokenizer: TokenizerFiles | None
-) -> Findings:
-    """Yield an error if `max_length` leaves no row of a source, and a notice if it leaves less than half of them.
+) -> Check[DataFacts]:
+    """Yield an error if `max_length` leaves no row of a source, or no answer to a mean over answers.
 
-    TRL drops a pair of a reward model with a longer text, and a row of other trainers whose prompt fills it.
+    Yield a notice of the rows that are dropped, and return the facts without them: a pair of a reward model with a
+    longer text, and a row of other trainers whose prompt fills it. ORPO and CPO cut the answer instead.
     """
     trainer, counter = subject.experiment.trainer, counter_of(subject.experiment, tokenizer, folders)
     limit, is_pair = trainer.whole("max_length"), trainer.row.trains == "reward model"
     is_kept = trainer.setting("packing") is True or trainer.setting("truncation_mode") == "keep_end"
-    if limit is None or counter is None or is_kept or trainer.row.name not in _DROP_LONG_ROWS:
-        return
-    count, most = (counter.wholes, limit) if is_pair else (counter.prompts, limit - 1)
+    name, loss = trainer.row.name, trainer.setting("loss_type")
+    cuts = name == "ORPOTrainer" or (name == "CPOTrainer" and loss in ("ipo", "simpo"))
+    if limit is None or counter is None or is_kept or not (cuts or name in _DROP_LONG_ROWS):
+        return data
+    count, most = (counter.wholes, limit) if is_pair else (counter.prompts, limit - 1 - trainer.row.more_tokens)
     for read in data.sources:
         rows = _rows(subject.experiment, read.rows)
         long = [tokens for tokens in count(rows, most) if tokens > most]
-        if long and len(long) == len(rows) == read.num_selected:
+        if long and cuts:
+            what = f"max_length cuts the whole answer of {len(long)} of {len(rows)} rows"
+            got = f"trainer.args.max_length={limit}, and a prompt of {max(long)} tokens"
+            expected = "room for an answer: the mean over no tokens is NaN"
+            hint = f"trainer.args.max_length={max(counter.wholes(rows))}"
+            yield DataError(what, where=read.source.name, got=got, expected=expected, hint=hint)
+        elif long and len(long) == len(rows) == read.num_selected:
             longest = max(counter.wholes(rows))
             yield DataError(**too_short_for_all(len(rows), limit, min(long), longest), where=read.source.name)
-        elif len(long) * 2 > len(rows):
+        elif long:
+            data = data.without(read, len(long), is_split=subject.experiment.data.fraction is not None)
             text = f"trainer.args.max_length={limit} leaves out {len(long)} of {len(rows)} rows"
             yield Notice(read.source.name, f"{text}; the longest has {max(long)} tokens")
+    return data

@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_cli.plan.checks.data_checks import row_problems, source_problems
 from rlhf_cli.plan.checks.facts import DataFacts, ModelFolders, Report
-from tests.support.planning import ROWS, Write, subject_of, table, told, unsaid
+from tests.support.planning import ROWS, Write, planned, subject_of, table, told, unsaid
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +70,21 @@ def test_a_world_is_looked_at_as_the_run_will_make_it() -> None:
     ]
     first = [data.sources[0].rows and data.sources[0].rows[0] for data in seeds]
     assert (first[0] == first[2], first[0] == first[1]) == (True, False)
+
+
+@pytest.mark.parametrize("words", ["reward reward_model.on_bad_pair=drop", "reward max_length=9", "dpo max_length=6"])
+def test_rows_that_the_trainer_drops_are_not_planned(words: str, write: Write) -> None:
+    """Two of six pairs have equal answers, or a long prompt: the other four are two steps of two."""
+    trainer, typed = words.split()
+    rows = [{"prompt": prompt, "chosen": "2", "rejected": "3"} for prompt in ("1+1=", "2+0=", "1 + 1 + 0 = ")]
+    rows[2] |= {"rejected": "2"} if "bad_pair" in words else {}
+    write("pairs.jsonl", "".join(json.dumps(row) + "\n" for row in rows) * 2)
+    typed = typed if "." in typed else f"trainer.args.{typed}"
+    sizes = ("trainer.args.num_train_epochs=1", "trainer.args.per_device_train_batch_size=2")
+    files = ("data=file", "data.path=pairs.jsonl", "data.eval.path=pairs.jsonl")
+    plan = planned(f"trainer={trainer}", "model=tiny", "launch=cpu", *files, *sizes, typed)
+    assert (plan.num_rows, plan.num_held_out, plan.stage and plan.stage.steps) == (4, 4, 2)
+    assert len([notice for notice in plan.notices if "2 of 6" in notice.text]) == 2
 
 
 @pytest.mark.parametrize("trainer", ["dpo", "orpo", "cpo"])

@@ -346,7 +346,7 @@ class TestPairs:
     def test_what_is_left_out_is_not_held_against_the_data(self, write: Write, refused: Refused) -> None:
         leave = "reward_model.on_bad_pair=drop"
         write("pairs.jsonl", lines(pair(), pair(rejected="2"), pair(chosen="")))
-        assert planned("exp=toy_reward", leave, *PAIRS).num_rows == 3
+        assert planned("exp=toy_reward", leave, *PAIRS).num_rows == 1
         write("pairs.jsonl", lines(pair(rejected="2"), pair(chosen="")))
         error = refused("exp=toy_reward", leave, *PAIRS)
         assert error.got == "1 with empty answers, 1 with identical answers"

@@ -97,7 +97,8 @@ def test_characters_and_columns_of_a_row() -> None:
 
 
 def experiment(trl: str, **args: object) -> Any:
-    return SimpleNamespace(trainer=Trainer(name="it", trl=f"{trl}Trainer", args=args))
+    trainer = Trainer(name="it", trl=f"{trl}Trainer", args=args)
+    return SimpleNamespace(trainer=trainer, data=SimpleNamespace(fraction=None))
 
 
 def test_what_counts_the_rows_of_an_experiment() -> None:
@@ -160,13 +161,14 @@ PAIRS = [{"prompt": "a" * 3, "chosen": "b" * size, "rejected": "c"} for size in 
     [
         # the prompt fills 10 tokens from 8 bytes on; the wholes have 4 + 2 + 1 more than the prompt's bytes
         ("SFT", {}, [LONGER, LONG], ("10 to 16", 16)),
-        ("SFT", {}, [LONGER, SHORT, LONG, SHORT], None),
+        ("SFT", {}, [SHORT, SHORT], None),
+        ("SFT", {}, [LONGER, SHORT, LONG, SHORT], "2 of 4 rows; the longest has 11 tokens"),
         ("SFT", {}, [LONGER, SHORT, LONG, SHORT, LONG], "3 of 5 rows; the longest has 11 tokens"),
         ("SFT", {"packing": True}, [LONG], None),
         ("DPO", {"truncation_mode": "keep_end"}, [LONG_PAIR], None),
         ("DPO", {"truncation_mode": "keep_start"}, [LONG_PAIR], ("10 to 15", 15)),
         ("SFT", {"max_length": None}, [LONG], None),
-        ("ORPO", {}, [LONG_PAIR], None),  # it cuts them
+        ("CPO", {"loss_type": "sigmoid"}, [LONG_PAIR], None),  # it cuts them
         # a pair's text: 3 + 4 bytes and 3 more fit
         ("Reward", {}, [PAIRS[1], PAIRS[2]], ("11 to 12", 12)),
         ("Reward", {}, [PAIRS[0], PAIRS[2], PAIRS[1]], "2 of 3 rows; the longest has 12 tokens"),
@@ -191,6 +193,17 @@ def test_rows_that_max_length_leaves_out(
     assert error.got == f"trainer.args.max_length=10, and rows of {tokens} tokens"
     (notice,) = problems(num_selected=9)  # there are others, which were not read
     assert f"leaves out {len(rows)} of {len(rows)} rows" in notice.text
+
+
+@pytest.mark.parametrize(("trl", "args"), [("ORPO", {}), *(("CPO", {"loss_type": loss}) for loss in ("simpo", "ipo"))])
+def test_a_mean_over_an_answer_that_is_cut_away_is_refused(trl: str, args: dict[str, object]) -> None:
+    """The prompt has its bytes, two tokens before them and one that the trainer adds: 7 bytes fill 10 tokens."""
+    subject: Any = SimpleNamespace(experiment=experiment(trl, max_length=10, **args))
+    pairs = [{"prompt": "a" * size, "chosen": "bc", "rejected": "d"} for size in (6, 7)]
+    assert [*length_problems(subject, data_of(pairs[0]), NO_IMAGES, TOKENIZER)] == []
+    (error,) = length_problems(subject, data_of(*pairs), NO_IMAGES, TOKENIZER)
+    assert isinstance(error, DataError)
+    assert (error.where, error.hint) == ("data.mix.a", "trainer.args.max_length=13")
 
 
 @pytest.mark.parametrize("kind", ["rope_parameters", "n_embd"])

@@ -195,11 +195,11 @@ def _no_column(
     return DataError(what, where=table, got="columns " + ", ".join(columns), expected=expected, hint=hint)
 
 
-def row_problems(subject: Subject, data: DataFacts, folders: ModelFolders) -> Check[frozenset[str]]:
+def row_problems(subject: Subject, data: DataFacts, folders: ModelFolders) -> Check[tuple[frozenset[str], DataFacts]]:
     """Yield an error for each source with bad rows: empty prompts, text instead of numbers, unsound pairs.
 
-    Return the columns that the trainer reads; empty if they are not known. Missing columns of training rows are
-    reported by the plan of the steps.
+    Return the columns that the trainer reads, empty if they are not known, and the facts without the pairs that are
+    dropped. Missing columns of training rows are reported by the plan of the steps.
     """
     experiment, row, used = subject.experiment, subject.experiment.trainer.row, set[str]()
     wanted = preference_rules(experiment).columns if data.columns and experiment.reward_model is not None else ()
@@ -214,6 +214,10 @@ def row_problems(subject: Subject, data: DataFacts, folders: ModelFolders) -> Ch
         try:
             if row.trains == "reward model":
                 rows = _sound_pairs(rows, experiment, name)
+                if dropped := len(read.rows or ()) - len(rows):
+                    data = data.without(read, dropped, is_split=experiment.data.fraction is not None)
+                    why = "equal or empty answers, or no margin"
+                    yield Notice(name, f"{dropped} of {dropped + len(rows)} pairs are left out: {why}")
             columns = check_columns(rows, row, text_field=text_field, name=name, reads_images=folders.reads_images)
             if is_training:
                 used |= set(columns)
@@ -229,7 +233,7 @@ def row_problems(subject: Subject, data: DataFacts, folders: ModelFolders) -> Ch
                     yield Notice(name, f"{text}; {name}.rename.unread={system} leaves it out")
         except UserError as error:
             yield read.source.with_file(error)
-    return frozenset(used)
+    return frozenset(used), data
 
 
 def _unread_settings(subject: Subject, columns: Sequence[str], kind: str | None, name: str) -> Iterator[ConfigError]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
@@ -180,6 +180,14 @@ class DataFacts:
     def sources(self) -> tuple[ReadSource, ...]:
         """Return the training sources and the held-out one."""
         return self.training + self.held_out
+
+    def without(self, read: ReadSource, dropped: int, *, is_split: bool) -> DataFacts:
+        """Return the facts without rows that a source loses; `is_split`: the training rows are split later."""
+        if read in self.held_out and self.num_held_out is not None:
+            return replace(self, num_held_out=self.num_held_out - dropped)
+        if read in self.training and self.num_rows is not None and not is_split:
+            return replace(self, num_rows=self.num_rows - dropped)
+        return self
 
 
 @dataclass

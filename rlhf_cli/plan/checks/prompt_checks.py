@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -211,10 +210,7 @@ def room_for_answers_problems(
         else:
             bound = limit
             dropped = len(long) if policy == "drop" else 0
-            if source in data.held_out and data.num_held_out is not None:
-                data = replace(data, num_held_out=data.num_held_out - dropped)
-            elif source in data.training and data.num_rows is not None and experiment.data.fraction is None:
-                data = replace(data, num_rows=data.num_rows - dropped)
+            data = data.without(source, dropped, is_split=experiment.data.fraction is not None)
             described = describe_overlong(long, len(source.rows), limit, policy)
             yield Notice("prompts", f"{source.source.name}: {described}")
     return bound, data
