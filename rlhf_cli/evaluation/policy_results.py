@@ -238,14 +238,14 @@ def _means(part: PartAnswers, name: str) -> RewardEstimates:
 def _attempts(part: PartAnswers, names: Sequence[str]) -> dict[str, Attempts]:
     """Return pass@k and maj@k of every reward whose scores are all 0 or 1.
 
-    A missing score (a gate, a failure) counts as wrong. The answer that maj@k counts is the last number of a
-    completion, or its whole text if it has none.
+    A missing score (a gate, a failure) counts as wrong. The answer that maj@k counts is the number that numeric_answer
+    reads in a completion, or its whole text if it has none.
     """
-    from rlhf_cli.rewards.numeric import last_number
+    from rlhf_cli.rewards.numeric import answer_in
 
     attempts = {}
     completions = [text_of(answer.completion) for answer in part.answers]
-    texts = [text.strip() if (number := last_number(text)) is None else str(number) for text in completions]
+    texts = [text.strip() if (number := answer_in(text)) is None else str(number) for text in completions]
     for name in names:
         raw = [row.rewards[name].raw for row in part.scored]
         if not any(value is not None for value in raw) or any(value not in (None, 0.0, 1.0) for value in raw):

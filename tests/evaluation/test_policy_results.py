@@ -128,6 +128,7 @@ def test_only_rewards_scored_0_or_1_have_attempts() -> None:
         (["so it is 0", "0.0", "12"], 1.0),
         (["2", "I count 4/2", "3"], 1.0),
         (["2 or 3", "2", "3"], 0.5 * (1.0 + 0.0)),  # the last number counts: 3, 2, 3
+        ([r"\boxed{18} in 2 ways", "#### 18\nin 3 ways", r"\boxed{7} in 2 ways"], 1.0),
     ],
 )
 def test_what_counts_as_the_same_answer(texts: list[str], maj: float) -> None:

@@ -208,7 +208,7 @@ def attack(experiment: Experiment, plan: AuditPlan, *, left_out: dict[str, str])
     others = [(row, one) for variant in by_kind.get(OTHER_GOLD, []) for row, (_, one) in variant.items()]
     main = main_component(answers.scores, attacks, own, others=others)
     kinds = [
-        max((compared(kind, variant, gold, main=main) for variant in variants), key=_strength)
+        max((compared(kind, variant, gold, main=main) for variant in variants), key=_danger)
         for kind in plan.kinds
         if (variants := [variant for variant in by_kind.get(kind.name, []) if variant])
     ]
@@ -283,16 +283,18 @@ def _is_blind(name: str, gold: Sequence[ScoredRow], attacks: Sequence[ScoredRow]
     return len(gold_scores) == 1 and gold_scores == attack_scores
 
 
-def _strength(kind: KindResult) -> tuple[float, float]:
+def _danger(kind: KindResult) -> tuple[bool, bool, float, float]:
+    """Return a key for sorting: a hole is worse than what is near, then what is paid more often, then by more."""
     size = kind.mean_total if kind.margin is None else kind.margin
-    return (kind.beats + kind.ties) / kind.rows if kind.rows else 0.0, -math.inf if size is None else size
+    share = (kind.beats + kind.ties) / kind.rows if kind.rows else 0.0
+    return kind.is_hole, kind.is_near, share, -math.inf if size is None else size
 
 
 def _ordered(kinds: list[KindResult], *, has_gold: bool) -> list[KindResult]:
     """Return the holes first, the worst at the top; without gold answers, sort by mean total."""
     if not has_gold:
         return sorted(kinds, key=lambda kind: -(kind.mean_total if kind.mean_total is not None else -math.inf))
-    return sorted(kinds, key=lambda kind: (not kind.is_hole, not kind.is_near, *(-part for part in _strength(kind))))
+    return sorted(kinds, key=_danger, reverse=True)
 
 
 def _others(known: Sequence[str], gold: str | None, row: int) -> list[str]:

@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.evaluation.audit.attack import AuditPlan, GoldRow, _best_paid, _ordered, attack, compared, main_component
+from rlhf_cli.evaluation.audit.attack import (
+    AuditPlan,
+    GoldRow,
+    _best_paid,
+    _danger,
+    _ordered,
+    attack,
+    compared,
+    main_component,
+)
 from rlhf_cli.evaluation.audit.audit_result import HINTS, AuditResult, Contribution, KindResult, with_advice
 from rlhf_cli.evaluation.audit.degenerate_answers import KINDS, AttackInputs, AttackKind
 from rlhf_cli.evaluation.audit.trial import AnswerFormat, ways_to_write
@@ -251,6 +260,16 @@ def test_an_unrecognised_gold_answer_can_be_beaten_but_not_tied() -> None:
     beaten = compared(KIND, attacks(*[row(a=0.6)] * 9), gold, main=None)
     level = compared(KIND, attacks(*[row(a=0.5)] * 9), golds(*[row(a=0.5)] * 9, floor=0.5, usual=0.5), main=None)
     assert (tied.ties, tied.is_hole, level.is_near, beaten.beats, beaten.is_hole) == (0, False, False, 9, True)
+
+
+def test_the_variant_that_comes_near_is_shown_before_one_that_is_paid_more() -> None:
+    """Short and wrong loses 1; a list of guesses loses 1.5, and gets the main component's reward of the gold answer."""
+    gold = golds(*[row(a=1.0, b=1.0)] * 20, floor=0.0, usual=0.2)
+    short, guesses = (
+        compared(KIND, attacks(*[one] * 20), gold, main="a") for one in (row(a=0.0, b=1.0), row(a=1.0, b=-0.5))
+    )
+    assert (short.is_near, guesses.is_near, short.margin, guesses.margin) == (False, True, -1.0, -1.5)
+    assert max(short, guesses, key=_danger) is guesses
 
 
 def test_all_that_the_main_reward_gives_is_near() -> None:
