@@ -21,7 +21,7 @@ QUICK = ("exp=quickstart", "launch=cpu")
 _ARGS = "trainer.args."
 
 
-_SECTIONS = ("exp", "trainer", "track", "model", "data")
+_SECTIONS = ("exp", "trainer", "track", "model", "data", "expect")
 
 
 def subject(words: str, processes: int = 1) -> Subject:
@@ -104,6 +104,10 @@ rewards.format.weight={start:0,end:1,steps:60}            | 59  | rewards.format
 rewards.format.weight={start:0,end:1,steps:60}            | 60  |
 rewards.format.weight={start:0,end:1,steps:60}            | 0   |
 rewards.format.weight={start:0,end:1,steps:60}            |     |
+expect={metric:total,at:60,at_least:1}                    | 59  | expect.at=end
+expect={metric:total,at:60,at_least:1}                    | 60  |
+expect={metric:total,at:end,at_least:1}                   | 59  |
+expect={one:{metric:total,at:60,at_least:1}}              | 59  | expect.one.at=end
 """
 
 
@@ -111,7 +115,7 @@ rewards.format.weight={start:0,end:1,steps:60}            |     |
 def test_what_lasts_longer_than_the_run_gives_a_notice(words: str, steps: str, instead: str) -> None:
     found = told(checks.warmup_notice(subject(words), literal_eval(steps or "None")))
     for (kind, text), to_type in zip(found, instead.split(), strict=True):
-        assert kind == ("weight" if "weight" in to_type else "warm-up")
+        assert kind == {"rewards": "weight", "expect": "expect"}.get(to_type.partition(".")[0], "warm-up")
         assert str(text).startswith(f"{to_type.partition('=')[0]} (command line) is ")
         assert f"the run ends after {steps} steps" in str(text)
         assert f" {to_type}" in str(text)

@@ -10,6 +10,7 @@ from rlhf_cli.config import trl_args
 from rlhf_cli.config.compose import AFRESH
 from rlhf_cli.config.expand import primary_of
 from rlhf_cli.config.origins import COMMAND_LINE
+from rlhf_cli.config.schema.section import entries_of
 from rlhf_cli.data.rows import describe_shared, prompt_keys, shared_prompts
 from rlhf_cli.data.worlds import with_columns
 from rlhf_cli.errors import ConfigError, DataError
@@ -307,7 +308,7 @@ def stage_problems(subject: Subject, data: DataFacts, schedule: Schedule) -> Che
 
 
 def warmup_notice(subject: Subject, steps: int | None) -> Findings:
-    """Yield a notice for a warm-up that lasts longer than the run."""
+    """Yield a notice for a warm-up or a weight that lasts longer than the run, and an expectation of a later step."""
     experiment, args = subject.experiment, subject.experiment.trainer.args
     warmups = {f"{_ARGS}warmup_steps": (args.get("warmup_steps"), "the learning rate never reaches its value")}
     if experiment.critic is not None:
@@ -321,6 +322,11 @@ def warmup_notice(subject: Subject, steps: int | None) -> Findings:
         if length is not None and steps is not None and length > steps > 0:
             key, what = f"rewards.{name}.weight.steps", f"but the run ends after {steps} steps"
             yield Notice("weight", f"{subject.where(key)} is {length}, {what}: {key}={steps} reaches the end")
+    for name, target in entries_of(experiment.expect).items():
+        if isinstance(target.at, int) and steps is not None and target.at > steps > 0:
+            key = ".".join(part for part in ("expect", name, "at") if part)
+            what = f"{subject.where(key)} is {target.at}, but the run ends after {steps} steps"
+            yield Notice("expect", what if isinstance(experiment.expect, list) else f"{what}; {key}=end")
 
 
 def shared_prompt_notice(data: DataFacts) -> Findings:
