@@ -130,6 +130,12 @@ class ExtendedTrainer(TrlTrainer):
                 values[:] = [sum(value * size for value, size in known) / sum(size for _, size in known)]
         return output
 
+    def _get_num_items_in_batch(self, batch_samples: Any, device: Any) -> Any:
+        """Count every row once: the samplers of GOLD and IW-OPD repeat those of a window for each micro-batch."""
+        counted = super()._get_num_items_in_batch(batch_samples, device)
+        repeats = getattr(getattr(self, "_train_sampler", None), "repeat_count", 1)
+        return counted if counted is None else counted / repeats
+
     def prediction_step(self, model: Any, inputs: Any, *args: Any, **named: Any) -> Any:
         """Evaluate a batch, for which a trainer may generate: as its arguments say."""
         self._sizes.append(len(inputs) if isinstance(inputs, list) else len(next(iter(inputs.values()))))

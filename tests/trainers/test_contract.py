@@ -226,6 +226,7 @@ def test_rows_are_prepared_by_one_method_whose_third_argument_has_the_limit_and_
 
 def test_an_evaluation_is_one_loop_whose_metrics_are_logged_and_choose_the_best() -> None:
     expected = ["self", "dataloader", "description", "prediction_loss_only", "ignore_keys", "metric_key_prefix"]
+    assert parameters(Trainer._get_num_items_in_batch) == ["self", "batch_samples", "device"]
     assert parameters(Trainer.evaluation_loop) == expected == parameters(EvaluationMixin.evaluation_loop)
     source = inspect.getsource(Trainer.evaluate)
     assert "output = self.evaluation_loop(" in source

@@ -99,6 +99,19 @@ def test_a_policy_comes_nearer_to_its_teacher_and_resumes_exactly(train: Train, 
     assert is_same(stopped, folder)
 
 
+def test_gradient_accumulation_does_not_change_the_loss(train: Train) -> None:
+    """GOLD on the answers of its rows: TRL counts the tokens of a window once for each of its micro-batches."""
+    found = {}
+    for size, accumulation in ((8, 1), (4, 2), (2, 4)):
+        batch = [f"trainer.args.per_device_train_batch_size={size}", "trainer.args.max_steps=1", "trainer.args.lmbda=0"]
+        folder = train(
+            "gold", *batch, f"trainer.args.gradient_accumulation_steps={accumulation}", f"run.name=of_{size}"
+        )
+        (event,) = [one for one in read_metrics(folder.path.with_name(f"of_{size}") / "metrics.jsonl") if "loss" in one]
+        found[size] = (event["loss"], event["grad_norm"])
+    assert all(one == pytest.approx(found[8], rel=1e-4) for one in found.values())
+
+
 LONGER = ("data.path=many.jsonl", "trainer.args.gradient_accumulation_steps=1", "trainer.args.save_strategy=no")
 
 
