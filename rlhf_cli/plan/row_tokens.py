@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -253,26 +254,54 @@ def start_notices(subject: Subject, data: DataFacts, tokenizer: TokenizerFiles |
 def context_problems(
     subject: Subject, data: DataFacts, folders: ModelFolders, tokenizer: TokenizerFiles | None
 ) -> Findings:
-    """Yield an error for each source with rows beyond a table of positions, a notice where positions are rotary.
+    """Yield an error for each source with rows beyond a table of positions: of the policy, its teacher or its critic.
 
-    Prompts of trainers that generate have a check of their own, with room for the answer.
+    Yield a notice where the policy's are rotary. Its prompts have a check of their own, with room for the answer.
     """
-    trainer, build = subject.experiment.trainer, subject.experiment.model.build
-    config = language_part(folders.config_below(subject.experiment.model.path))
-    context = build.context_tokens if build is not None else context_of(config)
-    counter, limit = counter_of(subject.experiment, tokenizer, folders), trainer.whole("max_length")
-    if trainer.row.generates or context is None or counter is None or (limit is not None and limit <= context):
-        return
-    for read in data.sources:
-        rows = _rows(subject.experiment, read.rows)
-        if long := [tokens for tokens in counter.wholes(rows, context) if tokens > context]:
-            what = f"{len(long)} of {len(rows)} rows are longer than the model's context of {context} tokens"
-            key, got = f"trainer.args.max_length={context}", f"the longest has {max(long)} tokens"
-            if build is not None or any("rope" in name or "rotary" in name for name in config):
-                yield Notice(read.source.name, f"{what}, {got}; {key} cuts them")
+    experiment, trainer, build = subject.experiment, subject.experiment.trainer, subject.experiment.model.build
+    counter, limit = counter_of(experiment, tokenizer, folders), trainer.whole("max_length")
+    answer = (trainer.whole("max_completion_length") or 0) if trainer.row.reads_prompts else None
+    most = math.inf  # a longer prompt is refused, dropped or cut
+    for key, path in {"model.path": experiment.model.path, **folders.named()}.items():
+        config, is_policy = language_part(folders.config_below(path)), key == "model.path"
+        context = build.context_tokens if is_policy and build is not None else context_of(config)
+        is_rotary = (is_policy and build is not None) or any("rope" in name or "rotary" in name for name in config)
+        if is_policy and answer is not None:
+            most = context or most
+            continue
+        if key.startswith("rewards."):
+            yield from _reward_length_problems(subject, key, context)
+            continue
+        is_cut = answer is None and limit is not None and context is not None and limit <= context
+        if context is None or counter is None or is_cut or (is_rotary and not is_policy):
+            continue
+        for read in data.sources:
+            rows = _rows(experiment, read.rows)
+            if answer is None:
+                counts = counter.wholes(rows, context)
             else:
-                expected = f"at most {context}: it has no positions beyond, and fails there"
-                yield DataError(what, where=read.source.name, got=got, expected=expected, hint=key)
+                counts = [tokens + answer for tokens in counter.prompts(rows, context - answer)]
+            if long := [tokens for tokens in counts if context < tokens <= most]:
+                what = f"{len(long)} of {len(rows)} rows are longer than the context of {key}, {context} tokens"
+                hint, got = f"trainer.args.max_length={context}", f"the longest has {max(long)} tokens"
+                if is_rotary:
+                    yield Notice(read.source.name, f"{what}, {got}; {hint} cuts them")
+                    continue
+                expected, room = f"at most {context}: it has no positions beyond, and fails there", context - max(long)
+                if answer is not None:
+                    got += f", {answer} of them max_completion_length"
+                    hint = f"trainer.args.max_completion_length={room + answer}" if room + answer > 0 else ""
+                yield DataError(what, where=read.source.name, got=got, expected=expected, hint=hint or None)
+
+
+def _reward_length_problems(subject: Subject, key: str, context: int | None) -> Findings:
+    """Yield an error for a reward model's `max_length` beyond its positions; without one it cuts texts at the last."""
+    name = key.split(".")[1]
+    asked = subject.experiment.rewards[name].max_length
+    if asked is not None and context is not None and asked > context:
+        where, hint = subject.where(f"rewards.{name}.max_length"), f"rewards.{name}.max_length={context}"
+        what = "max_length exceeds the number of positions of the reward model"
+        yield ModelError(what, where=where, got=asked, expected=f"at most {context}", hint=hint)
 
 
 def length_problems(
