@@ -192,11 +192,14 @@ def _policy(
 def sampling_of(
     experiment: Experiment, each: int, batch_size: int, on_batch: Callable[[int], None] | None = None
 ) -> Sampling:
-    """Return the sampling of an experiment's trainer, with GRPO's defaults for arguments that are not set."""
+    """Return the sampling of an experiment's trainer, with GRPO's defaults for arguments that it does not have."""
     import trl
 
-    defaults = {field.name: field.default for field in dataclasses.fields(trl.GRPOConfig)}
-    settings = {name: experiment.trainer.args.get(name, defaults[name]) for name in _SETTINGS}
+    trainer = experiment.trainer
+    settings = {field.name: field.default for field in dataclasses.fields(trl.GRPOConfig) if field.name in _SETTINGS}
+    limit = trainer.row.answers_up_to or "max_completion_length"
+    own = {name: trainer.setting(limit if name == "max_completion_length" else name) for name in _SETTINGS}
+    settings |= {name: value for name, value in own.items() if value is not None or name in trainer.args}
     return Sampling(settings, batch_size, experiment.seed, each, on_batch=on_batch)
 
 

@@ -24,7 +24,8 @@ from rlhf_cli.text.regular_files import parse_python
 _Row = TypeVar("_Row")
 _Value = TypeVar("_Value")
 
-_FENCE = re.compile(r"\s*(`{3,}|~{3,})\s*([\w+.-]*)")
+_OPENING = re.compile(r"(?:\s*|.*?[^`~\w\s]\s*)(`{3,}|~{3,})[ \t]*([\w+.-]*)[^`\n]*$")
+_CLOSING = re.compile(r"\s*(`{3,}|~{3,})(?!\s*[\w+.-])")
 _PYTHON = ("python", "python3", "py")
 
 _DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -58,17 +59,16 @@ def code_in(text: str) -> str:
     An unclosed block extends to the end of the text.
     """
     blocks: list[tuple[str, list[str]]] = []
-    fence = ""
+    fence, indent = "", 0
     for line in text.splitlines(keepends=True):
-        match = _FENCE.match(line)
-        if fence:
-            if match and match[1].startswith(fence) and not match[2]:
-                fence = ""
-            else:
-                blocks[-1][1].append(line)
-        elif match:
-            fence = match[1]
-            blocks.append((match[2].lower(), []))
+        blanks = len(line) - len(line.lstrip(" "))
+        if not fence and (opening := _OPENING.match(line)):  # also behind `<answer>` or `Answer:`
+            fence, indent = opening[1], blanks
+            blocks.append((opening[2].lower(), []))
+        elif fence and (closing := _CLOSING.match(line)) and closing[1].startswith(fence):
+            fence = ""
+        elif fence:
+            blocks[-1][1].append(line[min(indent, blanks) :])  # a block in a list is indented
     marked = [lines for language, lines in blocks if language in _PYTHON]
     unmarked = [lines for language, lines in blocks if not language]
     chosen = (marked or unmarked)[-1:]

@@ -20,7 +20,7 @@ from rlhf_cli.text.template_grammar import is_text, parse
 from rlhf_cli.user_files import cache_folder
 
 Parsed = TypeVar("Parsed")
-_SCORE = r"(?:score|rating)\s*[:=]\s*(-?\d+(?:\.\d+)?)"
+_SCORE = r"(?:score|rating)[\"']?\s*(?:\([^()]*\))?\s*[:=]\s*(-?\d+(?:\.\d+)?)"
 
 
 @dataclass(eq=False, repr=False)
@@ -130,10 +130,16 @@ class Judge:
             raise RewardError(what, where=f"row {row}, {self!r}", got=repr(answer)[:300], expected=expected)
         return reply, str(finish or "")
 
+    def _matches(self, reply: str) -> list[re.Match[str]]:
+        """Return what the pattern matches behind a judge's thoughts; nothing if it is still thinking at the end."""
+        said = reply.rpartition("</think>")[2]
+        said = "" if "<think>" in said else said
+        return list(self._pattern.finditer(said)) or list(self._pattern.finditer(said.replace("*", "")))
+
     def _parsed(self, row: int, reply: str, finish: str) -> float:
         low, high = map(float, self.scale)
         where, got = f"row {row}, {self!r}", ends_of(reply)
-        matches = list(self._pattern.finditer(reply)) or list(self._pattern.finditer(reply.replace("*", "")))
+        matches = self._matches(reply)
         try:
             score = float(matches[-1][1])
         except (IndexError, TypeError, ValueError):

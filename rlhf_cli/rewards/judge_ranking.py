@@ -13,7 +13,7 @@ from rlhf_cli.rewards.completion_text import Completion, text_of
 from rlhf_cli.rewards.judge import Judge, Rubric, ends_of, prompt_text
 from rlhf_cli.services.http_client import Post, together
 
-_RANKING = r"(?:ranking|order)\s*[:=]\s*\[?(\d+(?:\s*[>,]\s*\d+)*)"
+_RANKING = r"(?:ranking|order)\s*[:=]\s*\[?(\d+\]?(?:\s*[>,]\s*\[?\d+\]?)*)"
 
 
 @dataclass(eq=False, repr=False)
@@ -94,7 +94,7 @@ class RankingJudge(Judge):
 
     def _ranking(self, row: int, count: int, reply: str, finish: str) -> list[float]:
         """Return the score of each answer in the order in which they were listed."""
-        matches = list(self._pattern.finditer(reply)) or list(self._pattern.finditer(reply.replace("*", "")))
+        matches = self._matches(reply)
         order = [int(number) for number in re.findall(r"\d+", matches[-1][1] or "")] if matches else []
         if sorted(order) != list(range(1, count + 1)):
             raise RewardError(

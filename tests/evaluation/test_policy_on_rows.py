@@ -252,3 +252,22 @@ def test_pairs_that_training_dropped_are_not_evaluated(words: list[str]) -> None
     # Negative control: where training refused such pairs there are none to drop.
     kept = load_held_out(prepare(words).experiment, needs="prompt", limit=None, or_training=True)
     assert len(kept.rows) == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("trainer=gkd trainer.args.max_new_tokens=16", (16, 0.9, 1.0)),
+        ("trainer=gold", (128, 0.9, 0.95)),
+        ("trainer=sdft trainer.args.temperature=0.5", (256, 0.5, 1.0)),
+        ("trainer=sft", (512, 1.0, 1.0)),  # GRPO's defaults: it does not sample
+        ("trainer=orpo", (512, 1.0, 1.0)),
+    ],
+)
+def test_answers_are_sampled_with_the_arguments_of_their_trainer(
+    words: str, expected: tuple[int, float, float], workplace: Path
+) -> None:
+    teacher = ["teacher.path=there"] if "gkd" in words or "gold" in words else []
+    asked = prepare([*words.split(), *teacher, "data=file", "data.path=rows.jsonl", "model=tiny"]).experiment
+    settings = sampling_of(asked, 1, 8).settings
+    assert tuple(settings[name] for name in ("max_completion_length", "temperature", "top_p")) == expected

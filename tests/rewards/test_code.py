@@ -32,7 +32,10 @@ ADD = "```python\ndef add(a, b):\n    return a + b\n```"
         ("```python\nx = 1", "x = 1"),
         ("````python\n'''\n```\n'''\n````", "'''\n```\n'''\n"),
         ("~~~Python title=x\na\n~~~", "a\n"),
-        ("  ```python\n  a\n  ```", "  a\n"),
+        ("  ```python\n  a\n\n    b\n c\n  ```", "a\n\n  b\nc\n"),
+        ("1. Do:\n\n   ```python\n   def f():\n       pass\n   ```", "def f():\n    pass\n"),
+        *((f"{before}```python\nx = 1\n```\nbye", "x = 1\n") for before in ("<answer>", "Answer: ", "</think>")),
+        ("Use ```x``` and say ``` or so:\n```\ny\n```", "y\n"),
         ("", ""),
     ],
 )

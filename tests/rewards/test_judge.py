@@ -71,6 +71,9 @@ def test_the_request_and_the_score_between_0_and_1() -> None:
         ("Score: 1. No, on reflection Score: 9/10", 0.9),
         ("**Score**: 0", 0.0),
         ("SCORE:10", 1.0),
+        ('{"score": 8, "why": "clear"}', 0.8),
+        ("Score (0-10): 7", 0.7),
+        ("<think>Perhaps score: 3 for style.</think>Score: 9", 0.9),
     ],
 )
 def test_replies_with_a_score(text: str, score: float) -> None:
@@ -81,9 +84,10 @@ def test_replies_with_a_score(text: str, score: float) -> None:
     ("text", "shown"),
     [
         *((text, text) for text in ("I would rather not say.", "", "Score: excellent", "10", "x" * 300)),
+        *((text, text) for text in ("<think>Perhaps score: 3, or ranking: 1 > 2 for",)),
         ("b" * 151 + "e" * 150, "b" * 150 + " ... " + "e" * 150),
     ],
-    ids=range(6),
+    ids=range(7),
 )
 @pytest.mark.parametrize(("finish", "advice"), [("stop", "rubric"), ("length", "args.max_tokens")])
 def test_a_reply_without_a_score_or_ranking_raises(
@@ -228,7 +232,8 @@ def listed(payload: Any) -> dict[int, str]:
 def longest_first(payload: Any) -> Answer:
     answers = listed(payload)
     order = sorted(answers, key=lambda number: -len(answers[number]))
-    return reply("I think.\nRanking: " + " > ".join(map(str, order)))
+    named = [f"[{number}]" if number % 2 else str(number) for number in order]  # as the rubric lists them, or alone
+    return reply("I think.\nRanking: " + " > ".join(named))
 
 
 def scores(server: FakeServer, order: list[int], **args: Any) -> list[float | None]:
