@@ -127,6 +127,17 @@ def test_splits_that_do_not_exist(jsonl, refusal) -> None:
     assert refusal(load, DataSource(path=path, select=(2, 6))).where == "data.select"
 
 
+def test_rows_that_other_code_has_made_are_not_taken_from_the_cache(jsonl, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`datasets` knows a function by its name: a later version of it would get the rows of the one before."""
+    source = DataSource(path=jsonl([{"prompt": [{"role": "human", "content": "q"}]}] * 3))
+    seen = [load_split([source], seed=0)[0]["prompt"][0]["role"]]
+    monkeypatch.setattr("rlhf_cli.data.dialogues._role", lambda given: "later")
+    for code in (loading._code(), "of a later version"):
+        monkeypatch.setattr(loading, "_code", lambda found=code: found)
+        seen.append(load_split([source], seed=0)[0]["prompt"][0]["role"])
+    assert seen == ["user", "user", "later"]
+
+
 def test_a_mixture_follows_its_weights_and_its_seed(jsonl) -> None:
     heavy = DataSource(path=jsonl([{"kind": "heavy"}] * 900, "heavy.jsonl"), weight=6, name="data.mix.heavy")
     light = DataSource(path=jsonl([{"kind": "light"}] * 900, "light.jsonl"), weight=2, name="data.mix.light")

@@ -26,6 +26,8 @@ from rlhf_cli.data.source import Row, missing_column
 from rlhf_cli.errors import ConfigError, RewardError, ServerSilent, in_one_line
 from rlhf_cli.evaluation.score_completions import policy_tokenizer, score_with
 from rlhf_cli.plan.stack_building import reward_stack
+from rlhf_cli.rewards.numeric import last_boxed, last_marked
+from rlhf_cli.rewards.stack.isolated import Isolated
 from rlhf_cli.rewards.stack.reward_functions import required_columns
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow
@@ -106,11 +108,11 @@ def answer_of(value: object) -> str | None:
 
 
 def final_part(answer: str) -> str:
-    r"""Return the text after the last `####`, else in the last `\boxed{}`, else the whole answer."""
-    if "####" in answer:
-        return answer.rsplit("####", 1)[1].strip()
-    boxed = re.findall(r"\\boxed\{([^{}]*)\}", answer)
-    return boxed[-1].strip() if boxed else answer
+    r"""Return what numeric_answer reads after `####`, else in `\boxed{}`, else a text after `####`, else all."""
+    marked = last_marked(answer) or last_boxed(answer)
+    if marked is None and "####" in answer:
+        marked = answer.rsplit("####", 1)[1].strip().partition("\n")[0]
+    return (marked or answer).strip()
 
 
 def ways_to_write(tags: Sequence[str]) -> list[AnswerFormat]:
@@ -149,8 +151,11 @@ def _texts(value: object, seen: set[int], module: Mapping[str, object] = Mapping
     elif isinstance(value, list | tuple | set | frozenset | dict):
         for item in value:
             yield from _texts(item, seen)
-    elif isinstance(value, functools.partial):
-        yield from _texts([*value.keywords.values(), value.func], seen)
+    elif isinstance(value, functools.partial | Isolated):
+        yield from _texts([*getattr(value, "keywords", {}).values(), value.func], seen)
+    elif isinstance(call := vars(type(value)).get("__call__"), FunctionType) and id(value) not in seen:
+        seen.add(id(value))  # an instance of the user's class
+        yield from _texts([*getattr(value, "__dict__", {}).values(), call], seen)
     elif isinstance(value, FunctionType) and id(value) not in seen:
         seen.add(id(value))
         texts = _texts(value.__code__, seen, value.__globals__)

@@ -18,6 +18,7 @@ from rlhf_cli.evaluation.audit.trial import (
     ways_to_write,
 )
 from rlhf_cli.plan.prepare import prepare
+from rlhf_cli.rewards.stack.isolated import Isolated
 from tests.support.planted_holes import SUMS
 
 ROW: dict[str, object] = {"prompt": "p", "answer": "a", "target": "t", "city": "Riga", "n": 1, "completion": None}
@@ -75,8 +76,9 @@ def test_what_a_right_answer_may_be(value: object, text: str | None) -> None:
 
 
 def test_the_final_part_of_an_answer() -> None:
-    parts = ("a #### 3 #### 4 ", r"\boxed{1} so \boxed{ 2 }", "as it is")
-    assert [final_part(text) for text in parts] == ["4", "2", "as it is"]
+    parts = ("a #### 3 #### 4 ", r"\boxed{1} so \boxed{ 2 }", "as it is", "#### 18\nDone.", "a #### Riga\nDone.")
+    assert [final_part(text) for text in parts] == ["4", "2", "as it is", "18", "Riga"]
+    assert final_part(r"so \boxed{\frac{1}{2}}") == r"\frac{1}{2}"
 
 
 def tagged(completions: Sequence[str], *, tags: Sequence[str], **kwargs: object) -> list[float | None]:
@@ -133,6 +135,16 @@ def matching(completions: Sequence[str], *, phrases: Sequence[str], pattern: str
     return [float(all(phrase in text for phrase in phrases)) for text in completions]
 
 
+class Polite:
+    """A reward with a state."""
+
+    def __init__(self) -> None:
+        self.more = ["if you would"]
+
+    def __call__(self, completions: Sequence[str], **columns: object) -> list[float]:
+        return [float(any(word in text for word in ("please", *self.more))) for text in completions]
+
+
 def test_constants_globals_and_arguments() -> None:
     """Each word once, up to 40 of them, of 2 to 31 characters."""
     assert set(reward_words([polite])) == {"please", "thank you", "kindly"}
@@ -141,6 +153,8 @@ def test_constants_globals_and_arguments() -> None:
     many = [f"word {number}" for number in range(45)]
     assert reward_words([functools.partial(matching, phrases=phrases) for phrases in (many[:20], many)]) == many[:40]
     assert reward_words([len]) == []
+    assert set(reward_words([Polite(), Isolated(f"{__name__}:polite", {}, timeout_s=None)])) >= {"please", "kindly"}
+    assert "if you would" in reward_words([Polite()])
 
 
 def test_rewards_that_are_skipped_and_what_others_lose_by_it(place: object) -> None:
