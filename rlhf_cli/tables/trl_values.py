@@ -52,7 +52,7 @@ class Range:
 _ADAM = "torch.optim.AdamW takes no other"
 _STEPS, _EVENTS = "transformers takes no other", ("logging", "eval", "save")
 _COUNT, _SHARE = "it is a number of them", "it is a share"
-_COUNTS = ("num_beams", "per_device_eval_batch_size", "ref_model_sync_steps")
+_COUNTS = ("num_beams", "per_device_eval_batch_size", "ref_model_sync_steps", "num_generations_eval", "max_length")
 
 RANGES: tuple[Range, ...] = (
     Range("learning_rate", at_least=0, why="a step goes against the gradient"),

@@ -51,6 +51,7 @@ def subject(words: str, processes: int = 1) -> Subject:
         ("epsilon=-0.2", "at least 0", "epsilon=0.2"),
         ("ref_model_mixup_alpha=1.5", "at least 0 and at most 1", "ref_model_mixup_alpha=0.6"),
         ("per_device_eval_batch_size=0", "at least 1", "per_device_eval_batch_size=8"),
+        ("num_generations_eval=-1", "at least 1", None),
         ("vllm_group_port=65536", "at least 1 and at most 65535", "vllm_group_port=51216"),
         ("generation_kwargs.top_p=1.5", "above 0 and at most 1", None),
         ("generation_kwargs.temperature=0", "above 0", None),

@@ -68,6 +68,13 @@ def test_gpus_that_a_machine_does_not_have(gpus: HaveGpus, cells: list[str]) -> 
     assert [[str(part) for part in parts] for parts in found] == ([error] if error else [])
 
 
+@pytest.mark.parametrize("device", ["gpu", "cuda:x", "cuda:0,1"])
+def test_a_device_of_a_reward_model_that_torch_does_not_know(refused: Refused, device: str) -> None:
+    error = refused(QUICK, f"rewards.rm={{model: a/b, device: '{device}'}}")
+    assert str(error.where).startswith("rewards.rm")
+    assert "`device`" in str(error.expected)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "is_refused"),
     [

@@ -90,6 +90,7 @@ BY_HAND = {
     "max_steps": ((1, 2), (0, -1)),  # -1 is taken for not given
     **dict.fromkeys(("beta", "epsilon", "epsilon_high", "max_grad_norm"), ((0, 0.5, 2), (-1e-9,))),
     **dict.fromkeys(("per_device_eval_batch_size", "ref_model_sync_steps", "num_beams"), ((1, 2), (0, -1))),
+    **dict.fromkeys(("num_generations_eval", "max_length"), ((1, 2), (0, -1))),
     **dict.fromkeys(("ref_model_mixup_alpha", "top_entropy_quantile"), ((0, 0.5, 1), (-1e-9, 1.001))),
     "num_return_sequences": ((1,), (0, 2)),
     "vllm_group_port": ((1, 65535), (0, 65536)),
