@@ -322,7 +322,8 @@ def length_problems(
     count, most = (counter.wholes, limit) if is_pair else (counter.prompts, limit - 1 - trainer.row.more_tokens)
     for read in data.sources:
         rows = _rows(subject.experiment, read.rows)
-        long = [tokens for tokens in count(rows, most) if tokens > most]
+        dropped = {place: tokens for place, tokens in enumerate(count(rows, most)) if tokens > most}
+        long = dropped.values()
         if long and cuts:
             what = f"max_length cuts the whole answer of {len(long)} of {len(rows)} rows"
             got = f"trainer.args.max_length={limit}, and a prompt of {max(long)} tokens"
@@ -333,7 +334,7 @@ def length_problems(
             longest = max(counter.wholes(rows))
             yield DataError(**too_short_for_all(len(rows), limit, min(long), longest), where=read.source.name)
         elif long:
-            data = data.without(read, len(long), is_split=subject.experiment.data.fraction is not None)
+            data = data.without(read, dropped, subject.experiment)
             text = f"trainer.args.max_length={limit} leaves out {len(long)} of {len(rows)} rows"
             yield Notice(read.source.name, f"{text}; the longest has {max(long)} tokens")
     return data

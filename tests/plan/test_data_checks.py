@@ -9,6 +9,8 @@ import pytest
 
 from rlhf_cli.plan.checks.data_checks import row_problems, source_problems
 from rlhf_cli.plan.checks.facts import DataFacts, ModelFolders, Report
+from rlhf_cli.plan.prepare import prepare
+from rlhf_cli.trainers.assemble.trainer import training_rows
 from tests.support.planning import ROWS, Write, planned, subject_of, table, told, unsaid
 
 
@@ -85,6 +87,19 @@ def test_rows_that_the_trainer_drops_are_not_planned(words: str, write: Write) -
     plan = planned(f"trainer={trainer}", "model=tiny", "launch=cpu", *files, *sizes, typed)
     assert (plan.num_rows, plan.num_held_out, plan.stage and plan.stage.steps) == (4, 4, 2)
     assert len([notice for notice in plan.notices if "2 of 6" in notice.text]) == 2
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_a_held_out_share_loses_its_own_rows_and_a_row_goes_once(long: bool, write: Write) -> None:
+    """Every third of twenty pairs has equal answers, and maybe a long prompt as well: 13 are left."""
+    rows = [{"prompt": f"{number}+1=", "chosen": "2", "rejected": "23"[number % 3 > 0]} for number in range(20)]
+    rows = [row | {"prompt": "9" * 60} if long and row["rejected"] == "2" else row for row in rows]
+    write("pairs.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    words = ("trainer=reward", "model=tiny", "data=file", "data.path=pairs.jsonl", "reward_model.on_bad_pair=drop")
+    words = (*words, "trainer.args.max_length=40", "data.eval.fraction=0.3")
+    plan, (kept, held, _) = planned(*words), training_rows(prepare(list(words)).experiment)
+    assert (plan.num_rows, plan.num_held_out) == (len(kept), len(held[""]))
+    assert len(kept) + len(held[""]) == 13
 
 
 @pytest.mark.parametrize("trainer", ["dpo", "orpo", "cpo"])

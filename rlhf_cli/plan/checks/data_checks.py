@@ -212,12 +212,11 @@ def row_problems(subject: Subject, data: DataFacts, folders: ModelFolders) -> Ch
         if rows is None or is_reported:
             continue
         try:
-            if row.trains == "reward model":
-                rows = _sound_pairs(rows, experiment, name)
-                if dropped := len(read.rows or ()) - len(rows):
-                    data = data.without(read, dropped, is_split=experiment.data.fraction is not None)
-                    why = "equal or empty answers, or no margin"
-                    yield Notice(name, f"{dropped} of {dropped + len(rows)} pairs are left out: {why}")
+            if row.trains == "reward model" and (dropped := _unsound_pairs(rows, experiment, name)):
+                data = data.without(read, dropped, experiment)
+                why = "equal or empty answers, or no margin"
+                yield Notice(name, f"{len(dropped)} of {len(rows)} pairs are left out: {why}")
+                rows = rows.select([place for place in range(len(rows)) if place not in dropped])
             columns = check_columns(rows, row, text_field=text_field, name=name, reads_images=folders.reads_images)
             if is_training:
                 used |= set(columns)
@@ -360,14 +359,13 @@ def unread_columns(experiment: Experiment, data: DataFacts, used: frozenset[str]
     return tuple(dict.fromkeys(name for source in data.training for name in source.columns if name not in read))
 
 
-def _sound_pairs(rows: RowTable, experiment: Experiment, name: str) -> RowTable:
-    """Return the pairs of a reward model without those that the rules drop."""
+def _unsound_pairs(rows: RowTable, experiment: Experiment, name: str) -> Collection[int]:
+    """Return which pairs of a reward model the rules drop."""
     rules = preference_rules(experiment)
     check_pair_columns(rows.column_names, rules, name=name)
     if set(IDS) <= set(rows.column_names):
-        return rows
+        return ()
     left_out, _ = sound_pairs(rows, rules, name=name)
-    sound = rows.select([row for row in range(len(rows)) if row not in left_out])
-    if len(sound) == 0:
+    if len(left_out) == len(rows):
         raise no_pair_left(list(left_out.values()), name=name)
-    return sound
+    return left_out

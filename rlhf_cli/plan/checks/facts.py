@@ -7,7 +7,7 @@ applies, and returns its facts, which later checks take as arguments.
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -15,7 +15,7 @@ from typing import TypeAlias, TypeVar
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.peeking import Preview
-from rlhf_cli.data.rows import RowTable
+from rlhf_cli.data.rows import RowTable, hold_out_places
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import Problems, UserError
 from rlhf_cli.models.tokenizer_files import adapter_base, read_json
@@ -166,6 +166,7 @@ class DataFacts:
     """The rows of a run, as far as they could be read; `described` says in words where they come from.
 
     `columns` are those of all training sources. `num_rows` and `num_held_out` are None if they are not known yet.
+    `dropped`: name of a source -> the rows that they leave out.
     """
 
     training: tuple[ReadSource, ...] = ()
@@ -175,19 +176,24 @@ class DataFacts:
     columns: tuple[str, ...] = ()
     num_rows: int | None = None
     num_held_out: int | None = None
+    dropped: dict[str, set[int]] = field(default_factory=dict)
 
     @property
     def sources(self) -> tuple[ReadSource, ...]:
         """Return the training sources and the held-out one."""
         return self.training + self.held_out
 
-    def without(self, read: ReadSource, dropped: int, *, is_split: bool) -> DataFacts:
-        """Return the facts without rows that a source loses; `is_split`: the training rows are split later."""
-        if read in self.held_out and self.num_held_out is not None:
-            return replace(self, num_held_out=self.num_held_out - dropped)
-        if read in self.training and self.num_rows is not None and not is_split:
-            return replace(self, num_rows=self.num_rows - dropped)
-        return self
+    def without(self, read: ReadSource, dropped: Collection[int], experiment: Experiment) -> DataFacts:
+        """Return the facts without these rows of a source, which a run drops after it has held rows out."""
+        fraction, name = experiment.data.fraction, read.source.name
+        gone = {*dropped} - self.dropped.get(name, set())
+        held = len(gone) if read in self.held_out else 0
+        if fraction is not None and read in self.training and gone and read.rows is not None and self.num_rows:
+            held = len(gone & {*hold_out_places(read.rows, fraction, experiment.seed)[1]})
+        rows = None if self.num_rows is None else self.num_rows - (len(gone) - held)
+        held_out = None if self.num_held_out is None else self.num_held_out - held
+        known = self.dropped | {name: gone | self.dropped.get(name, set())}
+        return replace(self, num_rows=rows, num_held_out=held_out, dropped=known)
 
 
 @dataclass

@@ -209,8 +209,7 @@ def room_for_answers_problems(
             yield error
         else:
             bound = limit
-            dropped = len(long) if policy == "drop" else 0
-            data = data.without(source, dropped, is_split=experiment.data.fraction is not None)
+            data = data.without(source, long if policy == "drop" else (), experiment)
             described = describe_overlong(long, len(source.rows), limit, policy)
             yield Notice("prompts", f"{source.source.name}: {described}")
     return bound, data
