@@ -248,7 +248,9 @@ def score_with(
     batch |= {"log_extra": lambda column, values: None, "log_metric": lambda name, value: None}
     if "completion_ids" not in batch and _wanting_tokens(stack):
         texts = [text_of(text) for text in batch["completions"]]
-        batch["completion_ids"] = tokenizer()(texts, add_special_tokens=False, verbose=False)["input_ids"]
+        ids = tokenizer()(texts, add_special_tokens=False, verbose=False)["input_ids"]
+        ending = [] if tokenizer().eos_token_id is None else [tokenizer().eos_token_id]  # as an answer that has ended
+        batch["completion_ids"] = [[*row, *ending] for row in ids]
     if "completion_ids" in batch:
         stack.decode = decode or (lambda ids: str(tokenizer().decode(list(ids), skip_special_tokens=True)))
     stack.evaluate(**batch)

@@ -85,8 +85,8 @@ def find_gold(rows: Sequence[Row], required: Sequence[str], *, named: str | None
         return Gold([answer_of(row[named]) for row in rows], f"column {named}")
     known = [name for name in GOLD_COLUMNS if name in columns]
     known.sort(key=lambda name: name not in required)
-    # If a reward reads only one column, it compares with that column. `entry` holds more than the answer.
-    if len(only := sorted({name for name in required if name not in ("prompt", "entry")})) == 1 and isinstance(
+    # If a reward reads only one column, it compares with that column; `entry` and `tests` hold no answer alone.
+    if len(only := sorted({name for name in required if name not in ("prompt", "entry", "tests")})) == 1 and isinstance(
         rows[0].get(only[0]), str
     ):
         known = [*only, *known]

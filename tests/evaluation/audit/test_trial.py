@@ -22,6 +22,7 @@ from rlhf_cli.rewards.stack.isolated import Isolated
 from tests.support.planted_holes import SUMS
 
 ROW: dict[str, object] = {"prompt": "p", "answer": "a", "target": "t", "city": "Riga", "n": 1, "completion": None}
+ROW |= {"tests": "assert f()"}
 
 
 @pytest.mark.parametrize(
@@ -32,6 +33,7 @@ ROW: dict[str, object] = {"prompt": "p", "answer": "a", "target": "t", "city": "
         ([], ["target", "answer"], "answer"),
         ([], ["n"], "answer"),  # the only column that is read holds no text
         ([], ["city", "prompt", "entry"], "city"),
+        ([], ["tests", "entry"], "answer"),  # of code
         ([], ["city", "n"], "answer"),
         (["answer", "target"], [], None),
     ],
