@@ -144,25 +144,17 @@ def test_without_a_policy_rewards_that_count_tokens_are_left_out_and_no_row_has_
     assert ([row.total for row in whole.rows], whole.no_total) == ([7.0, 6.0], None)
 
 
-class Tokens:
-    """A tokenizer that puts a special token at the start of a text by default."""
-
-    def __init__(self, eos_token_id: int | None) -> None:
-        self.eos_token_id = eos_token_id
-
-    def __call__(self, texts: list[str], *, add_special_tokens: bool = True, **_: object) -> dict[str, list[list[int]]]:
-        return {"input_ids": [[0] * add_special_tokens + list(text.encode()) for text in texts]}
-
-    def decode(self, ids: list[int], **_: object) -> str:
-        return bytes(ids).decode()
-
-
 @pytest.mark.parametrize(("end", "counts"), [(None, [3.0, 2.0]), (7, [4.0, 3.0])])
 def test_an_answers_tokens_are_those_of_its_text_and_its_end(
     end: int | None, counts: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in training, where an answer that has ended has an end token."""
-    monkeypatch.setattr(score_completions, "policy_tokenizer", lambda experiment, wanted_by: Tokens(end))
+    """As in training, where an answer that has ended has an end token; not what the tokenizer puts at its start."""
+
+    def tokenizer(texts: list[str], *, add_special_tokens: bool = True, **others: object) -> dict[str, list[list[int]]]:
+        return {"input_ids": [[0] * add_special_tokens + list(text.encode()) for text in texts]}
+
+    tokenizer.eos_token_id = end  # type: ignore[attr-defined]
+    monkeypatch.setattr(score_completions, "policy_tokenizer", lambda experiment, wanted_by: tokenizer)
     found = score(experiment({"path": "given"}, counted=COUNTED), ROWS)
     assert [row.rewards["counted"].raw for row in found.rows] == counts
 
