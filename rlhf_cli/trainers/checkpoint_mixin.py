@@ -24,9 +24,11 @@ from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import torch
+from accelerate import skip_first_batches
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, TrainingArguments
+from transformers import trainer as transformers_trainer
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_pt_utils import LengthGroupedSampler
@@ -259,7 +261,19 @@ class CheckpointMixin(ExtendedTrainer):
         if self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True  # transformers would make one step more
             return
-        super()._run_epoch(*args, **named)
+        with temporary_attributes(transformers_trainer, skip_first_batches=_skip):
+            super()._run_epoch(*args, **named)
+
+
+def _skip(loader: Any, num_batches: int) -> Any:
+    """Skip batches as accelerate does, but inside of IW-OPD's loader, which repeats each batch of another one.
+
+    accelerate would skip as many batches of that one, and then repeat none.
+    """
+    if "repeat_count" not in vars(loader):
+        return skip_first_batches(loader, num_batches)
+    repeats = loader.repeat_count
+    return type(loader)(skip_first_batches(loader.dataloader, num_batches // repeats), repeats)
 
 
 def hide_in_arguments(args: TrainingArguments, file: Path) -> None:

@@ -131,10 +131,11 @@ class ExtendedTrainer(TrlTrainer):
         return output
 
     def _get_num_items_in_batch(self, batch_samples: Any, device: Any) -> Any:
-        """Count every row once: the samplers of GOLD and IW-OPD repeat those of a window for each micro-batch."""
+        """Count every row once: GOLD's sampler and IW-OPD's loader repeat those of a window for each micro-batch."""
         counted = super()._get_num_items_in_batch(batch_samples, device)
         repeats = getattr(getattr(self, "_train_sampler", None), "repeat_count", 1)
-        return counted if counted is None else counted / repeats
+        distinct = len({*map(id, batch_samples)}) / max(len(batch_samples), 1)
+        return counted if counted is None else counted * distinct / repeats
 
     def prediction_step(self, model: Any, inputs: Any, *args: Any, **named: Any) -> Any:
         """Evaluate a batch, for which a trainer may generate: as its arguments say."""

@@ -99,8 +99,9 @@ def test_a_policy_comes_nearer_to_its_teacher_and_resumes_exactly(train: Train, 
     assert is_same(stopped, folder)
 
 
-def test_gradient_accumulation_does_not_change_the_loss(train: Train) -> None:
-    """GOLD on the answers of its rows: TRL counts the tokens of a window once for each of its micro-batches."""
+@pytest.mark.parametrize("name", ["gold", "iw_opd"])
+def test_gradient_accumulation_does_not_change_the_loss(train: Train, name: str) -> None:
+    """On the answers of its rows: TRL counts the tokens of a window once for each of its micro-batches."""
     found = {}
     for size, accumulation in ((8, 1), (4, 2), (2, 4)):
         batch = [f"trainer.args.per_device_train_batch_size={size}", "trainer.args.max_steps=1", "trainer.args.lmbda=0"]
