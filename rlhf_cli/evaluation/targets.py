@@ -105,6 +105,11 @@ class EvaluationRows:
         model, section = tree.get("model"), tree.get("data")
         if not isinstance(model, dict) or not isinstance(section, dict):
             return  # config validation reports what is wrong
+        for name in (
+            "metric_for_best_model",
+            "load_best_model_at_end",
+        ):  # they ask for the evaluation sets of a training
+            section_of(section_of(tree, "trainer"), "args").pop(name, None)
         run, is_policy = self.target.run, self.target.kind == POLICY
         is_alone = run is None
         typed = {key for key, origin in origins.by_key.items() if str(origin) == COMMAND_LINE}

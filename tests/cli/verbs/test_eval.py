@@ -240,6 +240,17 @@ def test_another_model_has_its_own_revision_and_tokenizer(
     assert (given["revision"], given["tokenizer"]) == ((revision, tokenizer) if words else (None, None)), path
 
 
+def test_other_rows_are_not_asked_for_the_metric_of_a_set_of_the_training(run: Path) -> None:
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    best = {"load_best_model_at_end": True, "metric_for_best_model": "eval_easy_accuracy"}
+    config["trainer"]["args"] = best
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    Path("rows.jsonl").write_text('{"chosen": "a", "rejected": "b"}\n')
+    rows = targets.EvaluationRows(targets.find_target(run), "rows.jsonl")
+    prepared = prepare_from(RunFolder(run), [], adjust=rows)
+    assert not best.keys() & prepared.experiment.trainer.args.keys()
+
+
 def test_a_typed_tokenizer_reads_the_texts(run: Path, place: Path) -> None:
     """It swaps x and z, so the model, which scores them 2 and -1, takes each for the other."""
     shutil.copytree(run / "model", place / "swapped")
