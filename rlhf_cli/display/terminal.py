@@ -24,7 +24,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_cli.rewards.completion_text import calls_text, content_text
+from rlhf_cli.rewards.completion_text import shown_text
 from rlhf_cli.runs.run_status import RunState
 from rlhf_cli.text.terminal_output import CONTROL, DrawnOn, OverStream, is_of_a_bar, printable
 
@@ -36,7 +36,7 @@ def one_line(value: object) -> str:
     """
     if isinstance(value, list):
         calls = [place for place, message in enumerate(value) if message.get("tool_calls")]
-        value = " > ".join(content_text(one) or calls_text(one) for one in value[calls[0] if calls else -1 :])
+        value = " > ".join(shown_text(one) for one in value[calls[0] if calls else -1 :])
     return repr(str(value))[1:-1]
 
 

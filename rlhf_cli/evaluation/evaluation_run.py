@@ -225,6 +225,8 @@ def load_policy(path: Path, experiment: Experiment) -> PolicyModel:
         generation=experiment.trainer.generation,
         trust_remote_code=experiment.model.trust_remote_code,
         chat_template=experiment.model.chat_template,
+        response_template=experiment.model.response_template,
+        parses=experiment.trainer.row.has_tools,
         **named_files(path, experiment),
     )
 
@@ -259,7 +261,7 @@ def answer_prompts(policy: PolicyModel, rows: list[Row], sampling: Sampling) -> 
     prompts, images = [row["prompt"] for row in repeated], list(map(images_of, repeated))
     for row, answer in zip(repeated, policy.complete(prompts, sampling, images), strict=True):
         is_chat = isinstance(row["prompt"], list)
-        completion = [{"role": "assistant", "content": answer.text}] if is_chat else answer.text
+        completion = [answer.message or {"role": "assistant", "content": answer.text}] if is_chat else answer.text
         answers.append(AnsweredPrompt(row, completion, answer.ids, answer.is_truncated))
     return answers
 

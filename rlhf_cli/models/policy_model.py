@@ -13,6 +13,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError  # a value of another type in config.json
 from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, PreTrainedModel
+from trl.chat_template_utils import parse_response
 from trl.data_utils import prepare_multimodal_messages
 
 from rlhf_cli.errors import DataError, ModelError
@@ -22,6 +23,7 @@ from rlhf_cli.models.model_folders import loaders_of
 from rlhf_cli.models.stop_strings import STOP_KEYS, StopStrings
 from rlhf_cli.models.tokenizer_files import load_tokenizer, no_end_token
 from rlhf_cli.tables.passes import GenerationSetting
+from rlhf_cli.text.json_values import JsonTree
 
 SAMPLING_ARGUMENTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 """Arguments of both the trainer and `generate`."""
@@ -29,11 +31,15 @@ SAMPLING_ARGUMENTS = ("temperature", "top_p", "top_k", "min_p", "repetition_pena
 
 @dataclass(frozen=True)
 class Completion:
-    """One answer. `ids` end with the end-of-sequence token or a stop string unless `is_truncated`."""
+    """One answer. `ids` end with the end-of-sequence token or a stop string unless `is_truncated`.
+
+    `message` is the answer to messages as a tokenizer with a response template reads it, None if none did.
+    """
 
     text: str
     ids: list[int]
     is_truncated: bool
+    message: Mapping[str, object] | None = None
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,8 @@ class PolicyModel:
     """A causal language model with its tokenizer, loaded from a folder (also an adapter) onto a device.
 
     Its weights are loaded when they are first used. A processor makes the inputs of a model that reads images.
-    `tokenizer` is that of another folder or hub id. Raise ModelError if either cannot be loaded, or if the tokenizer
+    `tokenizer` is that of another folder or hub id. `parses`: it reads answers to messages by the tokenizer's response
+    template, as GRPOTrainer does for its rewards. Raise ModelError if either cannot be loaded, or if the tokenizer
     has no token to pad with.
     """
 
@@ -68,6 +75,8 @@ class PolicyModel:
         generation: GenerationSetting = "auto",
         trust_remote_code: bool = False,
         chat_template: str | None = None,
+        response_template: JsonTree | None = None,
+        parses: bool = False,
         tokenizer: str | None = None,
         revision: str | None = None,
     ) -> None:
@@ -79,9 +88,11 @@ class PolicyModel:
             load_model, _, load_reader, self.config = loaders_of(str(path), **given)
             self._load = partial(load_model, str(path), dtype=dtype, **given)
             given = given if tokenizer is None else trust
-            self._reader: Any = load_tokenizer(tokenizer or str(path), chat_template, load=load_reader, **given)
+            templates = (chat_template, response_template)
+            self._reader: Any = load_tokenizer(tokenizer or str(path), *templates, load=load_reader, **given)
         self.tokenizer = getattr(self._reader, "tokenizer", self._reader)
         self.tokenizer.chat_template = self._reader.chat_template
+        self._parses = parses and getattr(self.tokenizer, "response_template", None) is not None
         # A sampled image token has no image (as in TRL).
         image_token = getattr(self.config, "image_token_id", None)
         self._suppressed = {} if image_token is None else {"suppress_tokens": [image_token]}
@@ -135,12 +146,17 @@ class PolicyModel:
             torch.manual_seed(sampling.seed)
             for start in range(0, len(order), batch_size):
                 rows = order[start : start + batch_size]
-                generated = self._generate([encoded[row] for row in rows], config, settings["chat_template_kwargs"])
+                generated = self._generate([encoded[row] for row in rows], config, settings)
                 for row, ids in zip(rows, generated, strict=True):
                     end = next((place for place, token in enumerate(ids) if token in self._eos), None)
                     stop = stops.length(ids) if stops is not None else None
                     kept = ids[:stop] if stop is not None else ids if end is None else ids[: end + 1]
-                    completions[row] = Completion(self.decode(kept), kept, is_truncated=end is None and stop is None)
+                    message = None
+                    if self._parses and isinstance(prompts[row], list):
+                        before = encoded[row]
+                        prefix = self._chat_ids(before, settings) if isinstance(before[0], dict) else before
+                        message = parse_response(self.tokenizer, kept, prefix=prefix)
+                    completions[row] = Completion(self.decode(kept), kept, end is None and stop is None, message)
                 if sampling.on_batch is not None:
                     sampling.on_batch(len(rows))
         return [completions[row] for row in range(len(encoded))]
@@ -156,13 +172,17 @@ class PolicyModel:
             raise DataError("a prompt is neither a text nor a list of messages", where="the evaluation rows", got=got)
         if self._reader is not self.tokenizer:
             return prepare_multimodal_messages(prompt, images)
-        given = settings["chat_template_kwargs"]
+        return self._chat_ids(prompt, settings)
+
+    def _chat_ids(self, messages: list[Any], settings: Mapping[str, object]) -> list[int]:
         # The template writes the special tokens itself.
-        text = self.tokenizer.apply_chat_template(
-            prompt, add_generation_prompt=True, tokenize=False, **(given if isinstance(given, dict) else {})
-        )
-        chat: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return chat
+        ids: list[int] = self.tokenizer(self._rendered(messages, settings), add_special_tokens=False)["input_ids"]
+        return ids
+
+    def _rendered(self, messages: list[Any], settings: Mapping[str, object]) -> str:
+        given = settings["chat_template_kwargs"]
+        given = given if isinstance(given, dict) else {}
+        return str(self._reader.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **given))
 
     def _generation(self, settings: Mapping[str, object], *, greedy: bool) -> GenerationConfig:
         given = settings["generation_kwargs"]
@@ -178,10 +198,12 @@ class PolicyModel:
         }
         return GenerationConfig(**(greedy_arguments(arguments) if greedy else arguments), disable_compile=True)
 
-    def _generate(self, rows: list[list[Any]], config: GenerationConfig, given: Any) -> list[list[int]]:  # noqa: ANN401
-        """Return the new tokens; `given` are arguments of the chat template, for messages."""
+    def _generate(
+        self, rows: list[list[Any]], config: GenerationConfig, settings: Mapping[str, object]
+    ) -> list[list[int]]:
+        """Return the new tokens."""
         if isinstance(rows[0][0], dict):
-            texts = [self._reader.apply_chat_template(row, add_generation_prompt=True, **(given or {})) for row in rows]
+            texts = [self._rendered(row, settings) for row in rows]
             parts = [[part for message in row for part in message["content"]] for row in rows]
             images = [[part["image"] for part in some if part["type"] == "image"] for some in parts]
             form = {"padding": True, "add_special_tokens": False, "return_tensors": "pt"}

@@ -38,8 +38,7 @@ def text_of(completion: Completion, *, reasoning: bool = False) -> str:
     for message in completion:
         if message.get("role", "assistant") != "assistant":
             continue
-        if reasoning:
-            texts += [str(message[key]) for key in _REASONING_KEYS if message.get(key)]
+        texts += [_thinking(message)] if reasoning else []
         texts.append(content_text(message))
     return "\n".join(text for text in texts if text)
 
@@ -63,6 +62,15 @@ def calls_text(message: Message) -> str:
     return ", ".join(
         f"{name}({it if isinstance(it, str) else json.dumps(it, ensure_ascii=False)})" for name, it in given
     )
+
+
+def _thinking(message: Message) -> str:
+    return "\n".join(str(message[key]) for key in _REASONING_KEYS if message.get(key))
+
+
+def shown_text(message: Message) -> str:
+    """Return what to show of a message: its thinking, and its content, or its calls of tools if it has none."""
+    return "\n".join(filter(None, (_thinking(message), content_text(message) or calls_text(message))))
 
 
 def as_completion(value: object) -> Completion:

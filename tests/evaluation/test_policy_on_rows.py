@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,44 @@ def test_a_run_from_end_to_end(train, capsys: pytest.CaptureFixture[str]) -> Non
         main(["score", "+exp=quickstart", "--completions", str(folder.path / "eval" / f"{name}.completions.jsonl")])
         == 0
     )
+
+
+def parsed(completions: list[Any], **_: Any) -> list[float]:
+    return [float("thinking" in completion[0]) for completion in completions]
+
+
+READ = "{defaults: {role: assistant, thinking: some}, start_anchor: 'assistant: ', fields: {content: {content: text}}}"
+
+
+@pytest.mark.parametrize(
+    ("words", "thinking"),
+    [
+        ([f"model.response_template={READ}"], "some"),
+        (["trainer=rloo", f"model.response_template={READ}"], None),  # RLOOTrainer never parses answers
+        ([], None),
+    ],
+)
+def test_rewards_see_the_messages_of_a_training(
+    train, before_training: Callable[..., None], words: list[str], thinking: str | None
+) -> None:
+    """A response template that adds a key to all messages; without any, an answer is a message of its whole text."""
+    if not words:
+        before_training(lambda trainer: setattr(trainer.processing_class, "response_template", None))
+    Path("asked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    asked = [
+        "data.eval.path=asked.jsonl",
+        "data.prompt=[{role: user, content: '{prompt}'}]",
+        f"rewards.parsed.fn={__name__}:parsed",
+    ]
+    steps = ["trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1", "trainer.args.max_steps=1"]
+    code, folder = train(*asked, *steps, *words)
+    assert code == 0
+    during = read_json(folder.path / "eval" / "training" / "step-1.json")
+    assert main(["eval", str(folder.path), "--samples", "0"]) == 0
+    after = read_json(folder.path / "eval" / "held_out_0_samples.json")
+    assert sorted(after["shown"], key=str) == sorted(during["shown"], key=str)
+    assert {message.get("thinking") for answer in after["shown"] for message in answer["completion"]} == {thinking}
+    assert after["parts"]["greedy"]["total"] == during["parts"]["greedy"]["total"]
 
 
 def test_an_adapter_is_evaluated_on_its_base(train, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.rewards.completion_text import Completion, text_of
+from rlhf_cli.rewards.completion_text import Completion, shown_text, text_of
 from rlhf_cli.rewards.dense import split_spans
 from rlhf_cli.rewards.reasoning_gym import extracted
 
@@ -38,6 +38,13 @@ TOOL_USE = [
 def test_text(completion: Completion, plain: str, with_reasoning: str) -> None:
     assert text_of(completion) == plain
     assert text_of(completion, reasoning=True) == with_reasoning
+
+
+def test_a_shown_message_has_its_thinking() -> None:
+    """An answer that was cut while it thought has no content."""
+    assert shown_text({"role": "assistant", "content": "", "reasoning_content": "hm"}) == "hm"
+    called = {"thinking": "hm", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": "1"}}]}
+    assert shown_text(called) == "hm\nadd(1)"
 
 
 @pytest.mark.parametrize("completion", [None, 7, ["text"], [{"content": "a"}, "text"], {"content": "text"}])

@@ -15,7 +15,7 @@ from typing import Any
 
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, reward_names
 from rlhf_cli.display.page.curves import rounded
-from rlhf_cli.rewards.completion_text import calls_text, content_text
+from rlhf_cli.rewards.completion_text import shown_text
 from rlhf_cli.runs.metrics_file import tables_by_step
 from rlhf_cli.text.redaction import redacted_values
 from rlhf_cli.text.regular_files import LARGEST_TABLE, require_regular
@@ -123,7 +123,7 @@ def _text_of(content: object) -> str:
     """Return a text unchanged; for a conversation, return its messages, each after its role."""
     if isinstance(content, list):
         messages = [message for message in content if isinstance(message, dict)]
-        return "\n".join(f"{one.get('role', '?')}: {content_text(one) or calls_text(one)}" for one in messages)
+        return "\n".join(f"{one.get('role', '?')}: {shown_text(one)}" for one in messages)
     return "" if content is None else str(content)
 
 
