@@ -123,6 +123,11 @@ def unlike_config(shapes: Sequence[WeightShape], config: JsonTree) -> str | None
     size = config.get("vocab_size")
     if len(rows) == 1 and isinstance(size, int) and rows[0] < size:
         return f"config.json has vocab_size {size}, the embedding has {rows[0]} rows"
+    padding = config.get("pad_token_id")
+    if (
+        isinstance(size, int) and isinstance(padding, int) and padding >= max(size, *rows, 0)
+    ):  # torch's embedding refuses it
+        return f"config.json has pad_token_id {padding}, and vocab_size {size}"
     return None
 
 

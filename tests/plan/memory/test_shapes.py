@@ -161,6 +161,8 @@ def test_weights_that_do_not_fit_their_config(family: str) -> None:
         assert unlike_config(shapes, without) == f"config.json has no number of layers, the weights have {text[layers]}"
     if judged and family != "mllama":
         size = text["vocab_size"]
+        told = [unlike_config(shapes, text | {"pad_token_id": number}) for number in (None, -1, size - 1, size)]
+        assert told == [None] * 3 + [f"config.json has pad_token_id {size}, and vocab_size {size}"]
         one_more = f"config.json has vocab_size {size + 1}, the embedding has {size} rows"
         for element_bytes, told in ((4, one_more), (2, one_more), (1, None)):  # a quantised one may be packed
             stored = [replace(shape, element_bytes=element_bytes) for shape in shapes]
