@@ -81,8 +81,9 @@ def save_whole(model: PreTrainedModel, folder: Path) -> None:
 
 
 _CONFIG = "adapter_config.json"
-_WEIGHTS = ("*.safetensors", "*.bin", "config.json")
-_MERGED_FILES = ("adapter_*", "*token*", "chat_template*", "vocab*", "merges*")
+_READER = ("*token*", "*processor*", "chat_template*", "vocab*", "merges*")
+_OF_ADAPTER = ("adapter_*", *_READER)
+_OF_BASE = ("*.safetensors", "*.bin", "config.json", "generation_config.json", *_READER)
 
 
 def merged_model(path: str, *, dtype: str = "auto", trust_remote_code: bool = False) -> str:
@@ -94,10 +95,10 @@ def merged_model(path: str, *, dtype: str = "auto", trust_remote_code: bool = Fa
     if not (adapter / _CONFIG).is_file() or (adapter / "config.json").is_file():
         return path
     digest = hashlib.sha256(f"output of its own {dtype}".encode())
-    for file in sorted(file for pattern in _MERGED_FILES for file in adapter.glob(pattern) if file.is_file()):
+    for file in sorted(file for pattern in _OF_ADAPTER for file in adapter.glob(pattern) if file.is_file()):
         digest.update(file.read_bytes())
     base = Path(adapter_base(adapter) or "").expanduser()
-    for file in sorted(file for pattern in _WEIGHTS for file in base.glob(pattern) if file.is_file()):
+    for file in sorted(file for pattern in _OF_BASE for file in base.glob(pattern) if file.is_file()):
         # Gigabytes: their times show whether they were written again.
         digest.update(f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}".encode())
     name = f"merged-{digest.hexdigest()[:12]}"
