@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from filelock import FileLock
 
 from rlhf_cli.errors import ModelError, writing
-from rlhf_cli.models.tokenizer_files import adapter_base
+from rlhf_cli.models.tokenizer_files import adapter_base, base_revision
 from rlhf_cli.user_files import cache_folder
 
 if TYPE_CHECKING:
@@ -140,7 +140,8 @@ def _merge(adapter: Path, folder: Path, dtype: str, trust_remote_code: bool) -> 
         try:
             tokenizer = load_reader(str(adapter), trust_remote_code=trust_remote_code)
         except (OSError, ValueError):  # an adapter saved without one uses its base's
-            tokenizer = load_reader(config["base_model_name_or_path"], trust_remote_code=trust_remote_code)
+            given = {"revision": base_revision(adapter), "trust_remote_code": trust_remote_code}
+            tokenizer = load_reader(config["base_model_name_or_path"], **given)
     except (OSError, ValueError, RuntimeError, SafetensorError, StrictDataclassError) as error:
         what, got = "the adapter cannot be merged into its base", f"{adapter}: {type(error).__name__}: {error!s:.300}"
         expected = f"an adapter of {config.get('base_model_name_or_path')}, and that model"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from rlhf_cli.models.tokenizer_files import (
     TOKENIZER_FILES,
     adapter_base,
     architectures_of,
+    base_revision,
     language_part,
     num_labels_of,
     read_json,
@@ -248,13 +250,15 @@ def loaders_of(
 ) -> tuple[Load, Load, Load, Any]:
     """Return what loads a model, an adapter of it, and its tokenizer, or the processor of a model that reads images.
 
-    The last is the model's config.
+    The first loads the weights at `revision`, and those below an adapter at the adapter's. The last is the config.
     """
     import transformers
     from peft import AutoPeftModelForCausalLM
 
-    base = adapter_base(Path(path).expanduser())
-    given: dict[str, Any] = {"trust_remote_code": trust_remote_code, "revision": None if base else revision}
+    folder = Path(path).expanduser()
+    base = adapter_base(folder)
+    revision = base_revision(folder) if base else revision
+    given: dict[str, Any] = {"trust_remote_code": trust_remote_code, "revision": revision}
     auto: Any = transformers
     config = auto.AutoConfig.from_pretrained(base or path, **given)
     if not hasattr(config, "vision_config"):
@@ -262,7 +266,8 @@ def loaders_of(
     else:
         whole = {"_target_class": auto.AutoModelForImageTextToText}
         kinds = whole["_target_class"], type("Adapter", (AutoPeftModelForCausalLM,), whole), auto.AutoProcessor
-    return kinds[0].from_pretrained, kinds[1].from_pretrained, kinds[2].from_pretrained, config
+    load_model = partial(kinds[0].from_pretrained, revision=revision)
+    return load_model, kinds[1].from_pretrained, kinds[2].from_pretrained, config
 
 
 def require_model(name: str, *, where: str, revision: str | None, trust_remote_code: bool) -> None:

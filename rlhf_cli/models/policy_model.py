@@ -86,7 +86,7 @@ class PolicyModel:
         given = trust if revision is None else {**trust, "revision": revision}
         with self._loading():
             load_model, _, load_reader, self.config = loaders_of(str(path), **given)
-            self._load = partial(load_model, str(path), dtype=dtype, **given)
+            self._load = partial(load_model, str(path), dtype=dtype, **trust)
             given = given if tokenizer is None else trust
             templates = (chat_template, response_template)
             self._reader: Any = load_tokenizer(tokenizer or str(path), *templates, load=load_reader, **given)

@@ -71,9 +71,9 @@ def load_reward_model(
     read_tokenizer = partial(AutoTokenizer.from_pretrained, tokenizer or path, **of_tokenizer)
     with _loading(path):
         if find_adapter_config_file(path, revision=revision) is not None:
-            base = str(PeftConfig.from_pretrained(path, revision=revision).base_model_name_or_path)
+            base, of_base = _base_of(path, revision)
             saved = load_peft_weights(path, device="cpu", revision=revision)
-            body, made_up, _ = _read(AutoModelForSequenceClassification, base, dtype, trust_remote_code)
+            body, made_up, _ = _read(AutoModelForSequenceClassification, base, dtype, trust_remote_code, of_base)
             if lost := {key for key in made_up if f"base_model.model.{key}" not in saved}:
                 raise _lost(path, lost, body, f"neither the adapter nor its base {base} has it")
             adapted = _with_adapter(body, path, revision)
@@ -91,7 +91,7 @@ def load_reward_model(
             except (OSError, ValueError):  # an adapter saved without one uses its base's
                 if tokenizer is not None:
                     raise
-                own = AutoTokenizer.from_pretrained(base, trust_remote_code=trust_remote_code)
+                own = AutoTokenizer.from_pretrained(base, revision=of_base, trust_remote_code=trust_remote_code)
                 return LoadedRewardModel(adapted, own)
         config = AutoConfig.from_pretrained(path, **given)
         check_reward_config(config.architectures or [], config.num_labels, got=path, where=where)
@@ -99,6 +99,12 @@ def load_reward_model(
         if made_up:
             raise _lost(path, made_up, model, "it holds a causal language model" if is_causal else None)
         return LoadedRewardModel(model, read_tokenizer())
+
+
+def _base_of(path: str, revision: str | None = None) -> tuple[str, str | None]:
+    """Return the name of an adapter's base and the revision that it was trained on."""
+    config = PeftConfig.from_pretrained(path, revision=revision)
+    return str(config.base_model_name_or_path), config.revision
 
 
 def _with_adapter(body: PreTrainedModel, path: str, revision: str | None = None) -> PeftModel:
@@ -201,8 +207,8 @@ def build_critic(
         kind = "policy" if init == "policy" else _kind_of(path, trust_remote_code)
         is_headless = kind in ("policy", "language model")
         if kind == "LoRA critic":
-            base = str(PeftConfig.from_pretrained(path).base_model_name_or_path)
-            body = _load_critic(base, dtype, trust_remote_code, needs_head=False)
+            base, of_base = _base_of(path)
+            body = _load_critic(base, dtype, trust_remote_code, needs_head=False, revision=of_base)
             saved, name = load_peft_weights(path, device="cpu"), _head(body)[0]
             lost = {f"{name}.{part}" for part in ("weight", "bias") if f"base_model.model.{name}.{part}" not in saved}
             if lost:

@@ -369,6 +369,12 @@ def adapter_base(folder: Path, where: str = "model.path") -> str | None:
     return base if isinstance(base, str) else None
 
 
+def base_revision(folder: Path) -> str | None:
+    """Return the commit, branch or tag of its base that an adapter's folder names; None for the default branch."""
+    revision = None if adapter_base(folder) is None else read_json(folder / "adapter_config.json").get("revision")
+    return revision if isinstance(revision, str) else None
+
+
 def render_chat(
     template: str,
     messages: Sequence[Mapping[str, object]],

@@ -24,7 +24,7 @@ from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ModelError, RunError
 from rlhf_cli.evaluation.evaluation_files import read_evaluation
 from rlhf_cli.models.cache import merged_into_base
-from rlhf_cli.models.tokenizer_files import architectures_of
+from rlhf_cli.models.tokenizer_files import architectures_of, base_revision
 from rlhf_cli.models.weight_shapes import stored_shapes
 from rlhf_cli.runs.checkpoint_folders import problem_with
 from rlhf_cli.runs.provenance import weights_hash
@@ -293,8 +293,9 @@ def export_model(source: SourceModel, folder: Path, say: Callable[[str], None]) 
 
             place, trusted = source.base or str(source.folder), source.trust_remote_code
             try:
-                load = loaders_of(place, trust_remote_code=trusted)[2]
-                load(place, trust_remote_code=trusted).save_pretrained(str(staged))
+                load = loaders_of(str(source.folder), trust_remote_code=trusted)[2]
+                given = {"revision": base_revision(source.folder), "trust_remote_code": trusted}
+                load(place, **given).save_pretrained(str(staged))
             except (OSError, ValueError) as error:
                 raise ModelError("the model has no tokenizer", where=place, got=f"{error!s:.300}") from error
         clean_configs(staged, source.kind)
@@ -330,7 +331,7 @@ def write_merged_weights(source: SourceModel, base: str, folder: Path) -> None:
 
     transformers_logging.disable_progress_bar()
     try:
-        dtype = _stored_dtype(base, trust_remote_code=source.trust_remote_code)
+        dtype = _stored_dtype(source, base)
         model = merged(source)
         nn.Module.to(model, dtype)
         model.save_pretrained(str(folder))
@@ -359,7 +360,7 @@ def merged(source: SourceModel) -> PreTrainedModel:
     return model
 
 
-def _stored_dtype(base: str, *, trust_remote_code: bool) -> torch.dtype:
+def _stored_dtype(source: SourceModel, base: str) -> torch.dtype:
     """Return the dtype in which the base's weights are stored. Raise ModelError if they are quantised or missing."""
     import torch
     from transformers import AutoConfig
@@ -371,7 +372,8 @@ def _stored_dtype(base: str, *, trust_remote_code: bool) -> torch.dtype:
         advice = "put it back, or set base_model_name_or_path in adapter_config.json to its new place"
         expected = "the folder that the adapter was trained on"
         raise ModelError("the base model of this adapter is missing", where=base, expected=expected, advice=advice)
-    config = AutoConfig.from_pretrained(folder if folder.is_dir() else base, trust_remote_code=trust_remote_code)
+    given = {"revision": base_revision(source.folder), "trust_remote_code": source.trust_remote_code}
+    config = AutoConfig.from_pretrained(folder if folder.is_dir() else base, **given)
     if quantized := getattr(config, "quantization_config", None):
         what = "an adapter cannot be merged into a quantised base: rounding would lose what it learnt"
         got, expected = f"quantization_config: {quantized}", "an adapter on weights in float32, bfloat16 or float16"

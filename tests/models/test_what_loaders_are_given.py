@@ -16,7 +16,16 @@ import pytest
 import torch
 from huggingface_hub import constants
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaForSequenceClassification,
+)
 
 from rlhf_cli.errors import ModelError
 from rlhf_cli.evaluation import evaluation_run
@@ -27,12 +36,14 @@ from rlhf_cli.models.model_folders import loaders_of, require_model
 from rlhf_cli.models.policy_model import PolicyModel
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.models.scalar_heads import build_critic, check_tokens, head_names, load_reward_model
+from rlhf_cli.models.tokenizer_files import base_revision
 from rlhf_cli.plan.prepare import prepare
-from rlhf_cli.project.exported_folder import SourceModel, merged, write_merged_weights
+from rlhf_cli.project.exported_folder import SourceModel, export_model, merged, write_merged_weights
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.trainers.assemble.algorithm import algorithm_of
 from rlhf_cli.trainers.assemble.policy_loading import policy_path, tokenizer_of
 from rlhf_cli.trainers.assemble.ppo_setup import ppo_setup
+from tests.project.finished_runs import finished_run
 from tests.support.model_copies import model_copy
 from tests.support.tolerances import assert_close
 
@@ -269,6 +280,67 @@ def test_the_revision_that_was_asked_for_is_read(
     REVISED[name](hub, "good")
     with pytest.raises((ModelError, ValueError, OSError, KeyError)):
         REVISED[name](hub, None)
+
+
+def exported(adapter: Path) -> object:
+    model = SourceModel(RunFolder(Path("run").absolute()), adapter, "policy", 3, base="team/own", **TRUSTED)
+    return export_model(model, Path("out", str(base_revision(adapter))), print)
+
+
+BELOW: dict[str, tuple[str, Callable[[str], object]]] = {
+    "policy": (
+        "CAUSAL_LM",
+        lambda path: PolicyModel(Path(path), tokenizer=str(Path(path, "../own")), **TRUSTED)._model,
+    ),
+    "merged": ("CAUSAL_LM", lambda path: merged_model(path, **TRUSTED)),
+    "exported": (
+        "CAUSAL_LM",
+        lambda path: write_merged_weights(source(Path(path), **TRUSTED), "team/own", Path("out")),
+    ),
+    "reward model": ("SEQ_CLS", lambda path: load_reward_model(path, **TRUSTED)),
+    "merged reward model": ("SEQ_CLS", lambda path: merged_model(path, **TRUSTED)),
+    "critic of a reward model": ("SEQ_CLS", lambda path: critic(path, {"policy": Path()}, **TRUSTED)),
+    "critic": ("TOKEN_CLS", lambda path: critic(path, {"policy": Path()}, **TRUSTED)),
+}
+KINDS = {
+    "CAUSAL_LM": ("good", AutoModelForCausalLM),
+    "SEQ_CLS": ("scores", AutoModelForSequenceClassification),
+    "TOKEN_CLS": ("good", AutoModelForTokenClassification),
+}
+
+
+@pytest.mark.parametrize("name", BELOW)
+def test_the_base_of_an_adapter_is_read_at_the_revision_that_it_was_trained_on(
+    name: str, hub: str, models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The adapter has no tokenizer: it is the base's."""
+    monkeypatch.chdir(tmp_path)
+    Path("own").symlink_to(models["policy"])
+    finished_run(tmp_path / "run", None)
+    (task, load), adapter = BELOW[name], tmp_path / "adapter"
+    revision, kind = KINDS[task]
+    loaded: Any = kind.from_pretrained(hub, revision=revision, num_labels=1, **TRUSTED)
+    config = LoraConfig(task_type=task, r=2, target_modules=["q_proj"], revision=revision)
+    get_peft_model(loaded, config).save_pretrained(adapter, save_embedding_layers=False)
+    load(str(adapter))
+    change(adapter / "adapter_config.json", revision=None)
+    with pytest.raises((ModelError, ValueError, OSError, KeyError)):
+        load(str(adapter))
+
+
+def test_a_change_of_what_a_merged_model_has_of_its_base_merges_anew(tmp_path: Path) -> None:
+    base, adapter = model_copy(tmp_path / "base"), tmp_path / "adapter"
+    model: Any = AutoModelForCausalLM.from_pretrained(base)
+    get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=2)).save_pretrained(adapter)
+    first = merged_model(str(adapter))
+    change(base / "generation_config.json", eos_token_id=[1, 7])
+    second = merged_model(str(adapter))
+    assert GenerationConfig.from_pretrained(second).eos_token_id == [1, 7]
+    (base / "chat_template.jinja").write_text("another")
+    third = merged_model(str(adapter))
+    assert AutoTokenizer.from_pretrained(third).chat_template == "another"
+    assert len({first, second, third}) == 3
+    assert merged_model(str(adapter)) == third
 
 
 def test_tokens_are_compared_by_tokenizers_that_may_run_code(models: dict[str, Path], hub: str, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def lora_config(experiment: Experiment, path: str) -> LoraConfig:
     """Return the policy's LoraConfig; for a reward model, its head is trained and saved too."""
     model = experiment.model
     assert model.lora is not None
-    given = model.lora.model_dump()
+    given = {**model.lora.model_dump(), "revision": model.revision}
     if experiment.trainer.row.trains != "reward model":
         return LoraConfig(task_type="CAUSAL_LM", **given)
     from rlhf_cli.models.scalar_heads import head_names

@@ -34,9 +34,9 @@ ADAPTER = "critic"
 _WEIGHTS = "adapter_model.safetensors"
 _SHAPE = (
     *("r", "lora_alpha", "lora_dropout", "bias", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern"),
-    *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "fan_in_fan_out"),
+    *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "fan_in_fan_out", "revision"),
 )
-"""The policy's settings that its critic shares. Not those of other modules that are trained, nor the first weights."""
+"""What the critic has of the policy's settings: not other modules that are trained, nor the first weights."""
 
 
 class SharedLoraCritic(TrainedCritic):

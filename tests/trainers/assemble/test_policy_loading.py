@@ -38,7 +38,7 @@ def test_an_adapter_of_a_reward_model_has_its_head(
     monkeypatch.setattr("rlhf_cli.models.scalar_heads.head_names", heads)
     words = [f"+exp={exp}", *OF_THE_HUB, "model.lora.r=2", f"model.lora.modules_to_save={saved}"]
     made = lora_config(prepare(words).experiment, "./policy")
-    assert (made.task_type, made.modules_to_save, made.r) == (*expected, 2)
+    assert (made.task_type, made.modules_to_save, made.r, made.revision) == (*expected, 2, "v2")
     given = {"revision": "v2", "trust_remote_code": True}
     assert heads.mock_calls == ([call("./policy", **given)] if exp == "toy_reward" else [])
 

@@ -74,9 +74,10 @@ def critic_of(arrangement: str, dtype: torch.dtype) -> TrainedCritic:
     return critic
 
 
-def test_a_shared_critic_has_the_shape_of_the_policys_adapter() -> None:
+def test_a_shared_critic_has_the_shape_of_the_policys_adapter(tmp_path: Path) -> None:
     shape = {"r": 2, "target_modules": ["q_proj", "v_proj"], "layers_to_transform": [1], "rank_pattern": {"v_proj": 3}}
-    policy = get_peft_model(LlamaForCausalLM(LlamaConfig(**SIZES, **TOKENS)), LoraConfig(use_dora=True, **shape))
+    config = LoraConfig(use_dora=True, revision="v1", **shape)
+    policy = get_peft_model(LlamaForCausalLM(LlamaConfig(**SIZES, **TOKENS)), config)
     adapter = {name: weight.shape for name, weight in policy.named_parameters() if weight.requires_grad}
     critic = SharedLoraCritic(policy, SETTINGS, dropout=0.0)
     copy = {name: weight.shape for name, weight in policy.named_parameters() if ".critic." in name}
@@ -84,6 +85,8 @@ def test_a_shared_critic_has_the_shape_of_the_policys_adapter() -> None:
     with critic.hidden_from_policy():
         assert {name for name, weight in policy.named_parameters() if weight.requires_grad} == adapter.keys()
     assert all(weight.requires_grad for weight in critic.parameters())
+    critic.save(tmp_path)
+    assert read_json(tmp_path / "adapter_config.json")["revision"] == "v1"
 
 
 def test_a_shared_critic_s_head_computes_in_float32_whatever_is_around() -> None:
