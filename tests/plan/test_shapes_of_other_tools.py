@@ -169,3 +169,22 @@ def test_a_system_column_of_the_prompt_is_not_called_unread(chat_model: str, pla
     written(place, *[row] * 4)
     turns = "[{role: system, content: '{system}'}, {role: user, content: '{question}'}]"
     assert planned(*words("sft", chat_model, f"data.prompt={turns}")).notices == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "is_told"),
+    [
+        ("trainer=kto", True),
+        ("trainer=kto model.lora.r=2", False),
+        ("trainer=kto data.eval.fraction=0.5", False),
+        ("trainer=sft trainer.args.train_sampling_strategy=sequential ~label", True),
+        ("trainer=sft ~label", False),
+    ],
+)
+def test_a_seed_that_decides_nothing_is_told(words: str, is_told: bool, place: Path) -> None:
+    """TRL's KTOTrainer goes through the rows in the order of the file."""
+    row = {"prompt": "2+3?", "completion": "5"} | ({} if "~label" in words else {"label": True})
+    written(place, *[row | {"prompt": f"{n}+3?"} for n in range(8)], *[row | {"label": False}] * 8 * ("label" in row))
+    typed = [word for word in words.split() if word != "~label"]
+    made = planned(*typed, "model=tiny", "data=file", "data.path=rows.jsonl")
+    assert [notice.subject for notice in made.notices].count("seed") == is_told

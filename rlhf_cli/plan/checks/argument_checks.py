@@ -111,14 +111,24 @@ def refused_combinations(subject: Subject) -> Findings:
 
 
 def order_problems(subject: Subject) -> Findings:
-    """Yield an error for sorted rows that the trainer would shuffle."""
+    """Yield an error for sorted rows that the trainer would shuffle, or a notice where the seed decides nothing."""
     data, trainer = subject.experiment.data, subject.experiment.trainer
     in_order = {"shuffle_dataset": False, "train_sampling_strategy": "sequential"}
     name = "shuffle_dataset" if trainer.row.reads_prompts else "train_sampling_strategy"
     key = next(
         (f"data.mix.{name}.sort" for name, part in (data.mix or {}).items() if part.sort is not None), "data.sort"
     )
-    if (data.sort is None and key == "data.sort") or trainer.setting(name) == in_order[name]:
+    is_in_order, has_draws = trainer.setting(name) == in_order[name], subject.experiment.model.lora is not None
+    if (
+        is_in_order
+        and not trainer.row.reads_prompts
+        and data.path is not None
+        and data.fraction is None
+        and not has_draws
+    ):
+        text = f"the rows are learnt in the order of the file ({name}=sequential), so another seed changes nothing"
+        yield Notice("seed", f"{text} in a model without dropout")
+    if (data.sort is None and key == "data.sort") or is_in_order:
         return
     what, got = "the trainer would shuffle the sorted rows", f"{name}={trainer.setting(name)}".lower()
     expected, hint = "rows that stay in order", f"{_ARGS}{name}={str(in_order[name]).lower()}, or {key}=null"
