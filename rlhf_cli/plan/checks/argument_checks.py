@@ -118,14 +118,12 @@ def order_problems(subject: Subject) -> Findings:
     key = next(
         (f"data.mix.{name}.sort" for name, part in (data.mix or {}).items() if part.sort is not None), "data.sort"
     )
-    is_in_order, has_draws = trainer.setting(name) == in_order[name], subject.experiment.model.lora is not None
-    if (
-        is_in_order
-        and not trainer.row.reads_prompts
-        and data.path is not None
-        and data.fraction is None
-        and not has_draws
-    ):
+    is_in_order = trainer.setting(name) == in_order[name]
+    # The seed draws LoRA's first weights, a new reward head and the sampled completions.
+    has_draws = (
+        subject.experiment.model.lora is not None or trainer.row.reads_prompts or trainer.row.trains == "reward model"
+    )
+    if is_in_order and not has_draws and data.path is not None and data.fraction is None:
         text = f"the rows are learnt in the order of the file ({name}=sequential), so another seed changes nothing"
         yield Notice("seed", f"{text} in a model without dropout")
     if (data.sort is None and key == "data.sort") or is_in_order:
