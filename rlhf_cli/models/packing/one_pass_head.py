@@ -59,9 +59,8 @@ class Head:
         if self.why_chunked is None and set(outputs) <= {"log_probs", "entropy"}:
             scale = logit_scale / temperature
             keeps = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
-            log_probs, entropy = OnePassLogProbs.apply(  # type: ignore[no-untyped-call]
-                hidden, weight, bias, targets, scale, keeps, "entropy" in outputs
-            )
+            given = (hidden, weight, bias, targets, scale, keeps, "entropy" in outputs)
+            log_probs, entropy = OnePassLogProbs.apply(*given)  # type: ignore[no-untyped-call]
             return log_probs, entropy, None, None, None
         found: HeadOutputs = self._chunked.apply(
             hidden, weight, bias, targets, temperature, chunk_size, softcap, logit_scale, outputs
@@ -113,15 +112,10 @@ class OnePassLogProbs(torch.autograd.Function):
         highest = logits.amax(dim=1, keepdim=True)
         logits -= highest  # log-probabilities are differences, so this shift cancels
         chosen = logits.gather(1, targets.unsqueeze(1)).squeeze(1)
-        if has_entropy:
-            softmax = logits.exp()
-            total = softmax.sum(dim=1)
-            mean = torch.linalg.vecdot(softmax, logits) / total
-        else:
-            softmax = logits.exp_()
-            total = softmax.sum(dim=1)
+        softmax = logits.exp() if has_entropy else logits.exp_()
+        total = softmax.sum(dim=1)
         log_total = total.log()
-        entropy = log_total - mean if has_entropy else None
+        entropy = log_total - torch.linalg.vecdot(softmax, logits) / total if has_entropy else None
         if keeps_softmax:
             softmax /= total.unsqueeze(1)
             ctx.save_for_backward(hidden, weight, bias, targets, softmax, entropy)
@@ -152,10 +146,7 @@ class OnePassLogProbs(torch.autograd.Function):
             (small @ weight.to(ctx.dtype)).to(hidden.dtype) if needs_hidden else None,
             (small.t() @ hidden.to(ctx.dtype)).to(weight.dtype) if needs_weight else None,
             gradient.sum(dim=0).to(bias.dtype) if bias is not None and needs_bias else None,
-            None,
-            None,
-            None,
-            None,
+            *(None,) * 4,
         )
 
 

@@ -11,10 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
+
+Text = Sequence[int]
+"""The tokens of a text, at least one."""
 
 
 @dataclass(frozen=True)
@@ -52,15 +55,13 @@ class PackedRows:
 
     def last_states(self) -> Tensor:
         """Return (B,): the position of each row's last token, if it was packed."""
-        ends = [start + count for start, count in zip(self.starts, self.num_completion, strict=True)]
+        ends = list(map(sum, zip(self.starts, self.num_completion, strict=True)))
         return torch.tensor(ends, device=self.input_ids.device)
 
     def _from_starts(self, more: int) -> Tensor:
-        places = [
-            torch.arange(start, start + count + more)
-            for start, count in zip(self.starts, self.num_completion, strict=True)
-        ]
-        return torch.cat(places).to(self.input_ids.device)
+        rows = zip(self.starts, self.num_completion, strict=True)
+        places = [place for start, count in rows for place in range(start, start + count + more)]
+        return torch.tensor(places, dtype=torch.long, device=self.input_ids.device)
 
 
 def packed_rows(ids: Tensor, mask: Tensor, num_completion: int, *, with_last: bool = False) -> PackedRows | None:
@@ -78,36 +79,36 @@ def packed_rows(ids: Tensor, mask: Tensor, num_completion: int, *, with_last: bo
         return None
     prompt_lengths, counts = prompt_mask.sum(dim=1).tolist(), completion_mask.sum(dim=1).tolist()
     width = prompt_mask.shape[1]
-    found: dict[tuple[int, ...], int | None] = {}
-    pieces: list[Tensor] = []
-    positions: list[Tensor] = []
-    lengths: list[int] = []
+    found: dict[Text, int] = {}
     shared: list[int | None] = []
-    rows = ids.tolist()
-    for row, length in enumerate(prompt_lengths):
-        prompt = tuple(rows[row][width - length : width - 1])
-        if prompt not in found:
-            found[prompt] = len(lengths) if prompt else None
-            if prompt:
-                pieces.append(ids[row, width - length : width - 1])
-                positions.append(torch.arange(length - 1))
-                lengths.append(length - 1)
-        shared.append(found[prompt])
-    start, starts = sum(lengths), []
-    for row, (length, count) in enumerate(zip(prompt_lengths, counts, strict=True)):
-        own = count + 1 if with_last else max(count, 1)
-        pieces.append(ids[row, width - 1 : width - 1 + own])
-        positions.append(torch.arange(length - 1, length - 1 + own))
-        lengths.append(own)
-        starts.append(start)
-        start += own
+    own: list[Text] = []
+    for tokens, length, count in zip(ids.tolist(), prompt_lengths, counts, strict=True):
+        prompt = tuple(tokens[width - length : width - 1])
+        shared.append(found.setdefault(prompt, len(found)) if prompt else None)
+        own.append(tokens[width - 1 : width + (count if with_last else max(count - 1, 0))])
+    return _laid_out([*found], own, [length - 1 for length in prompt_lengths], shared, counts, device)
+
+
+def _laid_out(
+    prompts: list[Text],
+    own: list[Text],
+    begins: list[int],
+    shared: list[int | None],
+    num_completion: list[int],
+    device: torch.device,
+) -> PackedRows:
+    """Return the rows that continue prompts with their own parts; `begins`: where these begin in their rows."""
+    segments, firsts = [*prompts, *own], [0] * len(prompts) + begins
+    lengths = list(map(len, segments))
+    ids = [token for segment in segments for token in segment]
+    positions = [first + place for first, length in zip(firsts, lengths, strict=True) for place in range(length)]
     return PackedRows(
-        input_ids=torch.cat(pieces).to(device).unsqueeze(0),
-        position_ids=torch.cat(positions).to(device).unsqueeze(0),
+        input_ids=torch.tensor([ids], device=device),
+        position_ids=torch.tensor([positions], device=device),
         lengths=lengths,
         shared=shared,
-        starts=starts,
-        num_completion=counts,
+        starts=[0, *accumulate(lengths)][len(prompts) : -1],
+        num_completion=num_completion,
     )
 
 
@@ -120,9 +121,6 @@ def rows_by_prompt(ids: Tensor, mask: Tensor) -> Tensor:
     places = [first.setdefault(tuple(prompt), len(first)) for prompt in ids.where(mask.bool(), -1).tolist()]
     return torch.tensor(places, device=ids.device).argsort(stable=True)
 
-
-Text = Sequence[int]
-"""The tokens of a text, at least one."""
 
 MIN_SHARED = 8
 """A shorter prefix (a template's first words) is not worth a segment of its own."""
@@ -156,23 +154,7 @@ def packed_texts(texts: Sequence[Text], device: torch.device) -> PackedRows:
         shared += [len(prompts) - 1 if length else None] * (end - start)
         begins += [length] * (end - start)
     own = [text[begin:] for text, begin in zip(texts, begins, strict=True)]
-    segments = [*prompts, *own]
-    ids = [token for segment in segments for token in segment]
-    positions = [place for prompt in prompts for place in range(len(prompt))]
-    positions += [place for text, begin in zip(texts, begins, strict=True) for place in range(begin, len(text))]
-    lengths = [len(segment) for segment in segments]
-    starts, start = [], sum(lengths[: len(prompts)])
-    for part in own:
-        starts.append(start)
-        start += len(part)
-    return PackedRows(
-        input_ids=torch.tensor([ids], device=device),
-        position_ids=torch.tensor([positions], device=device),
-        lengths=lengths,
-        shared=shared,
-        starts=starts,
-        num_completion=[len(part) - 1 for part in own],
-    )
+    return _laid_out(prompts, own, begins, shared, [len(part) - 1 for part in own], device)
 
 
 def _common(one: Text, other: Text) -> int:

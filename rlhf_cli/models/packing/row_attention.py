@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import AttentionInterface, PretrainedConfig, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from rlhf_cli.models.packing.varlen_kernel import Heads, JoinedKeys, heads_of, joined_keys, varlen_attend, why_no_varlen
+from rlhf_cli.models.packing.varlen_kernel import heads_of, joined_keys, varlen_attend, why_no_varlen
 from rlhf_cli.tables.passes import ATTENTIONS, READ, is_rotary, why_values_not_packed
 
 if TYPE_CHECKING:
@@ -79,16 +79,17 @@ def model_inputs(rows: PackedRows) -> dict[str, object]:
 class Segments:
     """The segments of a batch and what attention needs to know about them, computed once for all layers.
 
-    `given` is the mask passed to the model; it has no content, and only needs to arrive unchanged. The first layer
-    decides between the two kinds of attention for all, because the backward pass may recompute layers.
+    `given` is the mask passed to the model; it has no content, and only needs to arrive unchanged. `go_at_once` says
+    whether one kernel attends in all segments, as it did for the first layer: the backward pass may recompute layers.
+    `joined` is the layout for it, `mask` that of one row.
     """
 
     def __init__(self, rows: PackedRows) -> None:
         self.rows = rows
         self.given = rows.input_ids.new_ones((1,) * 4, dtype=torch.bool)
-        self._masks: dict[int, Tensor] = {}
-        self._at_once: dict[Heads, bool] = {}
-        self._joined: dict[torch.device, JoinedKeys] = {}
+        self.go_at_once = functools.cache(lambda heads: why_no_varlen(heads) is None)
+        self.joined = functools.cache(functools.partial(joined_keys, rows.lengths, rows.shared))
+        self.mask = functools.cache(_last_rows)
 
     def refuse_other_mask(self, mask: Tensor | None) -> None:
         """Raise ValueError if a layer has a mask of the model's own, which would be ignored."""
@@ -100,26 +101,13 @@ class Segments:
         got = "none" if mask is None else f"{str(mask.dtype).removeprefix('torch.')} {tuple(mask.shape)}"
         raise ValueError(f"the model uses its own attention mask ({got}), which packed rows do not support")
 
-    def go_at_once(self, heads: Heads) -> bool:
-        """Return whether one kernel attends in all segments."""
-        if heads not in self._at_once:
-            self._at_once[heads] = why_no_varlen(heads) is None
-        return self._at_once[heads]
 
-    def joined(self, device: torch.device) -> JoinedKeys:
-        """Return the layout of all segments for one kernel."""
-        if device not in self._joined:
-            self._joined[device] = joined_keys(self.rows.lengths, self.rows.shared, device)
-        return self._joined[device]
-
-    def mask(self, row: int, num_queries: int, num_keys: int, device: torch.device) -> Tensor | None:
-        """Return (1, 1, queries, keys) bool: the last query sees every key, the one before it one less."""
-        if num_queries == 1:
-            return None
-        if row not in self._masks:
-            whole = torch.ones((num_queries, num_keys), dtype=torch.bool, device=device)
-            self._masks[row] = whole.tril(diagonal=num_keys - num_queries)[None, None]
-        return self._masks[row]
+def _last_rows(num_queries: int, num_keys: int, device: torch.device) -> Tensor | None:
+    """Return (1, 1, queries, keys) bool: the last query sees every key, the one before it one less."""
+    if num_queries == 1:
+        return None
+    whole = torch.ones((num_queries, num_keys), dtype=torch.bool, device=device)
+    return whole.tril(diagonal=num_keys - num_queries)[None, None]
 
 
 def _by_row(attention: Attention) -> Attention:
@@ -138,7 +126,7 @@ def _by_row(attention: Attention) -> Attention:
             return attention(module, query, key, value, attention_mask, *others, **named)
         assert isinstance(segments, Segments)
         segments.refuse_other_mask(attention_mask)
-        if not others and _is_causal_alone(module, key, value, named) and segments.go_at_once(heads_of(query, key)):
+        if not others and _is_causal_alone(module, key, value, named) and segments.go_at_once(heads_of(query)):
             scaling = cast(float | None, named.get("scaling"))
             return varlen_attend(segments.joined(query.device), query, key, value, scaling=scaling), None
         outputs = [
@@ -173,5 +161,5 @@ def _cut(
             yield (queries[own], keys[own], values[own]), None
             continue
         whole = tuple(torch.cat([parts[prompt], parts[own]], dim=2) for parts in (keys, values))
-        mask = segments.mask(row, queries[own].shape[2], whole[0].shape[2], query.device)
+        mask = segments.mask(queries[own].shape[2], whole[0].shape[2], query.device)
         yield (queries[own], whole[0], whole[1]), mask

@@ -1,4 +1,4 @@
-"""Attend in all segments of a flat batch with one call a layer, tried before it is used.
+"""Attend in all segments of a flat batch with one call a layer.
 
 Queries stay in place. A row that continues a prompt needs the prompt's keys before its own, so a prompt's keys occur
 once for the prompt itself and once per row.
@@ -8,9 +8,7 @@ not mention but its source has (aten/src/ATen/native/transformers/cuda/flash_att
 queries and K keys, the last query sees every key, and the i-th (from 0) those before i + 1 + K - Q. A row with a
 prompt's keys before its own needs exactly that.
 
-The trial's reference is attention of each segment by itself in float32. It detects a kernel that aligns its mask
-differently, omits the scale or is missing from this torch build; a model's own numbers in half precision would show
-less.
+A trial on real rows (`trainers/pass_mixin`, `reward_model_scorer`) shows a kernel that is wrong or missing.
 """
 
 from __future__ import annotations
@@ -25,8 +23,6 @@ import torch
 from peft import PeftModel
 from torch import Tensor
 from transformers import PreTrainedModel
-
-from rlhf_cli.errors import in_a_line
 
 
 @dataclass(frozen=True)
@@ -69,21 +65,19 @@ CAUSAL = (-1, 0)
 
 @dataclass(frozen=True)
 class Heads:
-    """The settings of a model's attention. Under autocast, `dtype` is autocast's, as in SDPA."""
+    """The settings of a model's attention on which the kernel depends. Under autocast, `dtype` is autocast's."""
 
     device: torch.device
     dtype: torch.dtype
-    num_heads: int
-    num_key_heads: int
     size: int
 
 
-def heads_of(query: Tensor, key: Tensor) -> Heads:
-    """Return the attention settings for query and key (1, heads, tokens, size)."""
+def heads_of(query: Tensor) -> Heads:
+    """Return the attention settings for a query (1, heads, tokens, size)."""
     device, dtype = query.device, query.dtype
     if torch.is_autocast_enabled(device.type):
         dtype = torch.get_autocast_dtype(device.type)
-    return Heads(device, dtype, query.shape[1], key.shape[1], query.shape[3])
+    return Heads(device, dtype, query.shape[3])
 
 
 def varlen_attend(joined: JoinedKeys, query: Tensor, key: Tensor, value: Tensor, *, scaling: float | None) -> Tensor:
@@ -93,7 +87,7 @@ def varlen_attend(joined: JoinedKeys, query: Tensor, key: Tensor, value: Tensor,
     """
     from torch.nn.attention.varlen import varlen_attn  # takes 1.5 s, and needs a GPU
 
-    dtype = heads_of(query, key).dtype
+    dtype = heads_of(query).dtype
     queries, keys, values = (whole[0].transpose(0, 1).to(dtype) for whole in (query, key, value))
     # Only where heads are grouped: torch 2.11 lacks this argument.
     attend = functools.partial(varlen_attn, enable_gqa=True) if query.shape[1] != key.shape[1] else varlen_attn
@@ -122,63 +116,6 @@ def _picked(whole: Tensor, places: Tensor) -> Tensor:
     return torch.nn.functional.embedding(places, flat).view(-1, *whole.shape[1:])
 
 
-_LENGTHS, _SHARED = [150, 3, 1, 140, 2, 70], [0, 0, 1, None]
-"""Two prompts and four rows: more tokens than a tile of the kernel, a single one, and a row without a prompt."""
-_SCALING = 0.2
-_TOLERANCE = 0.05
-"""Relative to the norm: SDPA in bfloat16 on a CPU has 0.006, a mask aligned to the top left or another scale 0.6."""
-
-
-def why_wrong(heads: Heads) -> str | None:
-    """Return a description of what is wrong with the kernel's numbers, or its error; None if they are right.
-
-    This does not depend on the caller's modes (no gradient, autocast, a checkpointed layer's hooks).
-    """
-    no_hooks = torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
-    is_off = torch.autocast(heads.device.type, enabled=False)
-    with torch.inference_mode(mode=False), torch.enable_grad(), is_off, no_hooks:
-        joined, given = joined_keys(_LENGTHS, _SHARED, heads.device), _drawn(heads)
-        try:
-            found = _with_gradients(varlen_attend(joined, *given, scaling=_SCALING), given)
-        except torch.OutOfMemoryError:
-            raise
-        except (RuntimeError, TypeError, ValueError) as error:
-            return f"it raises {in_a_line(error)}"
-        exact = [tensor.detach().float().requires_grad_() for tensor in given]
-        expected = _with_gradients(_a_segment_each(joined, *exact), exact)
-    pairs = zip(found, expected, strict=True)
-    farthest = max(float((ours.float() - exact).norm() / exact.norm()) for ours, exact in pairs)
-    return None if farthest <= _TOLERANCE else f"on random numbers it is {farthest:.2g} off"
-
-
-def _drawn(heads: Heads) -> list[Tensor]:
-    """Return query, key and value (1, heads, tokens, size) without affecting other random numbers."""
-    chance = torch.Generator().manual_seed(0)
-    shapes = [(1, number, sum(_LENGTHS), heads.size) for number in (heads.num_heads, *[heads.num_key_heads] * 2)]
-    return [torch.randn(shape, generator=chance).to(heads.device, heads.dtype).requires_grad_() for shape in shapes]
-
-
-def _with_gradients(output: Tensor, given: list[Tensor]) -> list[Tensor]:
-    """Return the output (1, tokens, heads, size), and the gradients of a weighted sum of it."""
-    weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(1)).to(output.device, output.dtype)
-    return [output.detach(), *torch.autograd.grad((output * weights).sum(), given)]
-
-
-def _a_segment_each(joined: JoinedKeys, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    starts_of_queries, starts_of_keys = joined.cu_queries.tolist(), joined.cu_keys.tolist()
-    outputs = []
-    for segment in range(len(starts_of_queries) - 1):
-        queries = query[:, :, slice(*starts_of_queries[segment : segment + 2])]
-        places = joined.places[slice(*starts_of_keys[segment : segment + 2])]
-        shape = queries.shape[2], len(places)
-        mask = torch.ones(shape, dtype=torch.bool, device=query.device).tril(shape[1] - shape[0])
-        group = query.shape[1] // key.shape[1]
-        keys, values = (whole[:, :, places].repeat_interleave(group, dim=1) for whole in (key, value))
-        scores = (queries @ keys.transpose(2, 3) * _SCALING).masked_fill(~mask, -torch.inf)
-        outputs.append(scores.softmax(dim=-1) @ values)
-    return torch.cat(outputs, dim=2).transpose(1, 2)
-
-
 _HALF = (torch.bfloat16, torch.float16)
 _LARGEST_HEAD, _STEP_OF_HEADS = 256, 8
 """The limits of `mha_varlen_fwd` in torch's flash_api.cpp."""
@@ -190,33 +127,14 @@ _distrusted: list[str] = []
 def heads_of_model(model: PreTrainedModel | PeftModel, device: torch.device, dtype: torch.dtype) -> Heads:
     """Return the attention settings of a packable model from its configuration."""
     config = model.config.get_text_config()
-    num_heads = config.num_attention_heads
-    return Heads(
-        device=device,
-        dtype=dtype,
-        num_heads=num_heads,
-        num_key_heads=getattr(config, "num_key_value_heads", None) or num_heads,
-        size=getattr(config, "head_dim", None) or config.hidden_size // num_heads,
-    )
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return Heads(device, dtype, size)
 
 
 def why_no_varlen(heads: Heads) -> str | None:
-    """Return why attention cannot be computed in all segments at once, in words; None if it can.
-
-    The kernel is tried the first time that a device supports it.
-    """
-    return _distrusted[0] if _distrusted else _why_never(heads)
-
-
-def disable_varlen(wrong: str, *, what: str = "packed rows") -> None:
-    """Make all attention of this process run once per row, from the next pass on. Warn that `what` was `wrong`."""
-    _distrusted.append(f"packed with torch's varlen_attn, {wrong}")
-    text = "%s attend row by row: with torch's varlen_attn %s (docs/development/performance.md)"
-    logging.getLogger("rlhf").warning(text, what, wrong)
-
-
-@functools.cache
-def _why_never(heads: Heads) -> str | None:
+    """Return why attention cannot be computed in all segments at once, in words; None if it can."""
+    if _distrusted:
+        return _distrusted[0]
     if heads.device.type != "cuda":
         return f"the device is {heads.device.type}"
     if heads.dtype not in _HALF:
@@ -226,5 +144,11 @@ def _why_never(heads: Heads) -> str | None:
         return f"the GPU has compute capability {'.'.join(map(str, capability))}; the kernel needs 8.0"
     if heads.size > _LARGEST_HEAD or heads.size % _STEP_OF_HEADS:
         return f"its head size is {heads.size}; the kernel supports multiples of 8 up to 256"
-    wrong = why_wrong(heads)
-    return None if wrong is None else f"torch's varlen_attn was tried, and {wrong}"
+    return None
+
+
+def disable_varlen(wrong: str, *, what: str = "packed rows") -> None:
+    """Make all attention of this process run once per row, from the next pass on. Warn that `what` was `wrong`."""
+    _distrusted.append(f"packed with torch's varlen_attn, {wrong}")
+    text = "%s attend row by row: with torch's varlen_attn %s (docs/development/performance.md)"
+    logging.getLogger("rlhf").warning(text, what, wrong)

@@ -6,7 +6,6 @@ a GPU. Two prompts have 4 tokens and differ in the last one, others have 1 and 2
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from rlhf_cli.models.packing import row_attention
 from rlhf_cli.models.packing.one_pass_head import only_states
 from rlhf_cli.models.packing.packed_rows import PackedRows, packed_rows
 from rlhf_cli.models.packing.row_attention import model_inputs, register
-from rlhf_cli.models.packing.varlen_kernel import Heads, disable_varlen, joined_keys, why_wrong
+from rlhf_cli.models.packing.varlen_kernel import disable_varlen, joined_keys, varlen_attend
 from tests.support.float64 import in_float64
 from tests.support.reference_varlen import ReferenceVarlen, stand_in
 from tests.support.tolerances import EXACT, assert_equal, distance
@@ -165,9 +164,11 @@ def test_ungrouped_heads_need_no_argument_for_groups(monkeypatch: pytest.MonkeyP
             return super().__call__(*args, scale=scale, window_size=window_size)
 
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", Older())
-    heads = Heads(torch.device("cpu"), torch.bfloat16, num_heads=4, num_key_heads=4, size=8)
-    assert why_wrong(heads) is None
-    assert "enable_gqa" in (why_wrong(replace(heads, num_key_heads=2)) or "")
+    joined = joined_keys([3], [None], torch.device("cpu"))
+    query, key = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 3, 8)
+    assert varlen_attend(joined, query, query, query, scaling=None).shape == (1, 3, 4, 8)
+    with pytest.raises(TypeError, match="enable_gqa"):
+        varlen_attend(joined, query, key, key, scaling=None)
 
 
 def test_a_layer_is_recomputed_with_the_kernel_of_its_forward_pass(kernel: ReferenceVarlen) -> None:
