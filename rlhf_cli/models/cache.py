@@ -24,26 +24,22 @@ if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel
 
-_MANIFEST = "made.json"  # source of a model of the cache and sizes of its files; written last
-
-
-def made_from(name: str) -> tuple[Path | None, dict[str, int]]:
-    """Return the file that the model called `name` was made from, None if unknown, and the sizes of its own files."""
-    try:
-        made = json.loads((cache_folder("models") / name / _MANIFEST).read_text(encoding="utf-8"))
-        return made["source"] and Path(made["source"]), dict(made["sizes"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return None, {_MANIFEST: -1}  # no file has this size: the folder counts as damaged
+_MANIFEST = "made.json"  # sizes of the files of a model of the cache; written last
 
 
 def damaged_file(name: str) -> str | None:
     """Return a file of the model called `name` that is missing, cut or unreadable, None if it is whole."""
-    files = {cache_folder("models") / name / file: size for file, size in made_from(name)[1].items()}
+    folder = cache_folder("models") / name
+    try:
+        sizes = dict(json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))["sizes"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return _MANIFEST
+    files = {folder / file: size for file, size in sizes.items()}
     damaged = (file for file, size in files.items() if not os.access(file, os.R_OK) or file.stat().st_size != size)
     return next((file.name for file in damaged), None)
 
 
-def build_once(name: str, make: Callable[[Path], None], *, source: Path | None = None) -> Path:
+def build_once(name: str, make: Callable[[Path], None]) -> Path:
     """Return the folder of the model called `name`; `make` writes it on first use, and again if it is damaged.
 
     Write to another folder and rename it, so that an interruption leaves no half-written model; the next call replaces
@@ -62,8 +58,7 @@ def build_once(name: str, make: Callable[[Path], None], *, source: Path | None =
                 try:
                     make(unfinished)
                     sizes = {file.name: file.stat().st_size for file in unfinished.iterdir() if file.is_file()}
-                    made = json.dumps({"source": source and str(source), "sizes": sizes})
-                    (unfinished / _MANIFEST).write_text(made, encoding="utf-8")
+                    (unfinished / _MANIFEST).write_text(json.dumps({"sizes": sizes}), encoding="utf-8")
                     shutil.rmtree(folder, ignore_errors=True)
                     unfinished.rename(folder)
                 finally:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_cli.errors import ModelError
-from rlhf_cli.models.cache import build_once, damaged_file, made_from
+from rlhf_cli.models.cache import build_once, damaged_file
 from rlhf_cli.models.tokenizer_files import adapter_base
 from rlhf_cli.process import PARENT, die_with
 from rlhf_cli.services.hub_lookup import HubQuestion, look_up
@@ -74,7 +74,7 @@ def model_folder(named: str | None, *, where: str) -> str | None:
     if file.suffix.lower() == ".gguf" and not file.is_dir():
         if not file.is_file():
             raise ModelError("there is no such GGUF file", where=where, got=f"{named} (looked at {file.resolve()})")
-        return str(_converted(file, _sha256(file), where))
+        return _converted(file, _sha256(file), where)
     if file.parent.resolve() == cache_folder("models").resolve():
         _repair(file, where)
     elif (base := adapter_base(file, where)) is not None and Path(base).parent == cache_folder("models"):
@@ -83,19 +83,17 @@ def model_folder(named: str | None, *, where: str) -> str | None:
 
 
 def _repair(folder: Path, where: str) -> None:
-    """Convert a damaged folder of the cache again. Raise ModelError if its source does not exist."""
+    """Convert a damaged folder of the cache again. Raise ModelError if it is not that of an installed package."""
     if (damaged := damaged_file(folder.name)) is None:
         return
-    source = made_from(folder.name)[0]
-    for file in (source, *map(_file_of, PACKAGED_MODELS.values())):
-        if file is not None and file.is_file() and _folder_name(file.name, sha256 := _sha256(file)) == folder.name:
-            _converted(file, sha256, where)
-            return
+    names = {_folder_name(model.file, model.sha256): _PREFIX + name for name, model in PACKAGED_MODELS.items()}
+    if folder.name in names and _packaged(names[folder.name], where) == str(folder):
+        return
     raise ModelError(
-        "a model in rlhf's cache is damaged, and the file it was converted from does not exist",
+        "a model in rlhf's cache is damaged",
         where=where,
         got=f"{folder}: {damaged} is missing, cut off or unreadable",
-        expected=f"the files that the conversion wrote, or {source or 'its GGUF file'}",
+        expected="the files that the conversion wrote",
         advice=f"`rm -r {shlex.quote(str(folder))}`, then name the GGUF file, package:NAME or another model",
     )
 
@@ -109,7 +107,7 @@ def _packaged(named: str, where: str) -> str:
         return str(cache_folder("models") / name)
     if (file := _file_of(model)) is not None:
         if (found := _sha256(file)) == model.sha256:
-            return str(_converted(file, found, where))
+            return _converted(file, found, where)
         raise ModelError(
             "the package holds another model file than expected, or a damaged one",
             where=where,
@@ -128,9 +126,8 @@ def _packaged(named: str, where: str) -> str:
 def _file_of(model: PackagedModel) -> Path | None:
     """Return the model's file, without importing its package."""
     spec = importlib.util.find_spec(model.module)
-    folders = spec.submodule_search_locations if spec is not None else None
-    files = [Path(folder, model.file) for folder in folders or ()]
-    return next((file for file in files if file.is_file()), None)
+    folders = (spec.submodule_search_locations if spec is not None else None) or ()
+    return next((file for folder in folders if (file := Path(folder, model.file)).is_file()), None)
 
 
 def _sha256(file: Path) -> str:
@@ -142,7 +139,7 @@ def _folder_name(file: str, sha256: str) -> str:
     return f"{Path(file).stem}-{_VERSION}-{sha256[:12]}"
 
 
-def _converted(file: Path, sha256: str, where: str) -> Path:
+def _converted(file: Path, sha256: str, where: str) -> str:
     def start(folder: Path) -> None:
         if importlib.util.find_spec("gguf") is None:
             what = "GGUF files need the package gguf, which is not installed"
@@ -163,12 +160,10 @@ def _converted(file: Path, sha256: str, where: str) -> Path:
             advice="download the file again, and compare its size" if is_cut else other,
         )
 
-    return build_once(_folder_name(file.name, sha256), start, source=file.resolve())
+    return str(build_once(_folder_name(file.name, sha256), start))
 
 
 _CUT = 3  # the exit code of a conversion that found the file too short, before it imported torch
-
-
 _OF_THE_FILE = ("quantization_config", "_name_or_path", "_model_name_or_path", "transformers_version")
 """Entries that transformers adds to the configuration of a model that it read from GGUF."""
 
