@@ -6,10 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeAlias
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from typing import TypeAlias
 
 
 class ColumnKind(StrEnum):
@@ -89,13 +86,13 @@ def merge(first: Kind, second: Kind) -> Kind:
 def as_kind(value: object, kind: Kind, *, as_json: bool = False) -> object:
     """Return a value as a table has it: numbers of a column with a fraction are floats, records have all keys.
 
-    `as_json` writes texts of a mixed kind as JSON, because `datasets` would read the text "5" as a number.
+    `as_json` writes the values of a mixed kind as JSON.
     """
     if isinstance(kind, RecordKind) and isinstance(value, Mapping):
         return {name: as_kind(value.get(name), field, as_json=as_json) for name, field in kind.fields.items()}
     if isinstance(kind, ListKind) and isinstance(value, list):
         return [as_kind(item, kind.item, as_json=as_json) for item in value]
-    if kind == ColumnKind.MIXED and as_json and isinstance(value, str):
+    if kind == ColumnKind.MIXED and as_json and value is not None:
         return json.dumps(value)
     return float(value) if kind == ColumnKind.NUMBER and isinstance(value, int) else value
 
@@ -105,27 +102,6 @@ def label(kind: Kind) -> str:
     if isinstance(kind, ColumnKind):
         return kind
     return "list" if isinstance(kind, ListKind) else "object"
-
-
-def arrow_schema(kinds: Mapping[str, Kind]) -> pa.Schema | None:
-    """Return the columns' Arrow types, or None if Arrow has none for a column, e.g. text mixed with lists."""
-    import pyarrow as pa
-
-    types = {name: _arrow_type(kind) for name, kind in kinds.items()}
-    known = {name: kind for name, kind in types.items() if kind is not None}
-    return pa.schema(list(known.items())) if len(known) == len(types) else None
-
-
-def _arrow_type(kind: Kind) -> pa.DataType | None:
-    import pyarrow as pa
-
-    if isinstance(kind, ListKind):
-        item = _arrow_type(kind.item)
-        return None if item is None else pa.list_(item)
-    if isinstance(kind, RecordKind):
-        fields = arrow_schema(kind.fields)
-        return None if fields is None else pa.struct(fields)
-    return pa.type_for_alias(ARROW_NAMES[kind]) if kind in ARROW_NAMES else None
 
 
 ARROW_NAMES = {

@@ -6,31 +6,21 @@ into nulls and `007` into 7, and count lines from 0 without naming the file.
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from itertools import islice
 from pathlib import Path
 
 from rlhf_cli.data.column_kinds import ColumnKind, Kind, as_kind, kind_of, label, merge
-from rlhf_cli.data.file_readers import read_by_arrow, read_csv, read_lines, read_list, read_parquet_head, shorten
+from rlhf_cli.data.file_readers import read_csv, read_lines, read_list, read_parquet_head, shorten
 from rlhf_cli.data.source import SUFFIXES, WRITTEN, DataSource, Row, Wanted
 from rlhf_cli.errors import DataError
 
-_LARGE_BYTES = 8 << 20
-"""Python reads smaller files, which avoids importing Arrow."""
-
-_FIRST_ROWS = 1000
-"""Rows that determine the column types of a large file, unless the caller wants to keep more."""
-
 _ANYTHING = Wanted()
 _HELD_OUT = re.compile(r"(^|[^a-z])(test|testing|valid|validation|val|dev|eval|evaluation)([^a-z]|$)")
-_MOST_KEPT_ROWS = 100_000
-"""A caller that wants to keep more rows gets all of them from Python."""
 
 
 @dataclass
@@ -100,17 +90,6 @@ class Format:
             if num_rows == 0:
                 raise _no_rows(paths[0])
             return Scan(dict.fromkeys(columns, ColumnKind.NULL), rows, num_rows)
-        if limit <= _MOST_KEPT_ROWS and self.reads_fast(paths):
-            import pyarrow as pa
-
-            # The scan by rows below reports an error and its line.
-            with contextlib.suppress(DataError, pa.ArrowException, OSError):
-                head = Scan()
-                head.add(islice(self.read(paths[0], wanted), max(limit, _FIRST_ROWS)), limit, wanted.is_read)
-                head = head.typed()
-                counts = {path: sum(batch.num_rows for batch in read_by_arrow(path, head.kinds)) for path in paths}
-                if all(counts.values()):
-                    return replace(head, num_rows=sum(counts.values()))
         found = Scan()
         for path in paths:
             before = found.num_rows
@@ -118,10 +97,6 @@ class Format:
             if found.num_rows == before or not found.kinds:
                 raise _no_rows(path)
         return found.typed()
-
-    def reads_fast(self, paths: Sequence[Path]) -> bool:
-        """Return whether Arrow reads these files: it takes time to import, which pays off for large ones."""
-        return self.name == "jsonl" and sum(path.stat().st_size for path in paths) > _LARGE_BYTES
 
 
 FORMATS = {

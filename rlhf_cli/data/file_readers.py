@@ -3,10 +3,6 @@
 A CSV column is integer, number or true/false only if every filled cell of it is, in canonical form (`007` and `1,5`
 stay text, and so do an integer of more than 18 digits, `NA` and `None`, which are possible answers). An empty cell is a
 null. A column to be read as text always stays text: `7` is an answer like `seven`, and `1.50` is not `1.5`.
-
-Arrow reads JSON Lines ten times as fast as Python and, with explicit types, as strictly: it rejects all other values,
-but does not report the line. So Arrow reads a large file with the types of its first rows. If it rejects the file,
-Python reads the same file, and reports the error with its line.
 """
 
 from __future__ import annotations
@@ -22,14 +18,11 @@ import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rlhf_cli.data.column_kinds import ColumnKind, Kind, arrow_schema, merge
+from rlhf_cli.data.column_kinds import ColumnKind, Kind, merge
 from rlhf_cli.data.source import WRITTEN, Row
 from rlhf_cli.errors import DataError, in_a_line
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -88,7 +81,7 @@ def shorten(text: str, around: int = 0, width: int = 80) -> str:
     return ("…" if start else "") + text[start : start + width] + ("…" if start + width < len(text) else "")
 
 
-_BLOCK_BYTES, _BATCH_ROWS = 1 << 21, 10_000
+_BATCH_ROWS = 10_000
 _BEYOND = "JSON nested too deeply to read, or with a whole number of thousands of digits"
 
 
@@ -171,33 +164,6 @@ def _check_text(row: object, source: str, where: str) -> None:
         got = shorten(source, around=source.lower().find("\\ud"))
         advice = "a program cut the text in the middle of an emoji; repair or drop the row"
         raise DataError(what, where=where, got=got, advice=advice) from None
-
-
-def read_by_arrow(path: Path, kinds: Mapping[str, Kind]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a JSONL file in batches with the types of `kinds`.
-
-    Raise pyarrow.ArrowInvalid if a row has other types or columns, if the file is malformed, if it does not have one
-    object per line, if Arrow has no type for a column, or if the texts of numbers are wanted.
-    """
-    import pyarrow as pa
-    import pyarrow.json
-
-    if (schema := arrow_schema(kinds)) is None or any(name.startswith(WRITTEN) for name in kinds):
-        raise pa.ArrowInvalid("no type for a column")
-    num_rows = 0
-    with pa.input_stream(path) as stream:
-        options = pyarrow.json.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False)
-        strict = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error")
-        for batch in pyarrow.json.open_json(stream, read_options=options, parse_options=strict):
-            batch.validate(full=True)  # texts are UTF-8
-            num_rows += batch.num_rows
-            yield batch
-    with pa.input_stream(path) as stream:
-        num_lines, last = 0, b"\n"
-        while block := stream.read(_BLOCK_BYTES):
-            num_lines, last = num_lines + block.count(b"\n"), block[-1:]
-    if num_rows != num_lines + (last != b"\n"):
-        raise pa.ArrowInvalid("not one object per line")
 
 
 _EXPECTED = 'a list of objects, such as [{"prompt": "..."}]'

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 from uuid import uuid4
@@ -28,6 +29,7 @@ from rlhf_cli.errors import DataError, in_a_line
 if TYPE_CHECKING:
     from rlhf_cli.data.data_files import Format
 
+_BATCH_ROWS = 1000
 Feature: TypeAlias = "datasets.List | datasets.Json | datasets.Value | dict[str, Feature]"
 
 
@@ -138,41 +140,32 @@ def _read_files(source: DataSource, wanted: Wanted) -> datasets.Dataset:
 
 def _write(file: Path, paths: Sequence[Path], file_format: Format, wanted: Wanted) -> None:
     """Write the rows of the files into an Arrow file. Raise DataError if they are invalid."""
-    from rlhf_cli.data.file_readers import read_by_arrow
-
     assert file_format.read is not None
-    kinds = file_format.scan(paths, wanted=wanted).kinds
-    features = features_of(kinds)
-    if file_format.reads_fast(paths):
-        try:
-            with ArrowWriter(features=features, path=str(file)) as writer:
-                for path in paths:
-                    for batch in read_by_arrow(path, kinds):
-                        writer.write_table(pa.Table.from_batches([batch]))
-                writer.finalize()
-            return
-        except (pa.ArrowException, OSError):
-            pass  # Python reads other rows than Arrow does
-    with ArrowWriter(features=features, path=str(file)) as writer:
+    table = RecordKind(file_format.scan(paths, wanted=wanted).kinds)
+    # pyarrow makes no JSON column of Python's values; the writer makes one of texts.
+    written = features_of(table.fields, datasets.Value("string")).arrow_schema
+    with ArrowWriter(features=features_of(table.fields), path=str(file)) as writer:
         for path in paths:
-            for _, row in file_format.read(path, wanted):
-                stored = {column: as_kind(row.get(column), kind, as_json=True) for column, kind in kinds.items()}
-                writer.write(features.encode_example(stored))
+            rows = (row for _, row in file_format.read(path, wanted))
+            while batch := [as_kind(row, table, as_json=True) for row in islice(rows, _BATCH_ROWS)]:
+                writer.write_table(pa.Table.from_pylist(batch, schema=written))
         writer.finalize()
 
 
-def features_of(kinds: Mapping[str, Kind]) -> datasets.Features:
-    """Return the column types as `datasets` features."""
-    return datasets.Features(**{column: _feature(kind) for column, kind in kinds.items()})
+def features_of(kinds: Mapping[str, Kind], mixed: Feature | None = None) -> datasets.Features:
+    """Return the column types as `datasets` features; `mixed` is the type of a mixed kind, JSON if not given.
+
+    JSON holds, for example, message contents that are text in one row and a list in another.
+    """
+    return datasets.Features(**{column: _feature(kind, mixed or datasets.Json()) for column, kind in kinds.items()})
 
 
-def _feature(kind: Kind) -> Feature:
+def _feature(kind: Kind, mixed: Feature) -> Feature:
     if isinstance(kind, ListKind):
-        return datasets.List(_feature(kind.item))
+        return datasets.List(_feature(kind.item, mixed))
     if isinstance(kind, RecordKind):
-        return {name: _feature(field) for name, field in kind.fields.items()}
-    # JSON holds a mixed kind, for example message contents that are text in one row and a list in another.
-    return datasets.Value(ARROW_NAMES[kind]) if kind in ARROW_NAMES else datasets.Json()
+        return {name: _feature(field, mixed) for name, field in kind.fields.items()}
+    return datasets.Value(ARROW_NAMES[kind]) if kind in ARROW_NAMES else mixed
 
 
 def _read_hub(source: DataSource) -> datasets.Dataset:

@@ -26,7 +26,6 @@ PARTS = {
     "step_grpo": [*_STEPS, "grpo"],
     "step_rloo": [*_STEPS, "rloo"],
     "score_rows": ["score_rows"],
-    "read_jsonl": ["read_jsonl"],
 }
 """Name -> module and its options."""
 

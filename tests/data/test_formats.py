@@ -1,7 +1,4 @@
-"""Compare the readers of files with Python's and Arrow's, and kinds of columns with a table.
-
-The reader that looks at every line of JSON is what Arrow's is held against.
-"""
+"""Compare what the readers of files give with what is loaded, and kinds of columns with a table."""
 
 from __future__ import annotations
 
@@ -14,15 +11,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rlhf_cli.data import data_files
-from rlhf_cli.data.column_kinds import ColumnKind, ListKind, RecordKind, arrow_schema, kind_of, label, merge
+from rlhf_cli.data.column_kinds import ColumnKind, ListKind, RecordKind, kind_of, label, merge
 from rlhf_cli.data.data_files import FORMATS, Scan
-from rlhf_cli.data.file_readers import read_by_arrow, read_csv, read_lines, read_parquet_head
+from rlhf_cli.data.file_readers import read_csv, read_lines, read_parquet_head
 from rlhf_cli.data.loading import features_of, load_split
+from rlhf_cli.data.rows import RowTable
 from rlhf_cli.data.source import WRITTEN, DataSource
 from rlhf_cli.errors import DataError
 
@@ -143,7 +141,7 @@ SOUND = {
     "blank lines": [FINE, "", "  ", FINE] * 4,
     "blanks around": [" " + FINE, FINE + "\t"] * 5,
     "Windows": [FINE + "\r"] * 9,
-    "no line end at the end": [FINE] * 9 + [FINE + "\x00"],
+    "no line end at the end": [FINE] * 9,
     "a key twice in a row": [FINE] * 9 + ['{"a": "x", "a": "z"}'],
     "braces in texts": ['{"a": "\\\\frac{3}{4} }{ } {"}'] * 9,
     "what looks like a date": ['{"a": "2020-01-01", "d": "2020-01-01T00:00:00"}'] * 9,
@@ -167,20 +165,6 @@ SPOILT = {
 }
 
 
-@pytest.fixture(autouse=True)
-def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Arrow reads, however small the file is, with the types of the first five rows."""
-    monkeypatch.setattr(data_files, "_FIRST_ROWS", 5)
-    monkeypatch.setattr(data_files, "_LARGE_BYTES", -1)
-
-
-def by_lines(monkeypatch: pytest.MonkeyPatch, function: Callable[[], object]) -> object:
-    """What `function` comes to without Arrow's reader; the text of the DataError that it ends in."""
-    with monkeypatch.context() as patch:
-        patch.setattr(data_files, "_LARGE_BYTES", 1 << 60)
-        return outcome(function)
-
-
 def outcome(function: Callable[[], object]) -> object:
     try:
         return function()
@@ -189,26 +173,19 @@ def outcome(function: Callable[[], object]) -> object:
 
 
 @pytest.mark.parametrize("name", [*SOUND, *SPOILT])
-def test_what_is_read_and_what_is_said(name: str, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = {**SOUND, **SPOILT}[name]
-    text = "\n".join(lines) + ("" if name in ("no line end at the end", "cut off") else "\n")
-    if name == "no line end at the end":
-        text = text.removesuffix("\x00")
+def test_what_is_checked_is_what_is_loaded(name: str, workplace: Path) -> None:
+    text = "\n".join({**SOUND, **SPOILT}[name]) + ("" if name in ("no line end at the end", "cut off") else "\n")
     (workplace / "rows.jsonl").write_bytes(text.encode())
-    paths = [workplace / "rows.jsonl"]
 
-    def scanned() -> object:
-        seen = [FORMATS["jsonl"].scan(paths, limit) for limit in (2, 7)]
-        return [(found.kinds, list(found.kinds), found.rows, found.num_rows) for found in seen]
+    def checked() -> object:
+        found = FORMATS["jsonl"].scan([workplace / "rows.jsonl"], 99)
+        assert len(found.rows) == found.num_rows
+        return [RowTable(found.rows, [*found.kinds])[row] for row in range(found.num_rows)]
 
-    def loaded() -> object:
-        dataset = load_split([DataSource(path="rows.jsonl")], seed=0)
-        return repr(dataset.to_list()), dataset.features
-
-    for function in (scanned, loaded):
-        found = outcome(function)
-        assert found == by_lines(monkeypatch, function)
-        assert isinstance(found, str) == (name in SPOILT)
+    source = DataSource(path=str(workplace / "rows.jsonl"))
+    found = outcome(lambda: load_split([source], seed=0).to_list())
+    assert repr(found) == repr(outcome(checked))
+    assert isinstance(found, str) == (name in SPOILT)
 
 
 @pytest.mark.parametrize(
@@ -234,35 +211,20 @@ def test_the_suggested_command_writes_a_file_that_is_read(text: str, workplace: 
     assert FORMATS[path.suffix[1:]].scan([new], limit=5).rows == [{"a": "x"}, {"a": "y"}]
 
 
-def test_bytes_that_are_no_text(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both readers skip a byte order mark, name the line that is not UTF-8, and refuse gzip that is cut off."""
+def test_bytes_that_are_no_text(workplace: Path) -> None:
+    """A byte order mark is skipped; a line that is not UTF-8 and gzip that is cut off are refused."""
     good, bad = b"\xef\xbb\xbf" + b'{"a": "x"}\n' * 20, b'{"a": "\xff"}\n'
     for end, contents in (("", (good, good + bad, bad + good)), (".gz", (packed := gzip.compress(good), packed[:-9]))):
         for content in contents:
             (path := workplace / f"rows.jsonl{end}").write_bytes(content)
             found = outcome(lambda: FORMATS["jsonl"].scan([path]).num_rows)
-            assert found == by_lines(monkeypatch, lambda: FORMATS["jsonl"].scan([path]).num_rows)
-            assert (found == 20) == (content in (good, packed))
-
-
-def test_arrow_itself_reads_the_rows(workplace: Path) -> None:
-    """Not Python line by line, to which everything else falls back; for a column without a type there is no Arrow."""
-    path = workplace / "rows.jsonl"
-    path.write_text('{"a": "x", "n": 1}\n{"a": null, "n": 2}')
-    kinds = {"a": ColumnKind.TEXT, "n": ColumnKind.INTEGER}
-    rows = [row for batch in read_by_arrow(path, kinds) for row in batch.to_pylist()]
-    assert rows == [{"a": "x", "n": 1}, {"a": None, "n": 2}]
-    for wrong in ({**kinds, "n": ColumnKind.MIXED}, {**kinds, "n": ColumnKind.TEXT}, {"a": ColumnKind.TEXT}):
-        with pytest.raises(pa.ArrowInvalid):
-            list(read_by_arrow(path, wrong))
+            assert found == 20 if content in (good, packed) else str(path) in str(found)
 
 
 def test_types_are_those_of_datasets() -> None:
-    kinds = {
-        "a": ColumnKind.TEXT,
-        "l": ListKind(RecordKind({"x": ColumnKind.INTEGER, "n": ListKind(ColumnKind.NULL)})),
-        "z": ColumnKind.NULL,
-        "e": RecordKind({}),
+    kinds = {"l": ListKind(RecordKind({"x": INTEGER, "n": ListKind(NULL)})), "e": RecordKind({}), "m": ListKind(MIXED)}
+    assert features_of(kinds) == {
+        "l": datasets.List({"x": datasets.Value("int64"), "n": datasets.List(datasets.Value("null"))}),
+        "e": {},
+        "m": datasets.List(datasets.Json()),
     }
-    assert arrow_schema(kinds) == features_of(kinds).arrow_schema
-    assert arrow_schema({"a": ColumnKind.TEXT, "m": ListKind(ColumnKind.MIXED)}) is None

@@ -8,7 +8,7 @@ from pathlib import Path
 import datasets
 import pytest
 
-from rlhf_cli.data import data_files, loading
+from rlhf_cli.data import loading
 from rlhf_cli.data.loading import load_split, quiet
 from rlhf_cli.data.peeking import peek, prepare_preview
 from rlhf_cli.data.source import DataSource
@@ -66,13 +66,9 @@ TABLES = {
 }
 
 
-@pytest.mark.parametrize("large", [1 << 60, -1])
 @pytest.mark.parametrize("suffix", TABLES)
-def test_a_template_writes_numbers_as_the_file_does(
-    suffix: str, large: int, workplace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_template_writes_numbers_as_the_file_does(suffix: str, workplace: Path) -> None:
     """In the rows that are checked and in those that are trained on, while a reward still gets numbers."""
-    monkeypatch.setattr(data_files, "_LARGE_BYTES", large)
     (workplace / f"t.{suffix}").write_text(TABLES[suffix])
     source, prompt = DataSource(path=f"t.{suffix}", rename={"cost": "price"}), "{cost} {n} {flag} {id}"
     dataset, checked = load(source, prompt=prompt), prepare_preview(source, peek(source, prompt=prompt), prompt)[1]
@@ -80,21 +76,6 @@ def test_a_template_writes_numbers_as_the_file_does(
     assert dataset["prompt"][:] == [f"2.50 1 {first} 007", f"1e3 2.5 {second} 08"]
     assert [checked[row] for row in range(2)] == dataset.to_list()
     assert [type(dataset[0][name]) for name in ("cost", "n", "flag", "id")] == [float, float, bool, str]
-
-
-def test_arrow_itself_writes_a_large_file(jsonl, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python, to which loading falls back, would open a second writer."""
-    writers: list[object] = []
-
-    class Counted(loading.ArrowWriter):  # type: ignore[misc]
-        def __init__(self, **given: object) -> None:
-            writers.append(given)
-            super().__init__(**given)
-
-    monkeypatch.setattr(loading, "ArrowWriter", Counted)
-    monkeypatch.setattr(data_files, "_LARGE_BYTES", -1)
-    assert load(DataSource(path=jsonl(numbered(20)))).num_rows == 20
-    assert len(writers) == 1
 
 
 def test_a_path_into_a_column_is_read_like_a_column(jsonl, refusal) -> None:
