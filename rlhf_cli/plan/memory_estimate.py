@@ -357,6 +357,6 @@ class RunMemory:
     def _logits(self, rows: int, *, learns: bool) -> float:
         if not self.experiment.trainer.row.bounds_logits:
             return 0.0
-        on_gpu, keeps = self.device.on_gpu, self.passes != "plain" and bool(self.completions)
-        tokens = rows * (self._answer if self._answer and (on_gpu or keeps) else self._tokens)
-        return logits_bytes(self._policy, tokens, learns=learns, on_gpu=on_gpu, may_keep=keeps)
+        on_gpu, selects = self.device.on_gpu, self.passes != "plain" and bool(self.completions)
+        tokens = rows * (self._answer if self._answer and (on_gpu or selects) else self._tokens)
+        return logits_bytes(self._policy, tokens, learns=learns, on_gpu=on_gpu)

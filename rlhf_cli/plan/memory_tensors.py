@@ -20,7 +20,6 @@ from pathlib import Path
 from rlhf_cli.errors import UserError
 from rlhf_cli.models.tokenizer_files import adapter_base, dtype_of, language_part, read_json
 from rlhf_cli.models.weight_shapes import DTYPE_BYTES, stored_shapes
-from rlhf_cli.tables.passes import MAX_SOFTMAX_BYTES
 from rlhf_cli.text.json_values import JsonTree
 
 LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "smollm3")
@@ -237,18 +236,14 @@ _TILE_TOKENS, _TILE_WORDS = 4096, 32768
 _CPU_TILES_FORWARD, _CPU_TILES_BACKWARD = 4, 8.25
 
 
-def logits_bytes(model: Decoder, tokens: int, *, learns: bool, on_gpu: bool, may_keep: bool) -> float:
+def logits_bytes(model: Decoder, tokens: int, *, learns: bool, on_gpu: bool) -> float:
     """Return the peak bytes of the head for the log-probabilities of `tokens` tokens, with their gradient if `learns`.
 
-    `may_keep`: a small float32 softmax is kept (models/packing), with two more tensors of its size if `learns`.
-    Otherwise TRL 1.16 (kernels/chunked_logprob.py) computes a tile of at most 4096 tokens x 32768 words at a time: one
-    tile in a GPU's kernel, several in float32 on a CPU.
+    TRL 1.16 (kernels/chunked_logprob.py) computes a tile of at most 4096 tokens x 32768 words at a time: one tile in a
+    GPU's kernel, several in float32 on a CPU.
     """
-    softmax = _FLOAT32 * tokens * model.vocabulary
-    if may_keep and softmax <= MAX_SOFTMAX_BYTES:
-        size: float = softmax * (3 if learns else 1)
-    elif on_gpu:
-        size = model.compute_bytes * min(tokens, _TILE_TOKENS) * _TILE_WORDS
+    if on_gpu:
+        size: float = model.compute_bytes * min(tokens, _TILE_TOKENS) * _TILE_WORDS
     else:
         tile = _FLOAT32 * min(tokens, _TILE_TOKENS) * min(model.vocabulary, _TILE_WORDS)
         size = tile * (_CPU_TILES_BACKWARD if learns else _CPU_TILES_FORWARD)

@@ -26,11 +26,6 @@ READS_IMAGES = "the model reads images"
 PassSetting = Literal["auto", "packed", "trimmed", "plain"]
 """`auto` is the first of these modes that a model supports."""
 
-MAX_SOFTMAX_BYTES = 256 * 2**20
-"""The softmax of a pass, float32 of shape (positions, vocabulary), is kept up to this size unless `passes` is plain.
-TRL's own tile with 2,048 positions is as large.
-"""
-
 
 @dataclass(frozen=True)
 class Passes:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
 from trl.trainer.utils import FusedCausalLMOutput
 
 from rlhf_cli.models.live_generation import dropout_attributes
@@ -123,14 +124,12 @@ class Forward:
     """The parts of a trainer that a pass needs.
 
     `model` is called as it is, wrapped; `inner` is the language model in it. `may_move`: rows may be moved to the left.
-    `on_head` gets, after a pass, the reason for TRL's head in chunks; None for the one-pass head.
     """
 
     model: Callable[..., FusedCausalLMOutput]
     inner: PreTrainedModel
     autocast: Callable[[], AbstractContextManager[None]]
     may_move: bool
-    on_head: Callable[[str | None], None]
 
     def packed(self, ids: Tensor, mask: Tensor, num_completion: int, *, has_entropy: bool) -> Scored:
         """Score rows (B, P + C) packed into one flat row, or as `trimmed` if they cannot be packed."""
@@ -161,17 +160,35 @@ class Forward:
     def _scored(
         self, inputs: Mapping[str, object], places: Tensor, labels: Tensor, is_token: Tensor, has_entropy: bool
     ) -> Scored:
-        from rlhf_cli.models.packing.one_pass_head import one_pass_head, only_states
-
-        with one_pass_head(has_entropy=has_entropy) as head, only_states(self.inner, places), self.autocast():
+        with only_states(self.inner, places), self.autocast():
             output = self.model(**inputs, shift_labels=labels.unsqueeze(0), fused_lm_head=True)
-        self.on_head(head.why_chunked)
 
         def in_rows(values: Tensor | None) -> Tensor:
             assert values is not None
             return values.new_zeros(is_token.shape).masked_scatter(is_token, values[0])
 
         return in_rows(output.log_probs), in_rows(output.entropy) if has_entropy else None
+
+
+@contextlib.contextmanager
+def only_states(model: PreTrainedModel, places: Tensor) -> Iterator[None]:
+    """Make the backbone of `model` return (1, S, hidden) states in this context, those of `places` (S,).
+
+    Without Triton, TRL's head projects every position of the batch, including prompts and padding. model: with a head,
+    not wrapped. places: indices into its flattened (B * L) input.
+    """
+
+    def pick(_module: nn.Module, _inputs: tuple[object, ...], output: BaseModelOutput) -> BaseModelOutput:
+        states = output.last_hidden_state
+        assert states is not None
+        output.last_hidden_state = states.reshape(-1, states.shape[-1]).index_select(0, places).unsqueeze(0)
+        return output
+
+    hook = model.base_model.register_forward_hook(pick)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def switch_off_dropout(model: nn.Module) -> None:

@@ -157,7 +157,6 @@ class PassMixin(ExtendedTrainer):
     _latest_logps: Tensor
     """(B, T): from the last forward pass of any model."""
     _has_tried: bool = False
-    _why_chunked: str | None = None  # why a pass used TRL's head in chunks
     _learned: Tensor | None = None
     """(B,) bool: the rows of this micro-batch that have a gradient; None for all."""
 
@@ -183,8 +182,6 @@ class PassMixin(ExtendedTrainer):
             found["packing of rows"] = f"{passes.why}; rows are {passes.mode}"
         elif attention != ALL_ROWS_AT_ONCE and self.accelerator.device.type != "cpu":
             found["one attention kernel for all rows"] = str(attention)
-        if self._why_chunked is not None:
-            found["the one-pass head"] = self._why_chunked
         for component in self.extensions.rewards.stack.components if self.extensions.rewards else ():
             if (why := getattr(component.score, "why_not_packed", None)) is not None:  # a reward model's
                 found[f"packing of texts for rewards.{component.name}"] = why
@@ -335,10 +332,7 @@ class PassMixin(ExtendedTrainer):
     def _forward(self, model: torch.nn.Module) -> Forward:
         inner = self.accelerator.unwrap_model(model)
         inner = inner.get_base_model() if hasattr(inner, "get_base_model") else inner
-        return Forward(model, cast(PreTrainedModel, inner), self.accelerator.autocast, self._may_move, self._note_head)
-
-    def _note_head(self, why_chunked: str | None) -> None:
-        self._why_chunked = self._why_chunked or why_chunked
+        return Forward(model, cast(PreTrainedModel, inner), self.accelerator.autocast, self._may_move)
 
     def _try(
         self, model: torch.nn.Module, what: str, padded: Callable[[], Tensor], packed: Callable[[], Tensor]

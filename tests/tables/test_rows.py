@@ -19,7 +19,7 @@ from transformers.generation import logits_process as warpers
 from trl.trainer import dpo_trainer, grpo_trainer
 
 from rlhf_cli.config.trl_args import fields_of, package_dir
-from rlhf_cli.tables.passes import DEFAULTS_IF_OMITTED, MAX_SOFTMAX_BYTES, why_config_not_packed, why_values_not_packed
+from rlhf_cli.tables.passes import DEFAULTS_IF_OMITTED, why_config_not_packed, why_values_not_packed
 from rlhf_cli.tables.resume_keys import RESUME_KEYS, ResumeRow, row_of
 from rlhf_cli.tables.strategies import STRATEGIES
 from rlhf_cli.tables.trl_trainers import CLIPPED_PPO_LOSSES, POLICY_LOSSES, SEQUENCE_LOSSES, TRAINERS, UNSUPPORTED
@@ -289,10 +289,6 @@ def test_strategies_by_their_stage() -> None:
     assert refused[0] == refused[1] == refused[2] - {"model.quantize"}
     assert len(refused[0]) == 3
     assert all(hasattr(DistributedType, kind) for row in STRATEGIES.values() for kind in row.distributed_types)
-
-
-def test_the_largest_softmax_equals_a_tile_of_trl() -> None:
-    assert MAX_SOFTMAX_BYTES == 2048 * 32_768 * 4  # of a vocabulary of 32,768
 
 
 def test_a_coefficient_adapts_within_bounds() -> None:

@@ -14,10 +14,10 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from rlhf_cli.models.packing import row_attention
-from rlhf_cli.models.packing.one_pass_head import only_states
 from rlhf_cli.models.packing.packed_rows import PackedRows, packed_rows
 from rlhf_cli.models.packing.row_attention import model_inputs, register
 from rlhf_cli.models.packing.varlen_kernel import disable_varlen, joined_keys, varlen_attend
+from rlhf_cli.trainers.forward_pass import only_states
 from tests.support.float64 import in_float64
 from tests.support.reference_varlen import ReferenceVarlen, stand_in
 from tests.support.tolerances import EXACT, assert_equal, distance

@@ -215,7 +215,7 @@ def test_packed_rows_have_a_prompt_once(words: tuple[str, ...], completions: int
     parts = at("learning", planned(*words, KEPT, completions=completions, passes="packed")).parts
     expected = kept(positions) + positions * 4 * 16 + 8 * 10 * 2 * 16 * 4 + 8 * 4 * 10 * 4
     assert parts["activations"] == expected
-    assert parts["logits"] == 3 * 4 * 8 * ANSWER * 258 + 4 * EMBEDDING  # the softmax of the answers is kept
+    assert parts["logits"] == 8.25 * 4 * 8 * ANSWER * 258 + 4 * EMBEDDING  # tiles of the answers
 
 
 def test_unknown_parts_are_listed() -> None:

@@ -12,7 +12,6 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from trl.kernels import ChunkedLogProbFunction
 
-from rlhf_cli.models.packing.one_pass_head import OnePassLogProbs
 from rlhf_cli.models.packing.packed_rows import packed_rows
 from rlhf_cli.models.packing.row_attention import model_inputs, register
 from rlhf_cli.plan.memory_estimate import most_prompts
@@ -162,7 +161,7 @@ def test_the_cache_of_a_token(config: dict[str, object], a_token: int) -> None:
 HEAD_TOKENS, HEAD_HIDDEN, TILE_WORDS = 16, 8, 32768
 
 
-def head_peak(kind: str, words: int, *, learns: bool) -> int:
+def head_peak(words: int, *, learns: bool) -> int:
     """Bytes of the largest moment of a head, without what is given to it, by torch's tracker of operations."""
     hidden = torch.randn(HEAD_TOKENS, HEAD_HIDDEN, requires_grad=True)
     weight = torch.randn(words, HEAD_HIDDEN, requires_grad=True)
@@ -170,44 +169,35 @@ def head_peak(kind: str, words: int, *, learns: bool) -> int:
     tracker = MemTracker()
     tracker.track_external(hidden, weight, targets)
     with tracker:
-        if kind == "kept":
-            logps, _ = OnePassLogProbs.apply(hidden, weight, None, targets, 1.0, learns, learns)
-        else:
-            outputs = ("log_probs", "entropy")
-            found = ChunkedLogProbFunction.apply(hidden, weight, None, targets, 1.0, TILE_WORDS, None, 1.0, outputs)
-            logps = found[0]
+        outputs = ("log_probs", "entropy")
+        found = ChunkedLogProbFunction.apply(hidden, weight, None, targets, 1.0, TILE_WORDS, None, 1.0, outputs)
         if learns:
-            logps.sum().backward()
+            found[0].sum().backward()
     peak = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
     return int(peak) - sum(tensor.untyped_storage().nbytes() for tensor in (hidden, weight, targets))
 
 
 @pytest.mark.parametrize("learns", [False, True], ids=["forward", "gradient"])
-@pytest.mark.parametrize(("kind", "words"), [("kept", 3000), ("tiles", TILE_WORDS + 1000)])
-def test_the_heads_peak(kind: str, words: int, learns: bool) -> None:
-    """The head's gradient is counted beside the three tensors of a softmax that is kept; two of them are left then."""
+def test_the_heads_peak(learns: bool) -> None:
+    words = TILE_WORDS + 1000
     model = Decoder("llama", HEAD_HIDDEN, 1, HEAD_HIDDEN, HEAD_HIDDEN, 1, words, ties_head=False)
-    counted = logits_bytes(model, HEAD_TOKENS, learns=learns, on_gpu=False, may_keep=kind == "kept")
-    measured = head_peak(kind, words, learns=learns)
-    above = 4 * words * HEAD_HIDDEN if kind == "kept" and learns else 0
-    assert counted - above == pytest.approx(measured, rel=0.02)
+    counted = logits_bytes(model, HEAD_TOKENS, learns=learns, on_gpu=False)
+    assert counted == pytest.approx(head_peak(words, learns=learns), rel=0.02)
 
 
 def test_the_head_by_hand() -> None:
-    """1000 words of width 8, an adapter below them: 256 MiB of float32 are 65,536 tokens of 1024 words and no more."""
+    """1000 words of width 8, an adapter below them."""
     narrow = replace(SMALL, vocabulary=1024, weight_bytes=2.0, lora_rank=1)
     whole = replace(narrow, lora_rank=0)
 
-    def size(tokens: int, *, learns: bool = True, on_gpu: bool = False, may_keep: bool = True) -> float:
-        return logits_bytes(narrow, tokens, learns=learns, on_gpu=on_gpu, may_keep=may_keep)
+    def size(tokens: int, *, learns: bool = True, on_gpu: bool = False) -> float:
+        return logits_bytes(narrow, tokens, learns=learns, on_gpu=on_gpu)
 
-    assert size(65536) == 3 * 2**28
-    assert size(65536, learns=False) == 2**28
     assert size(65537) == 8.25 * 4 * 4096 * 1024
     assert size(65537, learns=False) == 4 * 4 * 4096 * 1024
-    assert size(100, may_keep=False) == 8.25 * 4 * 100 * 1024
-    assert size(100, may_keep=False, on_gpu=True) == 2 * 100 * 32768  # its buffer is as wide as it may ever need
-    assert size(5000, may_keep=False, on_gpu=True) == 2 * 4096 * 32768
+    assert size(100) == 8.25 * 4 * 100 * 1024
+    assert size(100, on_gpu=True) == 2 * 100 * 32768  # its buffer is as wide as it may ever need
+    assert size(5000, on_gpu=True) == 2 * 4096 * 32768
     for learns in (False, True):
-        more = logits_bytes(whole, 100, learns=learns, on_gpu=True, may_keep=False) - 2 * 100 * 32768
+        more = logits_bytes(whole, 100, learns=learns, on_gpu=True) - 2 * 100 * 32768
         assert more == (4 * 1024 * 8 if learns else 0)

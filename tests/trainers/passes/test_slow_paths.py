@@ -10,7 +10,6 @@ import pytest
 
 from rlhf_cli.cli import main
 from rlhf_cli.models.live_generation import Generating, GenerationMode
-from rlhf_cli.models.packing import one_pass_head
 from rlhf_cli.runs.run_folder import read_json
 from rlhf_cli.trainers.rollout_mixin import RolloutMixin
 from tests.support.random_reward_model import save_random_reward_model
@@ -61,15 +60,14 @@ def test_what_is_off_from_the_start(
 def test_what_the_first_step_shows(
     train, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, workplace: Path
 ) -> None:
-    """A softmax above the limit, an unknown score processor, and a reward model whose trial fails."""
-    monkeypatch.setattr(one_pass_head, "MAX_SOFTMAX_BYTES", 1)
+    """An unknown score processor, and a reward model whose trial fails."""
     monkeypatch.setattr("rlhf_cli.models.live_generation.why_not_call", lambda *_: "a processor may look at other rows")
     monkeypatch.setattr("rlhf_cli.models.reward_model_scorer.RewardModelScorer._packed", lambda *_: [0.0, 0.0, 0.0])
     save_random_reward_model(Path("rm"))
     found = heard(train, capsys, "rewards.judged.model=./rm")
-    names = {"live generation", "the one-pass head", "packing of texts for rewards.judged"}
+    names = {"live generation", "packing of texts for rewards.judged"}
     assert [set(one) for one in found] == [names] * 3
-    assert [len(one) for one in found] == [3] * 3
+    assert [len(one) for one in found] == [2] * 3
 
 
 def test_another_engine_is_no_slow_path(train, capsys: pytest.CaptureFixture[str], before_training) -> None:

@@ -154,7 +154,7 @@ def test_the_slots_of_a_pass(monkeypatch: pytest.MonkeyPatch, *, is_packed: bool
         critic.values(batch, is_packed=is_packed)  # type: ignore[arg-type]
         assert counted.taken() == (slots, 22)
         monkeypatch.setattr(Forward, "_scored", lambda *_: None)
-        policy: Any = Forward(critic, critic.model, contextlib.nullcontext, True, print)  # type: ignore[arg-type]
+        policy: Any = Forward(critic, critic.model, contextlib.nullcontext, True)  # type: ignore[arg-type]
         score = policy.packed if is_packed else policy.trimmed
         score(*prompts_and_completions(batch), WIDTH, has_entropy=False)
         assert counted.taken() == (slots - 3 * is_packed, 22)
