@@ -24,7 +24,6 @@ from rlhf_cli.errors import ConfigError, RewardError
 from rlhf_cli.plan.devices import host_bytes, num_cores
 from rlhf_cli.runs.provenance import version_of
 from rlhf_cli.runs.tracking.tracking_plan import has_login, netrc_knows, wandb_address
-from rlhf_cli.services.hub_lookup import hub_cache
 from rlhf_cli.services.sandbox.running import protections
 
 
@@ -249,6 +248,8 @@ def wandb_login_condition() -> Condition:
 
 def examine() -> list[Condition]:
     """Return all conditions, in the order of the table."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
     torch = importlib.util.find_spec("torch")
     build = read_build(Path(torch.origin).with_name("version.py")) if torch is not None and torch.origin else None
     cores = f"{num_cores()} cores, {size(host_bytes())}"
@@ -259,6 +260,6 @@ def examine() -> list[Condition]:
         wandb_login_condition(),
         Condition("machine", "cores and memory", State.OK, cores),
         disk_condition("runs", Path("runs").absolute(), "run.root=FOLDER"),
-        disk_condition("hub cache", hub_cache(), "export HF_HOME=FOLDER"),
+        disk_condition("hub cache", Path(HF_HUB_CACHE), "export HF_HOME=FOLDER"),
         sandbox_condition(),
     ]

@@ -9,7 +9,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -52,9 +52,21 @@ def look_up(questions: Sequence[HubQuestion]) -> list[HubAnswer]:
         deadline_s = float(os.environ[TIMEOUT_VARIABLE])
     except (KeyError, ValueError):
         deadline_s = _TIMEOUT_S
-    waiting = {question: _begun(question, deadline_s) for question in dict.fromkeys(questions)}
+    answers = {question: _without_network(question) for question in questions}
+
+    def ask(question: HubQuestion) -> None:
+        answers[question] = _asked(question, deadline_s)
+
+    unknown = [question for question, answer in answers.items() if answer is None]
+    # Daemon threads: a DNS lookup cannot be interrupted, and must not delay the exit.
+    threads = [threading.Thread(target=ask, args=(question,), daemon=True) for question in unknown]
+    for thread in threads:
+        thread.start()
     until = time.monotonic() + deadline_s + 0.5
-    return [waiting[question](until) for question in questions]
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+    silence = HubAnswer("unreachable", f"no answer in {deadline_s:g} s", is_silence=True)
+    return [answers[question] or silence for question in questions]
 
 
 def is_offline() -> str | None:
@@ -69,27 +81,10 @@ def cached_model(name: str, revision: str | None = None) -> Path | None:
 
     with suppress(ValueError):  # a path, which is no valid id
         for file in ("config.json", "adapter_config.json", "tokenizer_config.json"):
-            found = try_to_load_from_cache(name, file, cache_dir=hub_cache(), revision=revision)
+            found = try_to_load_from_cache(name, file, revision=revision)
             if isinstance(found, str):
                 return Path(found).parent
     return None
-
-
-def _begun(question: HubQuestion, deadline_s: float) -> Callable[[float], HubAnswer]:
-    """Start looking for the answer, and return a function that waits for it until a monotonic time."""
-    known = _without_network(question)
-    if known is not None:
-        return lambda until: known
-    answers: list[HubAnswer] = []
-    # A daemon thread: a DNS lookup cannot be interrupted, and must not delay the exit.
-    asking = threading.Thread(target=lambda: answers.append(_asked(question, deadline_s)), daemon=True)
-    asking.start()
-
-    def wait(until: float) -> HubAnswer:
-        asking.join(max(0.0, until - time.monotonic()))
-        return answers[0] if answers else HubAnswer("unreachable", f"no answer in {deadline_s:g} s", is_silence=True)
-
-    return wait
 
 
 def _without_network(question: HubQuestion) -> HubAnswer | None:
@@ -146,20 +141,11 @@ def _first_line(error: BaseException) -> str:
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
-def hub_cache() -> Path:
-    """Return the folder of the hub's cache, which need not exist."""
-    folder = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or _home() / "hub"
-    return Path(folder).expanduser()
-
-
-def _home() -> Path:
-    cache_home = os.environ.get("XDG_CACHE_HOME", "~/.cache")
-    return Path(os.environ.get("HF_HOME", os.path.join(cache_home, "huggingface"))).expanduser()
-
-
 def _cached_dataset(name: str) -> bool:
     """Return whether `datasets` has a prepared dataset in its cache: OWNER___NAME/SUBSET/VERSION/HASH."""
-    cache_folder = Path(os.environ.get("HF_DATASETS_CACHE") or _home() / "datasets").expanduser()
+    from huggingface_hub.constants import HF_HOME
+
+    cache_folder = Path(os.environ.get("HF_DATASETS_CACHE") or os.path.join(HF_HOME, "datasets")).expanduser()
     owner, _, own = name.rpartition("/")
     own = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", own)
     in_snake_case = re.sub(r"([a-z\d])([A-Z])", r"\1_\2", own).lower()

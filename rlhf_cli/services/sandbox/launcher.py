@@ -1,10 +1,9 @@
 """Isolate and supervise model-written code: a separate process, started by `running.py`.
 
-It receives two file descriptors: a file with the job as JSON, and a pipe for its reports. It enters its own namespaces
-if the job says so, forks the program with its limits set, watches time and memory, and kills all remaining processes.
-It is the reaper of all of them (PR_SET_CHILD_SUBREAPER, or process 1 of a namespace), so none escapes by losing its
-parent. It runs without site-packages, so it imports only the standard library, and makes the system calls that Python
-does not wrap. Linux only.
+It receives two file descriptors: of a file with the job as JSON, and of one for its reports. It enters its own
+namespaces if the job says so, forks the program with its limits set, watches time and memory, and kills all remaining
+processes. It is the reaper of all of them (PR_SET_CHILD_SUBREAPER, or process 1 of a namespace), so none escapes by
+losing its parent. It runs without site-packages, so it imports only the standard library. Linux only.
 """
 
 from __future__ import annotations
@@ -40,48 +39,29 @@ _BOOT = (
 _OPTIONS = ["-S", "-s", "-P", "-B", "-X", "utf8", "-c"]
 
 
-def main(job_file: int, report_pipe: int) -> int:
+def main(job_file: int, report_file: int) -> int:
     """Run one job; errors here are reported as failures of the sandbox, never as the program's result."""
-    for descriptor in (job_file, report_pipe):
+    for descriptor in (job_file, report_file):
         os.set_inheritable(descriptor, False)
 
     def report(event: dict[str, object]) -> None:
-        os.write(report_pipe, json.dumps(event).encode() + b"\n")
+        os.write(report_file, json.dumps(event).encode() + b"\n")
 
     try:
         prctl(DEATH_SIGNAL, signal.SIGKILL)
         with os.fdopen(job_file, "rb") as file:
             job: SandboxJob = json.load(file)
-        if job["mode"] == "namespaces":
-            return _in_namespaces(job, report)
+        if job["mode"] == "namespaces":  # as bubblewrap isolates, for machines that lack it
+            unshare_all()
+            if init := os.fork():  # process 1 of the namespace: when it ends, the kernel kills all others in it
+                return os.waitstatus_to_exitcode(os.waitpid(init, 0)[1])
+            prctl(DEATH_SIGNAL, signal.SIGKILL)
+            new_root(job["root"], job["visible"], job["max_file_bytes"])
         _supervise(job, report)
     except Exception as error:
-        return _failed(error, report)
+        report({"failed": f"{type(error).__name__}: {error}"})
+        return 1
     return 0
-
-
-def _failed(error: Exception, report: Report) -> int:
-    report({"failed": f"{type(error).__name__}: {error}"})
-    return 1
-
-
-def _in_namespaces(job: SandboxJob, report: Report) -> int:
-    """Isolate as bubblewrap does, for machines that lack it."""
-    unshare_all()
-    init = os.fork()
-    if init:
-        _, status = os.waitpid(init, 0)
-        return os.waitstatus_to_exitcode(status)
-    code = 1
-    try:
-        prctl(DEATH_SIGNAL, signal.SIGKILL)
-        new_root(job["root"], job["visible"], job["max_file_bytes"])
-        _supervise(job, report)
-        code = 0
-    except Exception as error:
-        _failed(error, report)
-    finally:
-        os._exit(code)  # process 1 of the namespace: when it ends, the kernel kills all others in it
 
 
 def _supervise(job: SandboxJob, report: Report) -> None:

@@ -24,7 +24,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal, TypeAlias, TypedDict, get_args
+from typing import IO, Any, Literal, TypeAlias, TypedDict, cast, get_args
 
 from rlhf_cli.errors import RewardError
 
@@ -201,6 +201,7 @@ def _run(
         tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as folder,
         _locked(folder),
         tempfile.TemporaryFile() as job_file,
+        tempfile.TemporaryFile() as reports,
         tempfile.TemporaryFile() as stdin_file,
     ):
         home = folder if mode == "limits" else "/tmp"
@@ -222,25 +223,20 @@ def _run(
         job_file.seek(0)
         stdin_file.write(stdin.encode("utf-8", "replace"))
         stdin_file.seek(0)
-        reader, writer = os.pipe()
+        descriptors = (job_file.fileno(), reports.fileno())
         try:
-            try:
-                process = subprocess.Popen(
-                    command(mode, job, job_file.fileno(), writer),
-                    stdin=stdin_file,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    pass_fds=(job_file.fileno(), writer),
-                    start_new_session=True,
-                    cwd=folder,
-                    env={"PYTHONPATH": PYTHONPATH, "PATH": PATH, "LANG": "C.UTF-8"},
-                )
-            finally:
-                os.close(writer)
-            with open(reader, "rb", closefd=False) as reports:
-                return _listen(process, reports, job["timeout_s"] + _GRACE_S)
+            process = subprocess.Popen(
+                command(mode, job, *descriptors),
+                stdin=stdin_file,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=descriptors,
+                start_new_session=True,
+                cwd=folder,
+                env={"PYTHONPATH": PYTHONPATH, "PATH": PATH, "LANG": "C.UTF-8"},
+            )
+            return _listen(process, reports, timeout_s + _GRACE_S)
         finally:
-            os.close(reader)
             os.chmod(folder, 0o700)  # the program may have closed it
             if set(os.listdir(folder)) - {"main.py"}:  # another process removes it, which can take minutes
                 _remove(folder)
@@ -287,14 +283,12 @@ def _clear_left() -> None:
 def _listen(
     process: subprocess.Popen[bytes], reports: IO[bytes], seconds: float
 ) -> tuple[ProgramResult, dict[str, bool]]:
-    assert process.stdout is not None
-    assert process.stderr is not None
-    events, out, err = _Capped(), _Capped(), _Capped()
+    out, err = _Capped(), _Capped()
     until = time.monotonic() + seconds
     with process, selectors.DefaultSelector() as selector:
         try:
-            for stream, kept in ((process.stdout, out), (process.stderr, err), (reports, events)):
-                selector.register(stream, selectors.EVENT_READ, kept)
+            for stream, kept in ((process.stdout, out), (process.stderr, err)):
+                selector.register(cast(IO[bytes], stream), selectors.EVENT_READ, kept)
             while selector.get_map() and (left := until - time.monotonic()) > 0:
                 for key, _ in selector.select(left):
                     data = os.read(key.fd, 1 << 16)
@@ -305,7 +299,8 @@ def _listen(
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # normally it has already ended
     facts: dict[str, Any] = {}
-    for line in events.text().splitlines():
+    reports.seek(0)
+    for line in reports:
         facts |= json.loads(line)
     if "failed" in facts or "in_force" not in facts:
         got = facts.get("failed") or err.text()[-500:].strip() or f"its launcher ended with {process.returncode}"
@@ -323,20 +318,18 @@ class _Capped:
     """A buffer that keeps the first and the last bytes it is given."""
 
     def __init__(self) -> None:
-        self._head, self._tail, self._left_out = bytearray(), bytearray(), 0
+        self._kept, self._left_out = bytearray(), 0
 
     def add(self, data: bytes) -> None:
-        room = OUTPUT_BYTES // 2 - len(self._head)
-        self._head += data[:room] if room > 0 else b""
-        self._tail += data[max(room, 0) :]
-        surplus = len(self._tail) - OUTPUT_BYTES // 2
-        if surplus > 0:
-            self._left_out += surplus
-            del self._tail[:surplus]
+        self._kept += data
+        surplus, half = max(0, len(self._kept) - OUTPUT_BYTES), OUTPUT_BYTES // 2
+        self._left_out += surplus
+        del self._kept[half : half + surplus]
 
     def text(self) -> str:
+        half = OUTPUT_BYTES // 2 if self._left_out else len(self._kept)
         middle = f"\n... {self._left_out} bytes left out ...\n" if self._left_out else ""
-        return self._head.decode("utf-8", "replace") + middle + self._tail.decode("utf-8", "replace")
+        return self._kept[:half].decode("utf-8", "replace") + middle + self._kept[half:].decode("utf-8", "replace")
 
 
 def command(mode: str, job: SandboxJob, *descriptors: int) -> list[str]:

@@ -5,6 +5,7 @@ Each is bounded by itself too, so that a sandbox that fails costs a failed test 
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -267,18 +268,15 @@ def test_a_limit_that_leaves_nothing_is_refused(name: str, most_refused: int, mo
 )
 def test_what_a_launcher_reports_of_a_program(does: str, reports: list[object], expected: Any) -> None:
     """One that reports no end was killed, one that reports no start has failed; neither is waited for without end."""
-    reader, writer = os.pipe()
-    os.write(writer, "".join(json.dumps(report) + "\n" for report in reports).encode())
-    os.close(writer)
+    file = io.BytesIO("".join(json.dumps(report) + "\n" for report in reports).encode())
     pipe = subprocess.PIPE
     process = subprocess.Popen(["sh", "-c", does], stdout=pipe, stderr=pipe, start_new_session=True)
-    with open(reader, "rb") as file:
-        if isinstance(expected, str):
-            with pytest.raises(RewardError) as caught:
-                sandbox._listen(process, file, 20)
-            assert expected in str(caught.value.got)
-            return
-        found, _ = sandbox._listen(process, file, 0.5 if "sleep" in does else 20)
+    if isinstance(expected, str):
+        with pytest.raises(RewardError) as caught:
+            sandbox._listen(process, file, 20)
+        assert expected in str(caught.value.got)
+        return
+    found, _ = sandbox._listen(process, file, 0.5 if "sleep" in does else 20)
     assert (found.returncode, found.timed_out, found.killed_reason) == expected
     assert process.returncode == (-signal.SIGKILL if "sleep" in does else 0)
 
