@@ -125,12 +125,7 @@ def heard_in_time(handlers: Mapping[signal.Signals, Handler], leave: Callable[[i
         writer.close()
 
 
-def _forget_wakeups() -> None:
-    with contextlib.suppress(ValueError):
-        signal.set_wakeup_fd(-1)
-
-
-os.register_at_fork(after_in_child=_forget_wakeups)
+os.register_at_fork(after_in_child=partial(signal.set_wakeup_fd, -1))
 
 
 @contextmanager
@@ -177,17 +172,17 @@ PARENT = "RLHF_PARENT_PID"
 """The environment variable by which a command tells a child with which process it has to die."""
 
 
-def die_with(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent `parent` dies; exit at once if it is already dead.
+def die_with(parent: int, number: int = signal.SIGKILL) -> None:
+    """Ask the kernel to send this process a signal when its parent `parent` dies; send it now if that is dead.
 
-    The signal is SIGKILL: a dead parent has released the run's lock, so this process must not write any more. It is
+    SIGKILL, because a dead parent has released the run's lock, and this process must not write any more. The signal is
     sent when the thread that started this process ends. Only Linux supports this; elsewhere the function does nothing.
     """
     if sys.platform != "linux":
         return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:  # the parent died before the call
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), number)
 
 
 class Lasting(OverStream):
@@ -267,13 +262,10 @@ class ProcessIdentity:
         """Return whether this exact process lives, on this boot; None if it ran on another machine."""
         if self.host != socket.gethostname():
             return None
-        boot = boot_id()
-        if self.boot is not None and boot is not None and self.boot != boot:
-            return False
-        if not is_running(self.pid):
-            return False
-        now = start_ticks(self.pid)
-        return self.start_ticks is None or now is None or now == self.start_ticks
+        for recorded, now in ((self.boot, boot_id()), (self.start_ticks, start_ticks(self.pid))):
+            if recorded is not None and now not in (None, recorded):
+                return False
+        return is_running(self.pid)
 
 
 def this_process() -> ProcessIdentity:

@@ -117,20 +117,18 @@ def _lock_file(gpu: str) -> Path:
 
 def _folder() -> Path:
     """Return the folder of the locks, creating it: in /tmp, or in the cache folder if another user can write that."""
-    if named := os.environ.get(_FOLDER):
+    named, user = os.environ.get(_FOLDER), os.getuid()
+    usual = (Path(tempfile.gettempdir()) / f"rlhf-gpus-{user}", cache_folder("gpus") / f"{user}-{socket.gethostname()}")
+    for folder in [Path(named)] if named else usual:
+        got = "another user owns it or can write to it"
         try:
-            Path(named).mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise _unusable(str(error), Path(named)) from error
-        return Path(named)
-    cached = cache_folder("gpus") / f"{os.getuid()}-{socket.gethostname()}"
-    for folder in (Path(tempfile.gettempdir()) / f"rlhf-gpus-{os.getuid()}", cached):
-        with contextlib.suppress(OSError):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = folder.lstat()  # a link is no folder
-            if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022:
+            if named or (stat.S_ISDIR(found.st_mode) and found.st_uid == user and not found.st_mode & 0o022):
                 return folder
-    raise _unusable("another user owns it or can write to it", cached)
+        except OSError as error:
+            got = str(error)
+    raise _unusable(got, folder)
 
 
 def _unusable(got: str, place: Path) -> RunError:

@@ -8,7 +8,6 @@ a grace period.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import re
 import select
@@ -18,21 +17,21 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
+import httpx2
 from rich.console import Console
 from rich.markup import escape
 
 from rlhf_cli.errors import RankFailed
 from rlhf_cli.plan.launch_plan import python_path
 from rlhf_cli.plan.rollout_server_plan import ServerPlan, port_problem
+from rlhf_cli.process import die_with
 
 GRACE_S = 10.0
 _PARENT_LOOK_S = 0.1
-_SET_PARENT_DEATH_SIGNAL = 1
 _SIGNALS_FROM = 128
 """A shell's exit code of a process that a signal ended is this much more than the signal."""
 
@@ -44,7 +43,8 @@ def main(command: list[str]) -> int:
     asked = []
     signal.signal(signal.SIGTERM, lambda *_: asked.append(True))
     # A new session, so that all processes of the server can be ended together.
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_as_usual)
+    begin = partial(_as_usual, os.getpid())
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=begin)
     while child.poll() is None:
         readable, _, _ = select.select([sys.stdin], [], [], _PARENT_LOOK_S)
         if asked or (readable and os.read(sys.stdin.fileno(), 1) == b""):
@@ -76,10 +76,9 @@ def end_session(child: subprocess.Popen[bytes], grace_s: float) -> None:
         os.killpg(child.pid, signal.SIGKILL)
 
 
-def _as_usual() -> None:
-    """Reset the child's signal handlers, and end it if this process is killed (Linux)."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+def _as_usual(parent: int) -> None:
+    """Reset the child's signal handlers, and end it if its parent is killed."""
+    die_with(parent, signal.SIGTERM)
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
 
@@ -102,7 +101,7 @@ _NEEDS_LESS = (
     "trainer.args.vllm_gpu_memory_utilization=0.95"
 )
 _HINTS = (
-    (r"unrecognized arguments: --(?P<name>[\w-]+)", "'~launch.vllm.args.{name}'"),
+    (r"unrecognized arguments: --([\w-]+)", "'~launch.vllm.args.{}'"),
     (
         "less than (?:desired|requested)",
         "trainer.args.vllm_gpu_memory_utilization=0.5  # or end the other process that holds memory",
@@ -147,22 +146,18 @@ class RolloutServer:
     def failed(self, when: str) -> RankFailed:
         """Return the error for a server that ended, or does not answer, with the cause from its log."""
         code, cause = self.keeper.poll(), self.cause()
-        by_signal = code is not None and code - _SIGNALS_FROM in set(signal.Signals)  # 255 is no signal
+        ended, hint = f"ended with code {code}", "launch.rollout=hf launch.rollout_gpus=0"
         if code is None:
-            what = f"the vLLM server does not answer, {when}"
-        elif by_signal:
-            what = f"the vLLM server was killed by {signal.Signals(code - _SIGNALS_FROM).name}, {when}"
-        else:
-            what = f"the vLLM server ended with code {code}, {when}"
-        hint = _NEEDS_LESS if by_signal else "launch.rollout=hf launch.rollout_gpus=0"
+            ended = "does not answer"
+        elif code - _SIGNALS_FROM in set(signal.Signals):  # 255 is no signal
+            ended, hint = f"was killed by {signal.Signals(code - _SIGNALS_FROM).name}", _NEEDS_LESS
         for pattern, typed in _HINTS:
             if (found := re.search(pattern, cause)) is not None:
-                named = {name: text.replace("-", "_") for name, text in found.groupdict().items()}
-                hint = typed.format(**named) if named else typed
+                hint = typed.format(*(name.replace("-", "_") for name in found.groups()))
                 break
         says = "`dmesg | tail` says whether the kernel ended it for lack of memory"
-        advice = says if "exited unexpectedly" in cause else None
-        return RankFailed(what, where=os.path.relpath(self.plan.log), got=cause, hint=hint, advice=advice)
+        advice, where = says if "exited unexpectedly" in cause else None, os.path.relpath(self.plan.log)
+        return RankFailed(f"the vLLM server {ended}, {when}", where=where, got=cause, hint=hint, advice=advice)
 
     def cause(self) -> str:
         """Return the first errors in the log of this start, each once, or its last lines."""
@@ -191,7 +186,6 @@ def rollout_server(plan: ServerPlan | None, console: Console) -> Iterator[Rollou
         hint = "'~trainer.args.vllm_server_port'  # the run chooses a free one"
         raise RankFailed("the vLLM server's port is taken", got=f"{plan.url}: {reason}", hint=hint)
     plan.log.parent.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, **plan.env, "PYTHONPATH": python_path()}
     with plan.log.open("ab") as log:
         log_start = log.tell()
         keeper = subprocess.Popen(
@@ -199,12 +193,12 @@ def rollout_server(plan: ServerPlan | None, console: Console) -> Iterator[Rollou
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=environment,
+            env={**os.environ, **plan.env, "PYTHONPATH": python_path()},
             start_new_session=True,
         )
     try:
         server, stop = RolloutServer(plan, keeper, log_start), threading.Event()
-        began, url = time.monotonic(), server.plan.url
+        began, url = time.monotonic(), plan.url
         with console.status("") as bar:
             while not answers(url):
                 seconds = time.monotonic() - began
@@ -231,14 +225,10 @@ def rollout_server(plan: ServerPlan | None, console: Console) -> Iterator[Rollou
 
 def answers(url: str) -> bool | None:
     """Return whether GET /health answers 200, which is what TRL's client waits for; None if no answer comes in time."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the server is local, so bypass proxies
-    try:
-        with opener.open(f"{url}/health", timeout=_ANSWER_TIMEOUT_S) as answer:
-            return bool(answer.status == 200)
-    except TimeoutError:
-        return None
-    except (urllib.error.URLError, OSError) as error:
-        return None if isinstance(getattr(error, "reason", None), TimeoutError) else False
+    try:  # the server is local: no proxy of the environment
+        return httpx2.get(f"{url}/health", timeout=_ANSWER_TIMEOUT_S, trust_env=False).status_code == 200
+    except httpx2.HTTPError as error:
+        return None if isinstance(error, httpx2.TimeoutException) else False
 
 
 if __name__ == "__main__":

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import email.utils
 import hashlib
 import json
 import logging
 import math
 import os
 import random
-import tempfile
+import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -109,8 +108,7 @@ class JsonClient:
 
     async def _post(self, client: httpx2.AsyncClient, body: bytes) -> object:
         first, self._next = self._next, (self._next + 1) % len(self.urls)
-        deadline = time.monotonic() + self.retry_budget_s
-        num_tries = 0
+        deadline, num_tries = time.monotonic() + self.retry_budget_s, 0
         try:
             async for attempt in AsyncRetrying(
                 retry=retry_if_exception_type(_Busy),
@@ -126,8 +124,7 @@ class JsonClient:
         except _Busy as busy:
             what = f"the server did not answer within retry_budget_s = {self.retry_budget_s:g} ({num_tries} tries)"
             waits = f"; it asks for a wait of {busy.wait_s:.3g} s" if busy.wait_s > _LONGEST_WAIT_S else ""
-            expected = "an answer of 200"
-            raise ServerSilent(what, where=shown(busy.url), got=busy.message + waits, expected=expected) from None
+            raise ServerSilent(what, where=shown(busy.url), got=busy.message + waits) from None
         raise AssertionError("the last try returns or raises")
 
     def _wait_s(self, state: RetryCallState) -> float:
@@ -153,8 +150,7 @@ class JsonClient:
                 async for part in answer.aiter_bytes():
                     content += part
                     if len(content) > LARGEST:
-                        got = f"more than {LARGEST:,} bytes"
-                        raise RewardError("the server's answer is too long", where=shown(url), got=got)
+                        raise RewardError(f"the server's answer has over {LARGEST:,} bytes", where=shown(url))
         except TimeoutError:
             raise _Busy(url, f"no answer within {timeout_s:.3g} s") from None
         except httpx2.HTTPError as error:
@@ -166,13 +162,13 @@ class JsonClient:
         if not answer.is_success:
             what = f"the server refuses the request: {status}"
             hint = f"export {self.api_key_env or 'NAME'}=...  # args.api_key_env names it"
-            hints = hint if answer.status_code in (401, 403) else None
-            raise RewardError(what, where=shown(url), got=text[:500], hint=hints)
+            is_for_the_key = answer.status_code in (401, 403)
+            raise RewardError(what, where=shown(url), got=text[:500], hint=hint if is_for_the_key else None)
         try:
             return parse_json(bytes(content))
         except ValueError:
-            got = text[:200] or "nothing"
-            raise RewardError("the server's answer is not JSON", where=shown(url), got=got) from None
+            what, got = "the server's answer is not JSON", text[:200] or "nothing"
+            raise RewardError(what, where=shown(url), got=got) from None
 
     def _key(self) -> str | None:
         if self.api_key_env is None:
@@ -225,14 +221,11 @@ def _plain_url(url: str, path: str) -> str:
 
 
 def _retry_after(answer: httpx2.Response) -> float:
-    text = answer.headers.get("Retry-After", "")
+    """Return the seconds for which the server asks to wait; 0 if it does not, or names a date."""
     try:
-        seconds = float(text)
+        seconds = float(answer.headers.get("Retry-After", ""))
     except ValueError:
-        try:
-            seconds = email.utils.parsedate_to_datetime(text).timestamp() - time.time()
-        except (ValueError, TypeError):
-            return 0.0
+        return 0.0
     return max(0.0, seconds) if math.isfinite(seconds) else 0.0
 
 
@@ -255,14 +248,12 @@ class ReplyCache:
         file = self._file(request)
         with contextlib.suppress(OSError):
             file.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, beside = tempfile.mkstemp(dir=file.parent, suffix=".new")
+            beside = file.with_suffix(f".{secrets.token_hex(8)}")
             try:
-                with os.fdopen(descriptor, "wb") as stream:
-                    stream.write(json.dumps({"model": request["model"], "reply": reply}).encode())
-                os.replace(beside, file)
-            except BaseException:
-                os.unlink(beside)
-                raise
+                beside.write_text(json.dumps({"model": request["model"], "reply": reply}), encoding="utf-8")
+                beside.replace(file)
+            finally:
+                beside.unlink(missing_ok=True)
 
     def _file(self, request: Mapping[str, object]) -> Path:
         digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()

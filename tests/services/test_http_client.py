@@ -115,13 +115,10 @@ def test_a_try_ends_after_its_own_time_and_with_the_budget(waits: list[float]) -
     ("asked", "expected_s"),
     [
         *(("2.5", 2.5), ("", 0.0), ("soon", 0.0), ("-5", 0.0), ("inf", 0.0), ("nan", 0.0)),
-        *(("Sun, 09 Sep 2001 01:46:49 GMT", 9.0), ("Sun, 09 Sep 2001 01:46:31 GMT", 0.0)),
+        ("Sun, 09 Sep 2001 01:46:49 GMT", 0.0),
     ],
 )
-def test_a_wait_is_asked_for_in_seconds_or_as_a_date(
-    asked: str, expected_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http_client.time, "time", lambda: 1e9)  # at 01:46:40
+def test_a_wait_is_asked_for_in_seconds(asked: str, expected_s: float) -> None:
     answer = httpx2.Response(429, headers={"Retry-After": asked})
     assert http_client._retry_after(answer) == expected_s
 
@@ -270,7 +267,7 @@ def test_an_endless_answer_is_refused_before_it_fills_the_memory(monkeypatch: py
     for answer in (Answer(b"[" * 200_000), packed):
         with serving(answer) as server, pytest.raises(RewardError) as caught:
             asyncio.run(posting(JsonClient(server.url), {}))
-        assert (caught.value.where, "100,000" in str(caught.value.got)) == (server.url, True)
+        assert (caught.value.where, "100,000" in str(caught.value)) == (server.url, True)
     with serving(Answer(b'"' + b"x" * 99_998 + b'"')) as server:
         assert asyncio.run(posting(JsonClient(server.url), {})) == "x" * 99_998
 
