@@ -22,11 +22,20 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
-from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, ConfigError, Interrupted, Preempted, RankFailed, RunError
+from rlhf_cli.errors import (
+    CTRL_C,
+    EXIT_CRASH,
+    EXIT_PREEMPTED,
+    ConfigError,
+    Interrupted,
+    Preempted,
+    RankFailed,
+    RunError,
+)
 from rlhf_cli.launch.freeze import plan_frozen
 from rlhf_cli.launch.gpu_locks import gpus_held
 from rlhf_cli.launch.ranks_end import first_failure
@@ -37,10 +46,6 @@ from rlhf_cli.runs.provenance import sha256, versions
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FAILED, read_status, update_status
 from rlhf_cli.text.redaction import redacted
-
-if TYPE_CHECKING:
-    from torch.distributed import TCPStore
-
 
 _JOIN_TIMEOUT_S = 900.0
 """Rank 0 waits this long for the others, and they wait this long for its store."""
@@ -63,14 +68,12 @@ class Leader:
 
     @cached_property
     def _board(self) -> _Board:
-        return _Board.open(self.group)
+        return _Board(self.group)
 
     def refuse_sweep(self, command: str) -> None:
         """Raise ConfigError: a sweep starts the processes of its runs itself."""
-        what = "a launcher starts the ranks of one run, and a sweep has several"
-        got = f"rank 0 of {self.group.world_size}"
-        expected = "a sweep without a launcher, or a launcher for each run"
-        raise ConfigError(what, where="environment", got=got, expected=expected, hint=command)
+        what, got = "a launcher starts the ranks of one run, and a sweep has several", f"{self.group.world_size} ranks"
+        raise ConfigError(what, where="environment", got=got, expected="a launcher for each run", hint=command)
 
     def size_words(self, words: list[str]) -> list[str]:
         """Return the overrides that say how many ranks the launcher started, unless the user typed such numbers."""
@@ -84,12 +87,15 @@ class Leader:
         Raise RunError if a rank does not come in time or cannot train the folder, Interrupted if one was stopped.
         """
         if self.group.world_size > 1:
-            board = self._board
             wanted = {name: versions().get(name) for name in _PACKAGES}
             told = {"run": str(folder.path), "resume": resume, "config": sha256(folder.config), "versions": wanted}
-            board.write("run", {**told, "host": socket.gethostname()})
-            self._wait_for_all(console, board)
-            board.write("go", {})
+            self._board.write("run", told)
+            if problems := self._problems(console, self._board):
+                what, got = "some ranks cannot train the run", "\n".join(problems)
+                expected = "one file system for all machines, and the same Python environment"
+                advice, where = "run.root=/a/shared/folder", str(folder.path)
+                raise RunError(what, where=where, got=got, expected=expected, advice=advice)
+            self._board.write("go", {})
         self.has_begun = True
 
     def end(self, exit_code: int) -> None:
@@ -99,19 +105,18 @@ class Leader:
         with contextlib.suppress(RuntimeError, OSError):  # the others are gone, and their launcher has ended them
             for key in ("run", "go"):
                 self._board.write(key, {"exit_code": exit_code})
-            self._board.wait_until_heard(self.group)
+            self._board.wait_until_heard()
 
-    def _wait_for_all(self, console: Console, board: _Board) -> None:
-        others, began = set(range(1, self.group.world_size)), time.monotonic()
-        problems: list[str] = []
+    def _problems(self, console: Console, board: _Board) -> list[str]:
+        """Wait for the answers of all ranks, and return why some of them cannot train the run."""
+        others, began, problems = set(range(1, self.group.world_size)), time.monotonic(), list[str]()
         with console.status("") as bar:
             while others:
                 seconds = time.monotonic() - began
                 bar.update(f"waiting for {len(others)} of {self.group.world_size} ranks: {seconds:.0f} s")
                 if seconds > _JOIN_TIMEOUT_S:
                     what = f"{len(others)} of {self.group.world_size} ranks did not come within {_JOIN_TIMEOUT_S:.0f} s"
-                    got = f"no answer of rank {', '.join(map(str, sorted(others)))}"
-                    expected = "a launcher that starts the same command on each machine"
+                    got, expected = f"no answer of rank {sorted(others)}", "the same command on each machine"
                     raise RunError(what, where=f"{self.group.host}:{self.group.port}", got=got, expected=expected)
                 for rank in [rank for rank in others if board.has(f"answer/{rank}")]:
                     answer = board.read(f"answer/{rank}")
@@ -121,56 +126,48 @@ class Leader:
                     if answer.get("problem"):
                         problems.append(f"rank {rank} on {answer['host']}: {answer['problem']}")
                 time.sleep(_POLL_S)
-        if problems:
-            what, got = "some ranks cannot train the run", "\n".join(problems)
-            expected = "a file system that all machines share, under the same path, and the same Python environment"
-            advice = "run.root=/a/shared/folder"
-            raise RunError(what, where=board.read("run")["run"], got=got, expected=expected, advice=advice)
+        return problems
 
 
-@dataclass(frozen=True)
 class _Board:
     """What the ranks of one start tell each other: JSON objects in torch's store."""
 
-    store: TCPStore
-    prefix: str
-
-    @classmethod
-    def open(cls, group: RankGroup) -> _Board:
+    def __init__(self, group: RankGroup) -> None:
         """Open the store: rank 0 makes it unless torchrun has, the others wait. Raise RunError after the timeout."""
         holds_store = group.rank == 0 and not group.is_torchruns
         began = time.monotonic()
         while not holds_store and (reason := why_not_reached(group.host, group.port)) is not None:
             if time.monotonic() - began > _JOIN_TIMEOUT_S:
-                what, where = "rank 0 does not answer", f"{group.host}:{group.port}, from MASTER_ADDR and MASTER_PORT"
-                got = f"{reason}, for {_JOIN_TIMEOUT_S:.0f} s"
-                expected = "a rank 0 that runs there, and a network that lets this port through"
-                raise RunError(what, where=where, got=got, expected=expected)
+                what, got = "rank 0 does not answer", f"{reason}, for {_JOIN_TIMEOUT_S:.0f} s"
+                where = f"{group.host}:{group.port}, from MASTER_ADDR and MASTER_PORT"
+                raise RunError(what, where=where, got=got, expected="a rank 0 there, and a network that reaches it")
             time.sleep(_POLL_S)
-        from torch.distributed import TCPStore
+        from torch.distributed import PrefixStore, TCPStore
 
         # torch's own store of the process group shares the port: that is what multi_tenant is for.
-        timeout = timedelta(seconds=_ANSWER_S)
-        store = TCPStore(group.host, group.port, None, holds_store, timeout, wait_for_workers=False, multi_tenant=True)
-        return cls(store, f"rlhf/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}")
+        place, timeout = (group.host, group.port), timedelta(seconds=_ANSWER_S)
+        store = TCPStore(*place, None, holds_store, timeout, wait_for_workers=False, multi_tenant=True)
+        self._store = PrefixStore(f"rlhf/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        self._group = group
 
     def has(self, key: str) -> bool:
-        return bool(self.store.check([f"{self.prefix}/{key}"]))
+        return bool(self._store.check([key]))
 
     def read(self, key: str) -> dict[str, Any]:
-        content: dict[str, Any] = json.loads(self.store.get(f"{self.prefix}/{key}"))
+        content: dict[str, Any] = json.loads(self._store.get(key))
         return content
 
     def write(self, key: str, content: dict[str, object]) -> None:
-        self.store.set(f"{self.prefix}/{key}", json.dumps(content))
+        self._store.set(key, json.dumps(content))
 
-    def wait_until_heard(self, group: RankGroup) -> None:
+    def wait_until_heard(self) -> None:
         """Wait until every other rank has read the exit code: a launcher kills what remains once one rank has ended."""
-        until = time.monotonic() + _HEARD_TIMEOUT_S
+        until, is_first = time.monotonic() + _HEARD_TIMEOUT_S, self._group.rank == 0
         with handled({signal.SIGTERM: signal.SIG_IGN}), contextlib.suppress(RuntimeError):
-            while self.store.add(f"{self.prefix}/heard", 0) < group.world_size - 1 and time.monotonic() < until:
+            self._store.add("heard", int(not is_first))
+            while self._store.add("heard", 0) < self._group.world_size - 1 and time.monotonic() < until:
                 time.sleep(_POLL_S)
-            if group.rank == 0:
+            if is_first:
                 time.sleep(3 * _POLL_S)  # it may hold the store, and the others still count
 
     def wait_for(self, key: str) -> dict[str, Any]:
@@ -208,22 +205,21 @@ def run_in_group(run: Callable[[Leader | None], int]) -> int:
 
 
 def _follow(group: RankGroup) -> int:
-    board = _Board.open(group)
+    board = _Board(group)
     answer: dict[str, object] = {"host": socket.gethostname()}
     try:
         told = board.wait_for("run")
-        if "exit_code" in told:
-            return _heard(board, group, told)
-        folder = RunFolder(Path(told["run"]))
-        board.write(f"answer/{group.rank}", answer | {"problem": _problem_here(folder, told)})
-        told_last = board.wait_for("go")
+        if "exit_code" not in told:
+            board.write(f"answer/{group.rank}", answer | {"problem": _problem_here(told)})
+            told |= board.wait_for("go")
     except KeyboardInterrupt as stop:
         with contextlib.suppress(RuntimeError):
-            board.write(f"answer/{group.rank}", answer | {"stopped": str(stop) or "Ctrl-C"})
+            board.write(f"answer/{group.rank}", answer | {"stopped": str(stop) or CTRL_C})
         raise
-    if "exit_code" in told_last:
-        return _heard(board, group, told_last)
-    resume = bool(told["resume"])
+    if "exit_code" in told:
+        board.wait_until_heard()
+        return int(told["exit_code"])
+    folder, resume = RunFolder(Path(told["run"])), bool(told["resume"])
     plan, _ = plan_frozen(folder, resume=resume)
     terminal = os.dup(sys.stderr.fileno())
     with _to_log(folder, group), environment(plan.shared):
@@ -232,10 +228,7 @@ def _follow(group: RankGroup) -> int:
         try:
             with gpus_held(plan, folder) if group.local_rank == 0 else contextlib.nullcontext():
                 run_rank(folder, resume=resume)
-        except Preempted:
-            leave_together()
-            return EXIT_PREEMPTED
-        except KeyboardInterrupt:
+        except (Preempted, KeyboardInterrupt):
             return EXIT_PREEMPTED
         except Exception as error:
             _tell_failure(group, folder, error, terminal)
@@ -243,32 +236,16 @@ def _follow(group: RankGroup) -> int:
     return 0
 
 
-def _heard(board: _Board, group: RankGroup, told: dict[str, Any]) -> int:
-    with contextlib.suppress(RuntimeError):
-        board.store.add(f"{board.prefix}/heard", 1)
-    board.wait_until_heard(group)
-    return int(told["exit_code"])
-
-
-def _problem_here(folder: RunFolder, told: dict[str, Any]) -> str | None:
+def _problem_here(told: dict[str, Any]) -> str | None:
     """Return why this rank cannot train the run, or None."""
-    until = time.monotonic() + _SHARED_FOLDER_S
+    folder, until = RunFolder(Path(told["run"])), time.monotonic() + _SHARED_FOLDER_S
     while (seen := sha256(folder.config)) != told["config"]:
         if time.monotonic() > until:
-            return f"no such folder: {folder.path}" if seen is None else f"another folder of that name: {folder.path}"
+            return f"{'no such folder' if seen is None else 'another folder of that name'}: {folder.path}"
         time.sleep(_POLL_S)
     here, wanted = versions(), told["versions"]
     other = [name for name in wanted if here.get(name) != wanted[name]]
     return ", ".join(f"{name} {here.get(name)}, not {wanted[name]}" for name in other) or None
-
-
-def leave_together() -> None:
-    """Wait until every rank has saved: launchers kill the ranks that remain once one has ended."""
-    from torch import distributed
-
-    if distributed.is_initialized():
-        with contextlib.suppress(RuntimeError):
-            distributed.barrier()
 
 
 def _tell_failure(group: RankGroup, folder: RunFolder, error: Exception, terminal: int) -> None:

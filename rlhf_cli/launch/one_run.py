@@ -115,14 +115,8 @@ def _run_in_this_process(
     try:
         with environment(plan.shared):
             run_rank(folder, resume=resume)
-    except Preempted:
-        if leader is not None:
-            from rlhf_cli.launch.group import leave_together
-
-            leave_together()
-        raise
-    except Exception:
-        first = first_failure(folder) if plan.world_size > 1 else None
+    except Exception as error:
+        first = first_failure(folder) if plan.world_size > 1 and not isinstance(error, Preempted) else None
         if first is None or first.rank == 0:
             raise
         raise error_of(folder, first) from None  # this rank failed because another one did
@@ -159,14 +153,10 @@ def refuse_other_size(leader: Leader | None, prepared: Prepared, planned: int) -
     """Raise ConfigError if the launcher started another number of ranks, or is absent for several machines."""
     launch, where = prepared.experiment.launch, prepared.composed.origins.where
     if leader is None and launch.nodes > 1 and launch.slurm is None:
-        what = "a run on several machines needs a launcher, which starts this command on each of them"
-        got, expected = f"launch.nodes={launch.nodes}", "torchrun on each machine, launch=slurm, or one machine"
-        advice = (
-            f"torchrun --nnodes={launch.nodes} --nproc-per-node=GPUS --rdzv-backend=c10d --rdzv-endpoint=HOST:29500"
-        )
-        advice += " --no-python rlhf train ... on each machine; rlhf train --dry-run prints it"
-        place, hint = where("launch.nodes"), "launch.nodes=1"
-        raise ConfigError(what, where=place, got=got, expected=expected, hint=hint, advice=advice)
+        what, got = "a run on several machines needs a launcher", f"launch.nodes={launch.nodes}"
+        expected = "torchrun on each machine, launch=slurm, or one machine"
+        advice, place = "`rlhf train --dry-run` prints the torchrun command for each machine", where("launch.nodes")
+        raise ConfigError(what, where=place, got=got, expected=expected, hint="launch.nodes=1", advice=advice)
     if leader is None:
         return
     if planned != leader.group.world_size:

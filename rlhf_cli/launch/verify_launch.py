@@ -26,29 +26,22 @@ if TYPE_CHECKING:
 
 def refuse_other_world_size(launch: Launch) -> None:
     """Raise ConfigError for another number of processes: accelerate and torchrun fall back to one silently."""
-    asked = launch.processes if launch.processes == "auto" else launch.processes * launch.nodes
     seen = int(os.environ.get("WORLD_SIZE", "1"))
-    if asked != "auto" and asked != seen:
-        what, hint = f"launch asks for {asked} processes, and {seen} started", "launch.processes=1"
-        raise ConfigError(what, where="launch.processes", got=f"WORLD_SIZE={seen}", expected=str(asked), hint=hint)
+    if launch.processes != "auto" and launch.processes * launch.nodes != seen:
+        raise _other("processes", str(launch.processes * launch.nodes), f"WORLD_SIZE={seen}", "launch.processes=1")
 
 
 def refuse_unless_as_asked(launch: Launch, trainer: TrlTrainer) -> None:
     """Raise ConfigError for the first setting of a built trainer that differs from `launch`."""
     accelerator, row = trainer.accelerator, STRATEGIES[launch.strategy]
     device = str(accelerator.device).partition(":")[0]
-    kind = str(accelerator.distributed_type.value)
+    kind, is_fsdp = str(accelerator.distributed_type.value), launch.strategy == "fsdp2"
     version = getattr(getattr(accelerator.state, "fsdp_plugin", None), "fsdp_version", None)
     stage = getattr(getattr(accelerator.state, "deepspeed_plugin", None), "zero_stage", None)
-    seen = {"FSDP": f"FSDP {version}", "DEEPSPEED": f"ZeRO-{stage}"}.get(kind, kind)
-    is_same = kind in row.distributed_types and row.zero_stage in (None, stage)
-    on_cpu = launch.strategy == "fsdp2" and device == "cpu"
-    why = "; on a CPU accelerate silently runs it in place of FSDP" if on_cpu else ""
-    if not is_same or (launch.strategy == "fsdp2" and version != 2):
+    if kind not in row.distributed_types or row.zero_stage not in (None, stage) or (is_fsdp and version != 2):
+        seen = {"FSDP": f"FSDP {version}", "DEEPSPEED": f"ZeRO-{stage}"}.get(kind, kind)
+        why = "; on a CPU accelerate silently runs it in place of FSDP" if is_fsdp and device == "cpu" else ""
         raise _other("strategy", launch.strategy, f"{seen} on {device}{why}", "launch.strategy=ddp")
-    asked = None if launch.processes == "auto" else launch.processes * launch.nodes
-    if asked not in (None, accelerator.num_processes):
-        raise _other("processes", str(asked), str(accelerator.num_processes), "rlhf resume RUN  # starts all of them")
     if trainer.args.n_gpu > 1:
         spread = f"one process on {trainer.args.n_gpu} GPUs by DataParallel"
         hint = f"launch.processes={trainer.args.n_gpu}, or CUDA_VISIBLE_DEVICES=0"
@@ -72,6 +65,7 @@ def trainer_facts(trainer: ExtendedTrainer) -> dict[str, object]:
 
     accelerator, config = trainer.accelerator, trainer.model.config
     path, commit = str(config._name_or_path), getattr(config, "_commit_hash", None)
+    weights = None if commit else weights_hash(Path(path))
     on_cuda = str(accelerator.device).startswith("cuda")
     left_out = {name: dict(counts) for name, counts in trainer.extensions.left_out.items()}
     lengths = getattr(trainer, "lengths", {})
@@ -86,11 +80,7 @@ def trainer_facts(trainer: ExtendedTrainer) -> dict[str, object]:
         # of ZeRO-3's shards the whole parameter
         "num_parameters": sum(getattr(one, "ds_numel", one.numel()) for one in trainer.model.parameters()),
         "num_train_rows": len(trainer.train_dataset),
-        "starting_model": {
-            "path": path,
-            "commit": commit,
-            "weights_sha256": None if commit else weights_hash(Path(path)),
-        },
+        "starting_model": {"path": path, "commit": commit, "weights_sha256": weights},
         **pass_facts(trainer),
         **({"left_out": left_out} if left_out else {}),
         **({"lengths": {name: measured.facts() for name, measured in lengths.items()}} if lengths else {}),
@@ -99,10 +89,8 @@ def trainer_facts(trainer: ExtendedTrainer) -> dict[str, object]:
 
 def say_slow_paths(trainer: ExtendedTrainer, show: Callable[[Text], None], said: set[str]) -> dict[str, object]:
     """Say on the screen and in log.txt which speed paths are off, but for those in `said`; return `pass_facts`."""
-    lines = [
-        f"note: {name} is off: {why} (docs/development/performance.md)" for name, why in trainer.slow_paths().items()
-    ]
-    for line in lines:
+    for name, why in trainer.slow_paths().items():
+        line = f"note: {name} is off: {why} (docs/development/performance.md)"
         if line not in said:
             said.add(line)
             show(Text(line))

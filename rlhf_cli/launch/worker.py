@@ -79,9 +79,7 @@ def run_rank(folder: RunFolder, *, resume: bool) -> None:
 
     def say_late(reason: str) -> None:
         """Record, from a thread, that the process exits because its grace period is over."""
-        _record_stop(folder, rank, reason)
-        if rank == 0 and first_failure(folder) is None:
-            preempt(folder, reason)
+        if _record_stop(folder, rank, reason):
             print(f"stopped: {reason}; {preempted(folder)}", file=sys.stderr, flush=True)
 
     with environment({**_QUIET, **os.environ}), logging_into(folder, rank) as warnings_seen:
@@ -109,12 +107,10 @@ def run_rank(folder: RunFolder, *, resume: bool) -> None:
         except Preempted as stop:
             if rank == 0:
                 preempt(folder, stop.reason)
+            _leave_together()
             raise
         except KeyboardInterrupt as stop:
-            reason = ", ".join(map(str, stop.args)) or "interrupted at the keyboard"
-            _record_stop(folder, rank, reason)
-            if rank == 0:
-                preempt(folder, reason)
+            _record_stop(folder, rank, ", ".join(map(str, stop.args)) or "interrupted at the keyboard")
             raise
         except BaseException as error:
             _record_failure(folder, rank, error)
@@ -319,14 +315,9 @@ def _finish(folder: RunFolder, trainer: ExtendedTrainer, *, is_main: bool, ended
 def _record_failure(folder: RunFolder, rank: int, error: BaseException) -> None:
     text = traceback_of(error)
     _log.error("rank %d failed\n%s", rank, text)
-    failure = RankFailure(
-        rank,
-        time.time(),
-        message=str(error) if isinstance(error, RlhfError) else described(error),
-        traceback=text,
-        exit_code=getattr(error, "exit_code", EXIT_CRASH),
-        is_by_guard=isinstance(error, GuardStopped),
-    )
+    message = str(error) if isinstance(error, RlhfError) else described(error)
+    exit_code, is_by_guard = getattr(error, "exit_code", EXIT_CRASH), isinstance(error, GuardStopped)
+    failure = RankFailure(rank, time.time(), message, text, exit_code, is_by_guard)
     with contextlib.suppress(OSError):  # on a full disk, the terminal message must do
         write_json(failure_file(folder, rank), asdict(failure))
     if rank == 0:  # which may have failed because another rank did
@@ -335,11 +326,27 @@ def _record_failure(folder: RunFolder, rank: int, error: BaseException) -> None:
         update_status(folder, state=FAILED, reason=reason, failing_rank=first.rank)
 
 
-def _record_stop(folder: RunFolder, rank: int, reason: str) -> None:
-    """Record that this rank left before the others could agree on a step, so that their errors are not the cause."""
+def _record_stop(folder: RunFolder, rank: int, reason: str) -> bool:
+    """Record that this rank left before the others could agree on a step, so that their errors are not the cause.
+
+    Return whether that stopped the run: this is rank 0, and none had failed before.
+    """
     if os.environ.get("WORLD_SIZE", "1") != "1":
         with contextlib.suppress(OSError):
             write_json(failure_file(folder, rank), asdict(RankFailure(rank, time.time(), reason, "", EXIT_PREEMPTED)))
+    is_end = rank == 0 and first_failure(folder) is None
+    if is_end:
+        preempt(folder, reason)
+    return is_end
+
+
+def _leave_together() -> None:
+    """Wait until every rank has saved: launchers kill the ranks that remain once one has ended."""
+    from torch import distributed
+
+    if distributed.is_initialized():
+        with contextlib.suppress(RuntimeError):
+            distributed.barrier()
 
 
 @contextlib.contextmanager

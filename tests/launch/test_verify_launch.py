@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.launch.verify_launch import refuse_unless_as_asked
+from rlhf_cli.launch.verify_launch import refuse_other_world_size, refuse_unless_as_asked
 
 
 def built(
@@ -44,7 +44,6 @@ AS_ASKED = [
 ]
 
 OTHERS = [
-    ({"processes": 2, "nodes": 2}, TWO_GPUS, "launch.processes", "4", "2"),
     ({"strategy": "fsdp2"}, built("MULTI_CPU", 2, "no", "cpu"), "launch.strategy", "fsdp2", "MULTI_CPU on cpu"),
     ({"strategy": "fsdp2"}, built("FSDP", 2, "bf16", "cuda", fsdp=1), *("launch.strategy", "fsdp2", "FSDP 1 on cuda")),
     (
@@ -72,6 +71,15 @@ def test_something_else(asked: dict[str, object], trainer: Any, where: str, expe
     assert (error.where, error.expected) == (where, expected)
     assert str(error.got).startswith(got)
     assert error.exit_code == 2
+
+
+def test_the_processes_of_all_machines_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError) as caught:
+        refuse_other_world_size(Launch(processes=2, nodes=2))
+    assert (caught.value.where, caught.value.expected, caught.value.got) == ("launch.processes", "4", "WORLD_SIZE=2")
+    refuse_other_world_size(Launch(processes=1, nodes=2))
+    refuse_other_world_size(Launch())
 
 
 def test_one_process_does_not_spread_over_gpus() -> None:
