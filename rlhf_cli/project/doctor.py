@@ -213,12 +213,11 @@ def sandbox_condition() -> Condition:
     except (RewardError, OSError) as error:
         found = f"model-written code cannot be run: {getattr(error, 'got', None) or error}"
         return condition(State.MISSING, found, "docs/how-to/rewards.md says what a machine has to allow")
-    if walls["bubblewrap"] or walls["namespaces"]:
-        by = "bubblewrap" if walls["bubblewrap"] else "namespaces of our own"
+    if walls["files_hidden"] and walls["no_network"]:
+        by = "bubblewrap" if walls["bubblewrap"] else "Landlock and a socket filter"
         return condition(State.OK, f"{by}: no files, no network, limits")
-    network = "" if walls.get("no_network") else " and use the network"
-    found = f"resource limits only: model-written code can read files{network}"
-    return condition(State.WARN, found, "apt install bubblewrap")
+    can = " and ".join(("read files",) * (not walls["files_hidden"]) + ("use the network",) * (not walls["no_network"]))
+    return condition(State.WARN, f"resource limits only: model-written code can {can}", "apt install bubblewrap")
 
 
 def hub_login_condition() -> Condition:

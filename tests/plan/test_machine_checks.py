@@ -186,7 +186,7 @@ class TestSandbox:
 
     @pytest.fixture
     def tried(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        """A machine without namespaces; what was tried on it."""
+        """A machine without bubblewrap; what was tried on it."""
         asked: list[str] = []
 
         def protections(isolation: running.Isolation) -> dict[str, bool]:
@@ -199,13 +199,13 @@ class TestSandbox:
         return asked
 
     def test_what_a_reward_insists_on(self, tried: list[str], refused: Refused) -> None:
-        error = refused(*self.WORDS, "rewards.runs.args.isolation=namespaces")
+        error = refused(*self.WORDS, "rewards.runs.args.isolation=bubblewrap")
         assert (error.where, error.got) == ("rewards.runs.args.isolation (command line)", "EPERM")
-        assert tried == ["namespaces"]
+        assert tried == ["bubblewrap"]
 
     def test_the_sandbox_is_not_tried_without_such_a_reward_or_for_another_machine(self, tried: list[str]) -> None:
         planned("exp=quickstart", "launch=cpu")
-        planned(self.WORDS[0], "launch=slurm", self.WORDS[2], "rewards.runs.args.isolation=namespaces")
+        planned(self.WORDS[0], "launch=slurm", self.WORDS[2], "rewards.runs.args.isolation=bubblewrap")
         assert tried == []
 
 

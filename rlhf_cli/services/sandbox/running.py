@@ -28,7 +28,8 @@ from typing import IO, Any, Literal, TypeAlias, TypedDict, cast, get_args
 
 from rlhf_cli.errors import RewardError
 
-Isolation: TypeAlias = Literal["auto", "bubblewrap", "namespaces", "limits"]
+Mode: TypeAlias = Literal["bubblewrap", "limits"]
+Isolation: TypeAlias = Literal["auto", "bubblewrap", "limits"]
 
 OUTPUT_BYTES = 64 * 1024
 """Maximum bytes kept of stdout and of stderr: the first half and the last half."""
@@ -37,7 +38,7 @@ _GRACE_S = 15.0  # for startup and cleanup, beyond the program's own time
 
 
 class SandboxJob(TypedDict):
-    """A program, its limits, the paths it can see, its empty root folder, and the user it becomes if root starts it."""
+    """A program, its limits, the paths it can see, and the user it becomes if root starts it."""
 
     source: str
     timeout_s: float
@@ -45,7 +46,6 @@ class SandboxJob(TypedDict):
     max_processes: int
     max_file_bytes: int
     mode: str
-    root: str
     visible: list[str]
     user: int
     python: str
@@ -97,9 +97,9 @@ def run_code(
         timeout_s: wall time from its start; a CPU limit one second above also applies.
         memory_mb: address space of each process, and resident memory of all processes together.
         max_processes: maximum number of concurrent processes and threads.
-        max_file_mb: largest file; with namespaces also the size of the writable folder.
-        isolation: `auto` takes the strongest that works here: bubblewrap, else namespaces, else limits alone (which is
-            logged). Any other value is required to work.
+        max_file_mb: largest file; with bubblewrap also the size of the writable folder.
+        isolation: `auto` takes the stronger that works here: bubblewrap, else limits, whose gaps are logged. Any other
+            value is required to work.
 
     Raise RewardError if the sandbox fails; errors of the program never raise.
     """
@@ -119,9 +119,7 @@ def protections(isolation: Isolation = "auto") -> dict[str, bool]:
     in_force, _ = _probe(mode, shutil.which("bwrap"))  # it works, or `_pick` would have raised
     walled = mode != "limits"
     return {
-        "bubblewrap": mode == "bubblewrap",
-        "namespaces": walled,
-        "files_hidden": walled,
+        "bubblewrap": walled,
         "disk_limit": walled,
         "sure_end_of_processes": walled,
         **in_force,
@@ -131,7 +129,7 @@ def protections(isolation: Isolation = "auto") -> dict[str, bool]:
     }
 
 
-def _pick(isolation: Isolation) -> Literal["bubblewrap", "namespaces", "limits"]:
+def _pick(isolation: Isolation) -> Mode:
     if isolation not in get_args(Isolation):
         expected = " | ".join(get_args(Isolation))
         raise RewardError("unknown isolation", where="args.isolation", got=isolation, expected=expected)
@@ -148,32 +146,27 @@ def _pick(isolation: Isolation) -> Literal["bubblewrap", "namespaces", "limits"]
 
 
 @functools.cache
-def _strongest(bwrap: str | None) -> Literal["bubblewrap", "namespaces", "limits"]:
-    troubles = []
-    for mode in ("bubblewrap", "namespaces"):
-        _, trouble = _probe(mode, bwrap)
-        if trouble is None:
-            return mode
-        troubles.append(f"{mode}: {trouble}")
+def _strongest(bwrap: str | None) -> Mode:
+    _, without = _probe("bubblewrap", bwrap)
+    if without is None:
+        return "bubblewrap"
     in_force, trouble = _probe("limits", bwrap)
     if trouble is not None:
-        raise RewardError("model-written code cannot run here", got="\n".join([*troubles, f"limits: {trouble}"]))
-    lacking = [f"it can read files {'open to all' if in_force['other_user'] else 'of the user rlhf runs as'}"]
-    lacking += [] if in_force["environment_hidden"] else ["and the environment of that user's processes"]
-    lacking += [] if in_force["no_network"] else ["it can reach the network"]
-    lacking += [] if in_force["process_limit"] else ["its processes are counted only from time to time"]
-    logging.getLogger("rlhf").warning(
-        "model-written code runs with limits only: %s (docs/how-to/rewards.md). %s",
-        ", ".join(lacking),
-        "; ".join(troubles),
-    )
+        raise RewardError("model-written code cannot run here", got=f"bubblewrap: {without}\nlimits: {trouble}")
+    gaps = {
+        "files_hidden": f"it can read files {'open to all' if in_force['other_user'] else 'of the user rlhf runs as'}",
+        "environment_hidden": "it can read the environment of that user's processes",
+        "no_network": "it can reach the network",
+        "process_limit": "its processes are counted only from time to time",
+    }
+    lacking = ", ".join([*(gap for name, gap in gaps.items() if not in_force[name]), "its files can fill the disk"])
+    text = "model-written code runs with limits only: %s (docs/how-to/rewards.md). bubblewrap: %s"
+    logging.getLogger("rlhf").warning(text, lacking, without)
     return "limits"
 
 
 @functools.cache
-def _probe(
-    mode: Literal["bubblewrap", "namespaces", "limits"], bwrap: str | None
-) -> tuple[dict[str, bool], str | None]:
+def _probe(mode: Mode, bwrap: str | None) -> tuple[dict[str, bool], str | None]:
     """Return (what is in force, None), or ({}, why it does not work)."""
     if mode == "bubblewrap" and bwrap is None:
         return {}, "bwrap is not installed"
@@ -213,7 +206,6 @@ def _run(
             "max_processes": max_processes,
             "max_file_bytes": max_file_mb << 20,
             "mode": mode,
-            "root": folder,
             "visible": visible(),
             "user": secrets.choice(_USERS),
             "python": interpreter(),

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox wan
 @pytest.mark.parametrize(
     ("name", "warning"),
     [
-        ("other_user", "of the user rlhf runs as"),
+        ("files_hidden", "it can read files open to all"),
         ("environment_hidden", "the environment of that user's processes"),
         ("no_network", "it can reach the network"),
         ("process_limit", "its processes are counted only from time to time"),
@@ -42,14 +42,14 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox wan
 def test_limits_alone_are_warned_of_with_what_they_lack(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str, warning: str
 ) -> None:
-    in_force = dict.fromkeys(("other_user", "environment_hidden", "no_network", "process_limit"), True)
+    kinds = ("other_user", "files_hidden", "environment_hidden", "no_network", "process_limit")
     for lacks in (False, True):
-        probed = {"limits": ({**in_force, name: not lacks}, None)}
+        probed = {"limits": (dict.fromkeys(kinds, True) | {name: not lacks}, None)}
         monkeypatch.setattr(sandbox, "_probe", lambda mode, bwrap, probed=probed: probed.get(mode, ({}, "forbidden")))
         caplog.clear()
         assert sandbox._strongest.__wrapped__(None) == "limits"
         assert (warning in caplog.text) == lacks
-        assert "bubblewrap: forbidden; namespaces: forbidden" in caplog.text
+        assert "bubblewrap: forbidden" in caplog.text
 
 
 def test_the_folder_of_a_killed_process_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,7 +262,7 @@ def test_a_limit_that_leaves_nothing_is_refused(name: str, most_refused: int, mo
         ("sleep 60", [{"in_force": {}}], (-9, False, "launcher")),
         ("exit 3", [], "ended with 3"),
         ("echo it broke >&2; exit 3", [], "it broke"),
-        ("exit 1", [{"failed": "no namespaces"}], "no namespaces"),
+        ("exit 1", [{"failed": "no rights"}], "no rights"),
         ("exit 1", [{"in_force": {}}, {"failed": "later"}], "later"),
     ],
 )
@@ -299,8 +299,8 @@ def test_falling_back_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.Lo
         assert run_code("print(1)").stdout == "1\n"
         run_code("pass")
         assert caplog.text.count("runs with limits only") == 1
-        assert "namespaces: forbidden in this test" in caplog.text
-        assert protections()["files_hidden"] is False
+        assert "bubblewrap: forbidden in this test" in caplog.text
+        assert protections()["disk_limit"] is False
     finally:
         sandbox._strongest.cache_clear()
 
