@@ -14,7 +14,7 @@ from rlhf_cli.errors import RewardError
 from rlhf_cli.services.sandbox.running import Isolation, protections, run_code
 from tests.services.sandbox.sandbox_processes import Run
 
-BUBBLEWRAP = "bwrap --unshare-pid --unshare-net --ro-bind / / --proc /proc true".split()
+BUBBLEWRAP = ["bwrap", "--unshare-pid", "--unshare-net", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
 
 
 @pytest.fixture(params=("bubblewrap", "limits"))

@@ -10,7 +10,6 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -258,7 +257,7 @@ def test_what_the_socket_filter_says_of_a_call(
 
 
 def test_every_right_is_taken() -> None:
-    """linux/landlock.h: to run, read, write, remove and make (0 to 12), since version 2 to move, since 3 to truncate."""
+    """linux/landlock.h: run, read, write, remove and make (0 to 12), since version 2 to move, since 3 to truncate."""
     assert launcher._RIGHTS == (0x1FFF, 0x2000, 0x4000)
 
 
