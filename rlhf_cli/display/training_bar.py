@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any, cast
 
 from rich.console import RenderableType
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 from transformers import IntervalStrategy, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -21,30 +21,18 @@ from rlhf_cli.display.terminal import Screen
 from rlhf_cli.runs.heartbeat import EVALUATION, Heartbeat
 from rlhf_cli.runs.metrics_file import describe_held_out, evaluation_sets
 
-_WIDE = 100
-"""Columns of a terminal in which the numbers of all rounds and steps fit beside the time left and its evaluations."""
 _QUIET_S = 60.0
 """Without a terminal, print a line at least this often while batches or steps end."""
 _PASSES = ("sampled", "greedy")
 """What the two passes of a policy's evaluation are called, in their order (trainers/evaluation_mixin.py)."""
 
 
-def steps_per_round(args: TrainingArguments) -> float:
-    """Return the optimizer steps that one round of rollouts lasts; 1 for a trainer that does not generate."""
-    micro_batches = getattr(args, "steps_per_generation", None)
-    if not micro_batches:
-        return 1.0
-    return float(micro_batches * cast(Any, args).num_iterations / args.gradient_accumulation_steps)
-
-
 def evaluations_after(args: TrainingArguments, state: TrainerState, *, is_evaluated: bool = True) -> int:
     """Return how many evaluations are to come; `is_evaluated` says whether that of the current step is done."""
     if args.eval_strategy == IntervalStrategy.STEPS:
-        next_step = state.global_step + is_evaluated
-        first, every = max(next_step, math.ceil(args.eval_delay)), int(state.eval_steps)  # it may be 1.0
-        due = range(-(-first // every) * every, state.max_steps + 1, every)
-        is_last_extra = state.max_steps % every != 0 and first <= state.max_steps
-        return len(due) + is_last_extra
+        first, every = max(state.global_step + is_evaluated, math.ceil(args.eval_delay)), int(state.eval_steps)
+        due = {*range(-(-first // every) * every, state.max_steps + 1, every), state.max_steps}
+        return len([step for step in due if step >= first])
     if args.eval_strategy == IntervalStrategy.EPOCH:
         return max(0, math.ceil(state.num_train_epochs) - max(math.floor(state.epoch or 0), math.ceil(args.eval_delay)))
     return 0
@@ -112,12 +100,14 @@ def _clock(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
 
 
+def _steps(state: TrainerState) -> str:
+    return f"{state.global_step}/{state.max_steps}"
+
+
 class TrainingBar(TrainerCallback):
     """A callback that draws a bar with the newest total reward (or loss), and shows every evaluation above it.
 
-    A trainer that takes several steps with one round of rollouts counts rounds, and steps too where a line has room.
-    Without a terminal, a line is printed every tenth of the run, and after each minute. Use it in the main process
-    only.
+    Without a terminal, a line is printed every tenth of the run, and after each minute. Use it in the main process only.
     """
 
     def __init__(self, heartbeat: Heartbeat | None = None, left: TimeLeft | None = None) -> None:
@@ -137,7 +127,9 @@ class TrainingBar(TrainerCallback):
             disable=not self._console.is_terminal,
         )
         self._latest = ""
-        self._evaluation: _EvaluationBar | None = None
+        self._evaluation: TaskID | None = None
+        self._loader: object = None
+        self._num_passes = self._num_batches = 0
         self._began = self._said_at = time.monotonic()
         if heartbeat is not None:
             heartbeat.listeners.append(self._hear)
@@ -145,8 +137,8 @@ class TrainingBar(TrainerCallback):
     # --- training ---
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self._per_round, self._generates = steps_per_round(args), hasattr(args, "reward_weights")
-        fields: dict[str, Any] = {"count": self._count(state), "latest": "", "lead": "left ", "left": self.left}
+        self._generates = hasattr(args, "reward_weights")
+        fields: dict[str, Any] = {"count": _steps(state), "latest": "", "lead": "left ", "left": self.left}
         self._task = self._bar.add_task("training", total=state.max_steps, completed=state.global_step, **fields)
         self._bar.start()
         self.left.training_begins()
@@ -155,7 +147,7 @@ class TrainingBar(TrainerCallback):
         self.left.step_ends()
         evaluations = evaluations_after(args, state, is_evaluated=False)
         self.left.estimate(state.max_steps - state.global_step, evaluations)
-        self._bar.update(self._task, completed=state.global_step, count=self._count(state))
+        self._bar.update(self._task, completed=state.global_step, count=_steps(state))
 
     def on_log(
         self, args: Any, state: TrainerState, control: Any, logs: Mapping[str, Any] | None = None, **_: Any
@@ -169,17 +161,7 @@ class TrainingBar(TrainerCallback):
         if any(name.startswith(("eval_", "train_runtime")) for name in logs):
             return
         if state.global_step % max(1, state.max_steps // 10) == 0 or self._is_quiet():
-            self._say(f"{self._count(state, 'step ')}  {self._latest}")
-
-    def _count(self, state: TrainerState, unit: str = "") -> str:
-        steps = f"{unit}{state.global_step}/{state.max_steps}"
-        if self._per_round <= 1:
-            return steps
-        rounds = math.ceil(state.max_steps / self._per_round)
-        started = min(rounds, math.floor(state.global_step / self._per_round) + 1)
-        if self._console.is_terminal and self._console.width < _WIDE:
-            return f"round {started}"
-        return f"round {started}/{rounds}, step {state.global_step}/{state.max_steps}"
+            self._say(f"step {_steps(state)}  {self._latest}")
 
     # --- evaluation ---
 
@@ -188,20 +170,30 @@ class TrainingBar(TrainerCallback):
         is_evaluating = EVALUATION in phases
         if is_evaluating and self._evaluation is None:
             self.left.evaluation_begins()
-            self._evaluation = _EvaluationBar(self._bar)
+            self._loader, self._num_passes = None, 0
+            fields: dict[str, Any] = dict.fromkeys(("count", "latest", "lead", "left"), "")
+            self._evaluation = self._bar.add_task("evaluating", total=None, **fields)
         elif not is_evaluating and self._evaluation is not None:
-            self._evaluation.remove()
+            self._bar.remove_task(self._evaluation)
             self._evaluation = None
             self.left.evaluation_ends()
 
     def on_prediction_step(
         self, args: Any, state: TrainerState, control: TrainerControl, eval_dataloader: Any = None, **_: Any
     ) -> None:
-        """Show how many rows are evaluated."""
-        if self._evaluation is not None:
-            text = self._evaluation.batch_ends(eval_dataloader, generates=hasattr(args, "reward_weights"))
-            if self._is_quiet():
-                self._say(text)
+        """Show how many rows are evaluated. The first batch of another loader begins the next pass."""
+        if self._evaluation is None:
+            return
+        if eval_dataloader is not self._loader:
+            self._loader, self._num_batches = eval_dataloader, 0
+            self._num_passes += 1
+        self._num_batches += 1
+        doing = _PASSES[min(self._num_passes, len(_PASSES)) - 1] if hasattr(args, "reward_weights") else ""
+        rows = len(cast(Sized, eval_dataloader.dataset))
+        done = round(rows * self._num_batches / max(1, len(eval_dataloader)))
+        self._bar.update(self._evaluation, latest=doing, total=rows, completed=done, count=f"{done} of {rows}")
+        if self._is_quiet():
+            self._say(f"{', '.join(filter(None, ('evaluating', doing)))} {done} of {rows}")
 
     def on_evaluate(
         self, args: Any, state: TrainerState, control: Any, metrics: Mapping[str, Any] | None = None, **_: Any
@@ -232,30 +224,3 @@ class TrainingBar(TrainerCallback):
     def stop(self) -> None:
         """Release the terminal, also after an error in training."""
         self._bar.stop()
-
-
-class _EvaluationBar:
-    """The bar of one evaluation."""
-
-    def __init__(self, bar: Progress) -> None:
-        self._bar = bar
-        fields: dict[str, Any] = {"count": "", "latest": "", "lead": "", "left": ""}
-        self._task = bar.add_task("evaluating", total=None, **fields)
-        self._loader: object = None
-        self._num_passes = self._num_batches = 0
-
-    def batch_ends(self, loader: Any, *, generates: bool) -> str:
-        """Count a batch of `loader`, whose first batch begins a new pass, and return `evaluating 140 of 275`."""
-        if loader is not self._loader:
-            self._loader, self._num_batches = loader, 0
-            self._num_passes += 1
-        self._num_batches += 1
-        doing = _PASSES[min(self._num_passes, len(_PASSES)) - 1] if generates else ""
-        rows = len(cast(Sized, loader.dataset))
-        done = round(rows * self._num_batches / max(1, len(loader)))
-        self._bar.update(self._task, latest=doing, total=rows, completed=done, count=f"{done} of {rows}")
-        return f"evaluating{', ' * bool(doing)}{doing} {done} of {rows}"
-
-    def remove(self) -> None:
-        """Take the bar off the screen."""
-        self._bar.remove_task(self._task)

@@ -13,10 +13,10 @@ import pytest
 from torch.utils.data import DataLoader
 from transformers import IntervalStrategy
 
-from rlhf_cli.display.training_bar import TimeLeft, TrainingBar, evaluations_after, steps_per_round
+from rlhf_cli.display.training_bar import TimeLeft, TrainingBar, evaluations_after
 from rlhf_cli.runs.heartbeat import EVALUATION, TRAINING, Heartbeat
 
-POLICY: dict[str, Any] = {"reward_weights": None, "num_iterations": 1, "gradient_accumulation_steps": 1}
+POLICY: dict[str, Any] = {"reward_weights": None}
 
 
 def arguments(**named: object) -> Any:
@@ -46,21 +46,13 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
 def test_a_pipe_gets_a_line_every_tenth_with_the_time_so_far_and_the_time_left(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    trained(TrainingBar(), arguments(**POLICY, steps_per_generation=1), range(1, 13))
+    trained(TrainingBar(), arguments(**POLICY), range(1, 13))
     assert lines(capsys) == [*(f"step {step}/40  reward {step}.000  T, left T" for step in (4, 8, 12)), "one sample"]
 
 
 def test_a_trainer_without_rewards_shows_its_loss(capsys: pytest.CaptureFixture[str]) -> None:
     trained(TrainingBar(), arguments(), range(1, 5))
     assert lines(capsys) == ["step 4/40  loss 0.500  T, left T", "one sample"]
-
-
-def test_several_steps_a_round_count_in_rounds_and_never_show_the_loss(capsys: pytest.CaptureFixture[str]) -> None:
-    """TRL logs the reward once a round; 16 steps a round make 2.5 rounds of 40 steps."""
-    args = arguments(**{**POLICY, "num_iterations": 4}, steps_per_generation=4)
-    assert steps_per_round(args) == 16
-    trained(TrainingBar(), args, range(13, 17))
-    assert lines(capsys) == ["round 2/3, step 16/40  reward 16.000  T, left T", "one sample"]
 
 
 def test_a_minute_without_a_line_gets_one(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,16 +79,11 @@ def test_an_evaluation_counts_its_rows_in_both_passes(capsys: pytest.CaptureFixt
     heartbeat.close()
 
 
-@pytest.mark.parametrize(
-    ("steps_per_generation", "max_steps", "count"), [(1, 20000, " 1234/20000 "), (16, 20000, " round 78 ")]
-)
-def test_a_line_of_eighty_columns_has_room_for_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps_per_generation: int, max_steps: int, count: str
-) -> None:
+def test_a_line_of_eighty_columns_has_room_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # as a terminal
     monkeypatch.setenv("COLUMNS", "80")
-    heartbeat, args = Heartbeat(tmp_path, 0), arguments(**POLICY, steps_per_generation=steps_per_generation)
-    bar, state = TrainingBar(heartbeat), SimpleNamespace(global_step=1234, max_steps=max_steps)
+    heartbeat, args = Heartbeat(tmp_path, 0), arguments(**POLICY)
+    bar, state = TrainingBar(heartbeat), SimpleNamespace(global_step=1234, max_steps=20000)
     bar.on_train_begin(args, state, None)  # type: ignore[arg-type]
     bar.on_log(args, state, None, logs={"reward": 0.912})  # type: ignore[arg-type]
     bar.left.step_ends()
@@ -106,7 +93,7 @@ def test_a_line_of_eighty_columns_has_room_for_all(
         rows = ["".join(part.text for part in line) for line in bar._console.render_lines(bar._bar.get_renderable())]
     bar.stop()
     assert [row.split()[0] for row in rows] == ["training", "evaluating"]
-    assert count in rows[0]
+    assert " 1234/20000 " in rows[0]
     assert rows[0].rstrip().endswith(" + 12 evaluations")
     assert rows[1].split()[3:6] == ["of", "1000", "sampled"]
     assert "…" not in "".join(rows)

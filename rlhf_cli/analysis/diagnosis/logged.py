@@ -102,42 +102,43 @@ _READ_WITH: dict[str, tuple[str, tuple[object, ...]]] = {
 
 @dataclass(frozen=True)
 class RunSetup:
-    """The configuration of a run, `values` by full keys. `gated` maps a reward to those of its gates; `args` are TRL's
-    arguments as given.
-    """
+    """The configuration of a run: `values` by full keys, `args` are TRL's arguments as given, `folder` as it is typed."""
 
     trainer: str = ""
     has_critic: bool = False
-    gated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     args: JsonTree = field(default_factory=dict)
     rewards: Mapping[str, JsonTree] = field(default_factory=dict)
     truncation: str = "none"
     kl_coef: float | None = None
-    may_use_vllm: bool = False
     folder: str = "RUN"
     values: Mapping[str, object] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(cls, config: JsonTree, folder: str = "RUN") -> RunSetup:
         """Return the setup of the run in `folder`, by its configuration; missing or malformed entries get defaults."""
-        rewards = {name: entry for name, entry in section(config, "rewards").items() if isinstance(entry, dict)}
         trainer = section(config, "trainer")
         coefficient = section(config, "kl").get("coef")
-        launch = section(config, "launch")
         return cls(
-            folder=shlex.quote(folder),
-            values=dict(leaves(config)),
             trainer=str(trainer.get("name") or ""),
             has_critic=trainer.get("baseline") == "critic",
-            gated={name: gates for name, entry in rewards.items() if (gates := _gates(entry))},
             args=section(trainer, "args"),
-            rewards=rewards,
+            rewards={name: entry for name, entry in section(config, "rewards").items() if isinstance(entry, dict)},
             truncation=str(section(config, "truncation").get("policy") or "none"),
-            may_use_vllm=launch.get("rollout") == "hf"
-            and launch.get("device") != "cpu"
-            and section(config, "model").get("build") is None,
             kl_coef=float(coefficient) if isinstance(coefficient, int | float) else None,
+            folder=shlex.quote(folder),
+            values=dict(leaves(config)),
         )
+
+    @property
+    def gated(self) -> dict[str, list[str]]:
+        """Return reward -> the rewards that its gates read, of the rewards that have gates."""
+        gates = {name: entry.get("gate") for name, entry in self.rewards.items()}
+        read = {
+            name: [str(one["by"]) for one in (gate if isinstance(gate, list) else [gate])
+                   if isinstance(one, dict) and "by" in one]
+            for name, gate in gates.items()
+        }
+        return {name: by for name, by in read.items() if by}
 
     @property
     def limit(self) -> int:
@@ -157,12 +158,6 @@ class RunSetup:
         is_number = isinstance(now, int | float) and not isinstance(now, bool)
         is_same = text == (f"{now:g}" if is_number else str(now).lower())
         return not is_same and (decides not in self.values or self.values[decides] in with_values)
-
-
-def _gates(reward: JsonTree) -> tuple[str, ...]:
-    gate = reward.get("gate")
-    entries = gate if isinstance(gate, list) else [gate]
-    return tuple(str(entry["by"]) for entry in entries if isinstance(entry, dict) and "by" in entry)
 
 
 Floats = NDArray[np.float64]
@@ -243,9 +238,8 @@ class Curve:
         """Return why the curve has too few points to judge, or None if it has enough."""
         if len(self) >= enough:
             return None
-        if not len(self):
-            return SkippedCheck(f"{self.metric} is not logged")
-        return SkippedCheck(f"{len(self)} log events have {self.metric}; this check needs {enough}")
+        seen = f"{len(self)} log events have {self.metric}; this check needs {enough}"
+        return SkippedCheck(seen if len(self) else f"{self.metric} is not logged")
 
     def finding(
         self,
@@ -362,10 +356,6 @@ class Log:
     def largest(self, name: str) -> float:
         """Return the largest value of a metric, 0 if it was never logged."""
         return float(max(self.curve(name).values, default=0.0))
-
-    def total(self) -> Curve:
-        """Return the curve of the total reward."""
-        return self.curve(TOTAL)
 
     def too_early(self, share: float = 0.5) -> SkippedCheck | None:
         """Return why it is too early to judge a lack of change, or None if this share of the training is done."""

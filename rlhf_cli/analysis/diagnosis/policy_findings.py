@@ -1,4 +1,4 @@
-"""Check the policy and the critic."""
+"""Check the outcome of a run, its policy and its critic."""
 
 from __future__ import annotations
 
@@ -12,15 +12,224 @@ from rlhf_cli.analysis.diagnosis.logged import (
     LATE,
     SURE,
     CheckResult,
+    Curve,
+    Evidence,
+    Finding,
     Fix,
     Log,
     PassedCheck,
     RunSetup,
     Severity,
     SkippedCheck,
+    Trend,
     rounded,
 )
+from rlhf_cli.runs.metrics_file import TOTAL, evaluation_sets
+from rlhf_cli.runs.run_folder import GREEDY, SAMPLED
 from rlhf_cli.truncation import policy_named
+
+_ALWAYS_NUMBERS = ("loss", "ppo/policy_loss", "ppo/value_loss", "kl", "kl/k1_policy_ref", "entropy")
+_SKIPPED_STEPS = 0.05
+"""Under fp16 overflowing gradients are normal: the scaler skips the step. More than one in twenty is too many."""
+
+
+def non_finite(log: Log, setup: RunSetup) -> CheckResult:
+    """Check for losses and gradients that were NaN or infinite, which metrics.jsonl stores as null."""
+    bad = {name: log.nulls(name) for name in _ALWAYS_NUMBERS if log.nulls(name)}
+    if log.nulls("grad_norm") > _SKIPPED_STEPS * max(1, log.num_events):
+        bad["grad_norm"] = log.nulls("grad_norm")
+    if bad:
+        evidence = tuple(Evidence(name, f"null in {nulls} of {log.num_events} events") for name, nulls in bad.items())
+        what = f"{' and '.join(bad)} {'were' if len(bad) > 1 else 'was'} NaN or infinite: such steps ruin the weights"
+        norm = rounded(setup.number("max_grad_norm", 1.0) / 2 or 0.5)  # 0 is no limit
+        fixes = (*_slower(log, setup), Fix(f"trainer.args.max_grad_norm={norm}", "limits the size of a step"))
+        return Finding("", "serious", what, evidence, 0, log.step, fixes)
+    if not log.num_events:
+        return SkippedCheck("the run has no log events")
+    return PassedCheck(f"losses and gradients were finite in {log.num_events} log events")
+
+
+_HALF, _NEARLY_ALL = 0.5, 0.9
+
+
+def no_deviation(log: Log, setup: RunSetup) -> CheckResult:
+    """Check whether in most groups all completions have the same total, which gives no gradient."""
+    curve = log.curve("frac_reward_zero_std")
+    if not len(curve) and setup.has_critic:
+        # It logs exactly 0 for a round all of whose advantages were rounding errors.
+        spread, mean = log.curve("ppo/advantages_std"), log.curve("ppo/advantages_mean")
+        if few := spread.too_few(1):
+            return few
+        is_dead = (spread.values == 0.0) & (mean.values[: len(spread)] == 0.0)
+        share = float(is_dead.mean())
+        if not share:
+            return PassedCheck(f"each of {len(spread)} rounds had advantages")
+        severity: Severity = "serious" if share >= _NEARLY_ALL else "warning" if share >= _HALF else "note"
+        what = f"in {int(is_dead.sum())} of {len(spread)} rounds every advantage was 0, so they taught nothing"
+        cut = log.curve("rewards/truncation/fraction")
+        fixes: list[Fix] = []
+        policy = policy_named(setup.truncation)
+        if (policy.needs_critic or policy.excludes) and cut.first(share).mean == 1.0:
+            what += "; every completion was truncated, and the scores of truncated completions do not count"
+            fixes = [
+                Fix(f"trainer.args.max_completion_length={2 * setup.limit}", "gives completions room to end"),
+                Fix("truncation=eos_penalty", "a truncated completion pays a penalty"),
+            ]
+        return spread.finding(severity, what, fixes, beside=[cut.evidence()] if fixes else [])
+    if few := curve.too_few(ENOUGH):
+        return few
+    late = curve.last(LATE)
+    if late.mean < _HALF:
+        return PassedCheck(f"groups without deviation: {late.on_average()}")
+    total, spread = log.curve(TOTAL), log.curve("reward_std")
+    can_tell = len(total) >= ENOUGH and len(spread) > 0
+    rose = can_tell and total.last(0.2).mean > total.first(0.2).mean + spread.first(0.2).mean
+    severity = "note" if rose else "serious" if late.mean >= _NEARLY_ALL else "warning"
+    what = f"in {late.mean:.0%} of the groups all completions have the same total, so they teach the policy nothing"
+    what += "; the total rose before, so the task may be learned" if rose else ""
+    fixes = [_warmer(setup, "makes completions differ more")]
+    group, evaluates = int(setup.number("num_generations", 8)), setup.args.get("eval_strategy", "no") != "no"
+    batches = ("train", "eval") if evaluates and not setup.args.get("num_generations_eval") else ("train",)
+    if all(setup.number(f"per_device_{batch}_batch_size", 8) % (2 * group) == 0 for batch in batches):
+        fixes.insert(0, Fix(f"trainer.args.num_generations={2 * group}", "larger groups are less often all equal"))
+    beside = [total.evidence()] if len(total) else []
+    return late.finding(severity, what, fixes, shown=curve.evidence(late.on_average()), beside=beside)
+
+
+_WINDOWS = (1.0, 0.75, 0.5)
+"""The final shares of a run that are searched for a decline, because its beginning is unknown."""
+_WORTH = 0.1
+"""In standard deviations of the rows: a smaller decline may be real but does not matter."""
+
+
+def overoptimised(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
+    """Check whether a metric that is only watched falls while the trained one rises.
+
+    Watched metrics are a reward of weight 0, an evaluation's total, and the loss on held-out rows (Gao et al., arXiv
+    2210.10760).
+    """
+    pairs = list(_watched(log))
+    if not pairs:
+        yield SkippedCheck("the run watches no metric: it has no reward of weight 0 and no evaluation")
+    for watched, trained, sign in pairs:
+        if few := watched.too_few(ENOUGH_FOR_TREND if sign > 0 and "eval_" not in watched.metric else ENOUGH):
+            yield few
+            continue
+        # The deviation of single rows in the watched metric if logged; for a loss, its own size.
+        name = watched.metric.removesuffix("/mean")
+        spread = log.first_of(f"{name}/std", "reward_std") if sign > 0 else watched
+        fall = _fall(watched, trained, sign, spread.mean if len(spread) else 0.0)
+        if fall is None:
+            yield watched.passed()
+            continue
+        verb, other = ("falls", "rises") if sign > 0 else ("rises", "falls")
+        first, _ = fall.first_and_last
+        what = f"{watched.metric} {verb} from step {first} on while {trained.metric}, which is trained on, {other}"
+        stop = Fix(f"trainer.args.max_steps={max(1, _best_step(watched, sign))}", "ends the run at its best step")
+        fixes = [*_closer(setup, kl_coef=0.1, beta=0.04), stop, *_slower(log, setup)]
+        shown, beside = watched.evidence(fall.from_to()), [trained.evidence()]
+        yield fall.finding("serious", what, fixes, subject=watched.metric, shown=shown, beside=beside)
+
+
+def _watched(log: Log) -> Iterator[tuple[Curve, Curve, float]]:
+    """Yield (watched curve, trained curve, 1 if more is better or -1)."""
+    total = log.curve(TOTAL)
+    for name in log.rewards():
+        if log.weight(name) == 0.0:
+            yield log.curve(f"rewards/{name}/mean"), total, 1.0
+    for prefix in evaluation_sets(log.names()).values():
+        held_out = log.first_of(f"{prefix}{SAMPLED}/total", f"{prefix}{GREEDY}/total", f"{prefix}reward")
+        if len(held_out):
+            yield held_out, total, 1.0
+        elif len(log.curve(f"{prefix}loss")):
+            yield log.curve(f"{prefix}loss"), log.curve("loss"), -1.0
+
+
+def _fall(watched: Curve, trained: Curve, sign: float, scale: float) -> Curve | None:
+    """Return the longest final part of a curve that got worse while the trained metric did not, or None."""
+    for share in _WINDOWS:
+        part = watched.last(share)
+        line = Curve(part.metric, part.steps, sign * part.values).trend()
+        if line is None or not line.falls(SURE / len(_WINDOWS)) or -line.change < _WORTH * scale:
+            continue
+        is_inside = trained.steps >= part.steps[0]
+        beside = Curve(trained.metric, trained.steps[is_inside], sign * trained.values[is_inside])
+        if len(beside) >= ENOUGH and beside.last(0.3).mean > beside.first(0.3).mean:
+            return part
+    return None
+
+
+def _best_step(curve: Curve, sign: float) -> int:
+    """Return the step at the end of the best tenth of a curve."""
+    width = max(1, len(curve) // 10)
+    sums = np.convolve(sign * curve.values, np.ones(width), mode="valid")
+    return int(curve.steps[int(np.argmax(sums)) + width - 1])
+
+
+_LITTLE = 0.2
+"""In standard deviations of the rows: a total whose whole interval is below this has not been learned."""
+_FLAT = 0.05
+_LITTLE_LOSS = 0.02
+_SIGMAS = 5.0
+"""In standard errors from sampling alone, which exclude the policy's own fluctuation."""
+
+
+def learning(log: Log, setup: RunSetup) -> CheckResult:
+    """Check whether the total rose (the loss fell), as far as the noise lets one say."""
+    has_rewards = bool(log.rewards())
+    curve, sign = (log.curve(TOTAL), 1.0) if has_rewards else (log.curve("loss"), -1.0)
+    if early := curve.too_few(ENOUGH_FOR_TREND) or log.too_early():
+        return early
+    if has_rewards and any(log.weight(name) is None for name in log.rewards()):
+        return SkippedCheck("a reward's weight changes in the run, so the total does not show what is learned")
+    spread = log.curve("reward_std")
+    scale = (spread.mean if len(spread) else 0.0) if has_rewards else abs(curve.first(0.1).mean)
+    little = (_LITTLE if has_rewards else _LITTLE_LOSS) * scale
+    line = Curve(curve.metric, curve.steps, sign * curve.values).trend()
+    thirds = curve.means(3)
+    gain = sign * (thirds[-1] - thirds[0])
+    clear = max(1.5 * little, _SIGMAS * scale * _error_of_sampling(log, len(curve)))
+    # The curve may bend too much for a line, and a fast rise within the first third is no scatter.
+    if gain > max(little, _SIGMAS * _error_of_thirds(curve)) or (has_rewards and gain > clear):
+        return curve.passed()
+    if has_rewards and gain < -clear:
+        return curve.finding("serious", f"the total gets worse: {curve.from_to()}", _slower(log, setup))
+    if line is None:
+        return SkippedCheck(f"{curve.metric}: {curve.from_to()}; it is too noisy to show a trend")
+    return _learned(log, setup, curve, line, sign, little)
+
+
+def _error_of_thirds(curve: Curve) -> float:
+    """Return the standard error of the difference of the last and the first third's means, by their own scatter."""
+    last, first = curve.last(1 / 3).values, curve.first(1 / 3).values
+    return float(np.sqrt(last.var() / len(last) + first.var() / len(first)))
+
+
+def _error_of_sampling(log: Log, num_events: int) -> float:
+    """Return the standard error of the difference of two thirds' means from sampling, in deviations of a row."""
+    calls = [log.curve(f"rewards/{name}/{what}") for name in log.rewards() for what in ("calls", "calls_saved")]
+    rows = max((curve.mean for curve in calls if len(curve)), default=1.0)
+    return float(np.sqrt(2.0 / max(1.0, rows * num_events / 3)))
+
+
+def _learned(log: Log, setup: RunSetup, curve: Curve, line: Trend, sign: float, little: float) -> CheckResult:
+    """Return the result of a linear trend of the total, or of minus the loss."""
+    low, high = line.interval(_FLAT)
+    name, better = ("the total", "rise") if sign > 0 else ("the loss", "fall")
+    bounds = sorted((sign * low, sign * high))
+    shown = curve.evidence(f"{curve.from_to()}; the change is between {bounds[0]:.2g} and {bounds[1]:.2g}")
+    if line.falls(SURE) and -line.change > little:
+        what = f"{name} gets worse: {curve.from_to()}"
+        return curve.finding("serious", what, _slower(log, setup), shown=shown)
+    if low > 0.0:
+        return curve.passed()
+    if high < little:
+        what = f"{name} does not {better}: {curve.from_to()}; the change is smaller than {little:.2g}"
+        debug = "overfit" if log.rewards() else "overfit_rows"
+        fixes = [*_faster(log, setup), Fix(f"debug={debug}", "shows whether the model can learn a single batch")]
+        return curve.finding("serious", what, fixes, shown=shown)
+    return SkippedCheck(f"{curve.metric}: {curve.from_to()}; the change may be noise")
+
 
 _FAR = 1.0
 """Nats per token: the policy gives each of its tokens e times the reference's probability. Runs of
@@ -53,10 +262,10 @@ def kl(log: Log, setup: RunSetup) -> CheckResult:
 
 
 def _closer_and_slower(log: Log, setup: RunSetup) -> list[Fix]:
-    return [*closer(setup, kl_coef=0.05, beta=0.04), *slower(log, setup)]
+    return [*_closer(setup, kl_coef=0.05, beta=0.04), *_slower(log, setup)]
 
 
-def closer(setup: RunSetup, *, kl_coef: float, beta: float) -> Iterator[Fix]:
+def _closer(setup: RunSetup, *, kl_coef: float, beta: float) -> Iterator[Fix]:
     """Yield three times the KL penalty, at least `kl_coef` for a critic or `beta` for a group baseline."""
     reason = "a larger KL penalty keeps the policy closer to the reference"
     if setup.has_critic:
@@ -65,26 +274,26 @@ def closer(setup: RunSetup, *, kl_coef: float, beta: float) -> Iterator[Fix]:
         yield Fix(f"trainer.args.beta={rounded(max(beta, 3.0 * setup.number('beta', 0.0)))}", reason)
 
 
-def slower(log: Log, setup: RunSetup) -> Iterator[Fix]:
-    """Yield a third of the learning rate, if it was configured or logged."""
-    rate = setup.number("learning_rate", log.largest("learning_rate"))
-    if rate > 0.0:
-        yield Fix(f"trainer.args.learning_rate={rounded(rate / 3)}", "takes smaller steps")
+def _slower(log: Log, setup: RunSetup) -> list[Fix]:
+    """Return a third of the learning rate, if it was configured or logged."""
+    return _rate(log, setup, 1 / 3, "takes smaller steps")
 
 
-def faster(log: Log, setup: RunSetup) -> Iterator[Fix]:
-    """Yield three times the learning rate, if it was configured or logged."""
-    rate = setup.number("learning_rate", log.largest("learning_rate"))
-    if rate > 0.0:
-        yield Fix(f"trainer.args.learning_rate={rounded(3 * rate)}", "takes larger steps")
+def _faster(log: Log, setup: RunSetup) -> list[Fix]:
+    """Return three times the learning rate, if it was configured or logged."""
+    return _rate(log, setup, 3.0, "takes larger steps")
 
 
-def warmer(setup: RunSetup, reason: str) -> Fix:
+def _rate(log: Log, setup: RunSetup, factor: float, reason: str) -> list[Fix]:
+    rate = factor * setup.number("learning_rate", log.largest("learning_rate"))
+    return [Fix(f"trainer.args.learning_rate={rounded(rate)}", reason)] if rate > 0.0 else []
+
+
+def _warmer(setup: RunSetup, reason: str) -> Fix:
     """Return a temperature that is a fifth higher."""
     return Fix(f"trainer.args.temperature={rounded(1.2 * setup.number('temperature', 1.0))}", reason)
 
 
-_HALF, _NEARLY_ALL = 0.5, 0.9
 _GROWTH, _WORTH_TELLING = 0.1, 0.15
 
 
@@ -145,7 +354,7 @@ def _rises(log: Log, name: str) -> bool:
 
 
 _COLLAPSED = 0.1
-_LITTLE = 0.05
+_HARDLY = 0.05
 
 
 def entropy(log: Log, setup: RunSetup) -> CheckResult:
@@ -154,7 +363,7 @@ def entropy(log: Log, setup: RunSetup) -> CheckResult:
     if few := curve.too_few(ENOUGH_FOR_TREND):
         return few
     start, end = curve.first(0.1).mean, curve.last(0.1).mean
-    total = log.total()
+    total = log.curve(TOTAL)
     if end > _COLLAPSED * start:
         return curve.passed()
     if len(total) < ENOUGH:
@@ -163,10 +372,10 @@ def entropy(log: Log, setup: RunSetup) -> CheckResult:
     scale = spread.first(0.2).mean if len(spread) else 0.0
     gain = total.last(0.2).mean - total.first(0.2).mean
     line = total.trend()
-    if gain > max(_LITTLE, 0.2 * scale) or (line is not None and line.rises(SURE) and gain > 0.1 * scale):
+    if gain > max(_HARDLY, 0.2 * scale) or (line is not None and line.rises(SURE) and gain > 0.1 * scale):
         return curve.passed("; the total rose meanwhile")
     what = f"the policy stopped exploring: its entropy fell from {start:.2g} to {end:.2g}, but the total did not rise"
-    varied = [warmer(setup, "samples more varied completions")] if setup.trainer != "ppo" else []
+    varied = [_warmer(setup, "samples more varied completions")] if setup.trainer != "ppo" else []
     beside = [total.evidence()]
     return curve.finding("serious", what, [*varied, *_closer_and_slower(log, setup)], beside=beside)
 
@@ -185,14 +394,14 @@ def clipping(log: Log, setup: RunSetup) -> CheckResult:
     if late.mean > _TOO_MUCH:
         what = f"{late.mean:.0%} of the tokens are outside the clip range and give no gradient"
         once = [Fix("trainer.args.num_iterations=1", "uses every rollout once")] if reuses else []
-        fixes = [*slower(log, setup), *once]
+        fixes = [*_slower(log, setup), *once]
         return late.finding("warning", what, fixes, shown=curve.evidence(late.on_average()))
     if float(curve.values.max()) > 0.0 or not reuses:
         return PassedCheck(f"{curve.metric}: {late.on_average()}")
     if (early := log.too_early()) or (early := curve.too_few(ENOUGH_FOR_TREND)):
         return early
     what = "no update is clipped although rollouts are reused: the policy hardly changes"
-    return curve.finding("note", what, faster(log, setup), shown=curve.evidence(curve.on_average()))
+    return curve.finding("note", what, _faster(log, setup), shown=curve.evidence(curve.on_average()))
 
 
 _MOSTLY = 0.8
@@ -217,10 +426,10 @@ def explained_variance(log: Log, setup: RunSetup) -> CheckResult:
         return curve.passed("; below 0, and rising")
     what = f"the critic predicts returns worse than a constant would: explained variance {late.on_average()}"
     rate = log.largest("critic/learning_rate")
-    faster = Fix(f"critic.learning_rate={rounded(3 * rate) if rate > 0 else '1e-4'}", "lets the critic learn faster")
+    larger = Fix(f"critic.learning_rate={rounded(3 * rate) if rate > 0 else '1e-4'}", "lets the critic learn faster")
     steps = max(32, round(2 * setup.number("critic.warmup_steps", 0)))
     warmup = Fix(f"critic.warmup_steps={steps}", "trains the critic alone at first")
-    return late.finding("warning", what, [faster, warmup], shown=curve.evidence())
+    return late.finding("warning", what, [larger, warmup], shown=curve.evidence())
 
 
 _TWICE = 2.0

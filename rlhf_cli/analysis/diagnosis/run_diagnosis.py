@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from math import ceil
 
-from rlhf_cli.analysis.diagnosis import outcome_findings, policy_findings, reward_findings
+from rlhf_cli.analysis.diagnosis import policy_findings, reward_findings
 from rlhf_cli.analysis.diagnosis.logged import (
     ENOUGH,
     SEVERITIES,
@@ -50,11 +50,9 @@ def time_spent(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     if few := log.curve(ELAPSED).too_few(_ENOUGH):
         yield few
         return
-    slow = [finding for key, share in shares.items() if (finding := _slow_phase(key, share, log, setup)) is not None]
-    if not slow:
-        key, share = next(iter(shares.items()))
-        yield PassedCheck(f"{phase_label(key)} takes the most time: {share:.0%} of {log.times.elapsed_s:.0f} s")
-    yield from slow
+    key, share = next(iter(shares.items()))
+    most = PassedCheck(f"{phase_label(key)} takes the most time: {share:.0%} of {log.times.elapsed_s:.0f} s")
+    yield from [slow for key, share in shares.items() if (slow := _slow_phase(key, share, log, setup))] or [most]
 
 
 def _slow_phase(key: str, share: float, log: Log, setup: RunSetup) -> Finding | None:
@@ -76,11 +74,13 @@ def _slow_phase(key: str, share: float, log: Log, setup: RunSetup) -> Finding | 
 def _shorter_phase(key: str, share: float, setup: RunSetup) -> Iterator[Fix]:
     if key in _RARER:
         argument, default = _RARER[key]
-        now = setup.number(argument, default if key != "evaluation" else setup.number("logging_steps", default))
-        if now >= 1:  # below that it is a share of the steps
-            yield Fix(f"trainer.args.{argument}={int(now) * ceil(share / _AIM)}", f"reduces it to about {_AIM:.0%}")
+        every = setup.number(argument, default if key != "evaluation" else setup.number("logging_steps", default))
+        if every >= 1:  # below that it is a share of the steps
+            yield Fix(f"trainer.args.{argument}={int(every) * ceil(share / _AIM)}", f"reduces it to about {_AIM:.0%}")
     elif key == "generation" or (key == "waiting" and setup.rewards):
-        if key == "generation" and setup.may_use_vllm and visible_gpus() and version_of("vllm"):
+        now = setup.values.get
+        may_use_vllm = now("launch.rollout") == "hf" and now("launch.device") != "cpu" and now("model.build") is None
+        if key == "generation" and may_use_vllm and visible_gpus() and version_of("vllm"):
             yield Fix("launch.rollout=vllm", "generates several times as fast on a GPU")
         reason = "the longest row ends a batch" if key == "generation" else "the ranks wait for the longest row"
         yield Fix(f"trainer.args.max_completion_length={max(1, setup.limit // 2)}", reason)
@@ -103,13 +103,13 @@ def _quicker_reward(name: str, setup: RunSetup) -> Iterator[Fix]:
 
 
 CHECKS: dict[str, Callable[[Log, RunSetup], CheckResult | Iterator[CheckResult]]] = {
-    "non_finite": outcome_findings.non_finite,
+    "non_finite": policy_findings.non_finite,
     "reward_errors": reward_findings.reward_errors,
     "dead_reward": reward_findings.dead_reward,
     "gate": reward_findings.gate,
-    "no_deviation": outcome_findings.no_deviation,
-    "overoptimised": outcome_findings.overoptimised,
-    "learning": outcome_findings.learning,
+    "no_deviation": policy_findings.no_deviation,
+    "overoptimised": policy_findings.overoptimised,
+    "learning": policy_findings.learning,
     "kl": policy_findings.kl,
     "truncation": policy_findings.truncation,
     "length": policy_findings.length,
