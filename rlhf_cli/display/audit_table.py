@@ -117,8 +117,7 @@ def _verdict(result: AuditResult) -> Text:
 
 
 def _shortened(text: str) -> str:
-    shown = f"'{one_line(text)}'"
-    return shown if len(shown) <= _TEXT else f"{shown[: _TEXT - 12]} ...' ({len(text)} characters)"
+    return f"'{cut_end(one_line(text), _TEXT)}'"
 
 
 _ANSWER = 16

@@ -20,7 +20,6 @@ from rlhf_cli.display.terminal import (
     STATE_STYLE,
     BlockColumn,
     Cell,
-    as_text,
     one_line,
     plain_table,
     show_blocks,
@@ -73,7 +72,7 @@ def show_overview(console: Console, rows: Sequence[RunRow], notice: str | None) 
     shown = [
         BlockColumn(name, cells, name == "run", name in _NUMBERS)
         for name, cells in columns.items()
-        if any(as_text(cell).plain for cell in cells)
+        if any(Text.assemble(cell).plain for cell in cells)
     ]
     parents = set.intersection(*({*PurePath(row.run).parents} for row in rows))
     folder = max(parents, key=lambda parent: len(parent.parts), default=PurePath())

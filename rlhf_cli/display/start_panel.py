@@ -176,7 +176,7 @@ def show_launch(console: Console, plan: LaunchPlan, commands: dict[str, str]) ->
         for rank in plan.ranks:
             _say(console, f"rank {rank}", as_shell(plan.own_env(rank), plan.argv))
     logs = [plan.log, *([plan.server.log] if plan.server else [])]
-    _say(console, "log", "  ".join(os.path.relpath(log) for log in logs))
+    _say(console, "log", "  ".join(map(os.path.relpath, logs)))
     _say(console, "resume", plan.resume_command)
 
 
@@ -201,14 +201,14 @@ def memory_table(plan: MemoryPlan) -> RenderableType:
     if peak is None:
         return Text(f"memory: not estimated ({plan.unknown})", style="dim")
     capacity = plan.device.num_bytes
-    device = f" ({_size(capacity)})" if capacity is not None else ""
+    device = f" ({size(capacity)})" if capacity is not None else ""
     holder = "GPU" if plan.device.on_gpu else "process"
     rows: list[list[Cell]] = []
     for moment in filter(None, map(plan.fullest, PHASES)):
         by_size = sorted(moment.parts.items(), key=lambda entry: -entry[1])
-        parts = [f"{part} {_size(count)}" for part, count in by_size if count >= _SHOWN_FROM * moment.total]
+        parts = [f"{part} {size(count)}" for part, count in by_size if count >= _SHOWN_FROM * moment.total]
         style = "red" if capacity is not None and moment.total > capacity else ""
-        rows.append([(moment.phase, "bold"), (_size(moment.total), style), ", ".join(parts)])
+        rows.append([(moment.phase, "bold"), (size(moment.total), style), ", ".join(parts)])
     table = plain_table([f"memory of each {holder}{device}"], ["peak"], ["estimated parts"], rows=rows, head="dim")
     largest, most = max(peak.parts.items(), key=lambda entry: entry[1])
     below = [Text(f"largest part: {largest}, {most / peak.total:.0%} ({peak.what})", "dim")]
@@ -219,12 +219,6 @@ def memory_table(plan: MemoryPlan) -> RenderableType:
     return Group(table, *below)
 
 
-def _size(num_bytes: int) -> str:
-    """Format a size with three digits. An estimate has no more precision."""
-    number, unit = size(num_bytes).split()
-    return f"{float(number):.3g} {unit}" if float(number) < 1000 else f"{number} {unit}"
-
-
 def workload_lines(plan: Plan) -> dict[str, str]:
     """Return name -> line for the workload of a plan: batch, steps, in all, evaluation, checkpoints."""
     work, stage, batches = plan.workload, plan.stage, plan.batches
@@ -232,14 +226,14 @@ def workload_lines(plan: Plan) -> dict[str, str]:
     if stage is not None:
         lines |= {"batch": stage.describe(), "steps": plan.describe_steps()}
         if work.rows is not None:
-            tokens = f", {_tokens(work.max_tokens)} at most" if work.max_tokens is not None else ""
+            tokens = f", {work.max_tokens:,} tokens at most" if work.max_tokens is not None else ""
             longest = f"; the longest row has {count(work.longest_row, 'token')}" if work.longest_row else ""
             lines["in all"] = f"{work.rows} rows{tokens}{longest}"
     if batches is not None:
         lines |= {"batch": batches.describe(), "steps": plan.describe_steps()}
         if work.completions is not None:
             epochs = f" ({work.epochs:.4g} times the data)" if work.epochs is not None else ""
-            tokens = f", {_tokens(work.max_tokens)} generated at most" if work.max_tokens is not None else ""
+            tokens = f", {work.max_tokens:,} tokens generated at most" if work.max_tokens is not None else ""
             most = work.longest_prompt
             prompt = f"; the longest prompt has {count(most, 'token')}" if most is not None else ""
             lines["in all"] = f"{work.completions} completions of {work.prompts} prompts{epochs}{tokens}{prompt}"
@@ -261,12 +255,4 @@ def workload_lines(plan: Plan) -> dict[str, str]:
 
 
 def _times(number: int | None) -> str:
-    return "" if number is None else ", once" if number == 1 else f", {number} times"
-
-
-def _tokens(number: int) -> str:
-    """Return `61 thousand tokens`, rounded up, because it follows "at most"."""
-    for unit, name in ((10**9, " thousand million"), (10**6, " million"), (10**3, " thousand")):
-        if number >= 10 * unit:
-            return f"{-(-number // unit)}{name} tokens"
-    return f"{number} tokens"
+    return "" if number is None else f", {count(number, 'time')}"

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import IO, TextIO, cast
 
 from rich.cells import cell_len, set_cell_size
@@ -64,7 +65,7 @@ def sparkline(values: Sequence[float], width: int = 10) -> str:
         return ""
     columns = min(width, len(values))
     edges = [place * len(values) // columns for place in range(columns + 1)]
-    means = [sum(values[start:end]) / (end - start) for start, end in itertools.pairwise(edges)]
+    means = [fmean(values[start:end]) for start, end in itertools.pairwise(edges)]
     low, high = min(means), max(means)
     if high == low:
         return BARS[len(BARS) // 2 - 1] * columns
@@ -145,8 +146,6 @@ def show_commands(console: Console, commands: Mapping[str, str]) -> None:
 
 
 _QUIET_S = 30.0
-_LINES = 4
-"""Without a terminal, print a line after each quarter of the completions."""
 
 
 class BarsOf(OverStream):
@@ -167,7 +166,7 @@ class BarsOf(OverStream):
 
 @contextlib.contextmanager
 def spinner(doing: str, *, shown: bool = True) -> Iterator[Callable[[str], None]]:
-    """Show what is imported or loaded: a spinner, else a line every half minute. Yields a function that changes it.
+    """Show what is done: a spinner, else a line every half minute. Yields a function that changes what it says.
 
     It also shows how far the bars of libraries are.
     """
@@ -199,27 +198,8 @@ def spinner(doing: str, *, shown: bool = True) -> Iterator[Callable[[str], None]
             ended.set()
 
 
-@contextlib.contextmanager
-def generation_bar(console: Console, total: int) -> Iterator[Callable[[int], None]]:
-    """Show progress at a terminal as a bar, else in a few lines. Yields a function to add new completions."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("completions"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task, done = progress.add_task("", total=total), 0
-
-        def add(count: int) -> None:
-            nonlocal done
-            before, done = done, done + count
-            progress.update(task, completed=done)
-            if progress.disable and done * _LINES // total > before * _LINES // total:
-                console.print(f"[dim]{done} of {total} completions")
-
-        yield add
-
-
 Cell = str | tuple[str, str] | Text
-"""The content of a cell: a plain text, (text, style), or a Text. Markup in a plain text is shown as it is."""
+"""The content of a cell, for `Text.assemble`: a plain text, (text, style), or a Text."""
 GAP = 2
 STATE_STYLE: dict[str, str] = {
     **dict.fromkeys((RunState.RUNNING, RunState.STARTING), "cyan"),
@@ -228,13 +208,6 @@ STATE_STYLE: dict[str, str] = {
     RunState.PREEMPTED: "yellow",
     RunState.PRUNED: "dim",
 }
-
-
-def as_text(cell: Cell) -> Text:
-    """Return a cell as rich draws it."""
-    if isinstance(cell, Text):
-        return cell
-    return Text(*cell) if isinstance(cell, tuple) else Text(cell)
 
 
 def plain_table(
@@ -257,7 +230,7 @@ def plain_table(
         is_number = len(texts) <= place < len(texts) + len(numbers)
         table.add_column(Text(name), justify="right" if is_number else "left", overflow="fold")
     for row in rows:
-        table.add_row(*map(as_text, row))
+        table.add_row(*map(Text.assemble, row))
     return table
 
 
@@ -267,7 +240,7 @@ def facts_grid(rows: Iterable[tuple[Cell, Cell]], *, style: str = "bold") -> Tab
     grid.add_column(style=style, no_wrap=True)
     grid.add_column(overflow="fold")
     for name, text in rows:
-        grid.add_row(as_text(name), as_text(text))
+        grid.add_row(Text.assemble(name), Text.assemble(text))
     return grid
 
 
@@ -283,7 +256,7 @@ class BlockColumn:
     @property
     def width(self) -> int:
         """Return the width of the widest text, in terminal cells."""
-        return max(cell_len(self.title), *(as_text(cell).cell_len for cell in self.cells), 0)
+        return max(cell_len(self.title), *(Text.assemble(cell).cell_len for cell in self.cells), 0)
 
 
 def width_of(columns: Sequence[BlockColumn]) -> int:
@@ -303,9 +276,8 @@ def show_blocks(console: Console, columns: Sequence[BlockColumn], styles: Sequen
     head = [column for column in columns if column.is_head]
     others = [column for column in columns if not column.is_head]
     blocks: list[list[BlockColumn]] = [[]]
-    room = console.width - width_of(head) - GAP
     for column in others:
-        if blocks[-1] and width_of([*blocks[-1], column]) > room:
+        if blocks[-1] and width_of([*head, *blocks[-1], column]) > console.width:
             blocks.append([])
         blocks[-1].append(column)
     if len(blocks) > _MOST_BLOCKS and head and width_of(turned := _turned([*head, *others], styles)) <= console.width:
@@ -322,10 +294,9 @@ def _turned(columns: Sequence[BlockColumn], styles: Sequence[str]) -> list[Block
     first, *others = columns
     turned = [BlockColumn(first.title, [column.title for column in others], is_number=False)]
     for row, title in enumerate(first.cells):
-        cells = [as_text(column.cells[row]) for column in others]
-        for cell in cells:
-            cell.stylize_before(styles[row] if styles else "")
-        turned.append(BlockColumn(as_text(title).plain, cells))
+        style = styles[row] if styles else ""
+        cells = [Text("", style).append_text(Text.assemble(column.cells[row])) for column in others]
+        turned.append(BlockColumn(Text.assemble(title).plain, cells))
     return turned
 
 
@@ -334,5 +305,5 @@ def _block(columns: Sequence[BlockColumn], styles: Sequence[str] = ()) -> Table:
     for column in columns:
         table.add_column(Text(column.title), justify="right" if column.is_number else "left", overflow="fold")
     for row in range(len(columns[0].cells)):
-        table.add_row(*(as_text(column.cells[row]) for column in columns), style=styles[row] if styles else None)
+        table.add_row(*(Text.assemble(column.cells[row]) for column in columns), style=styles[row] if styles else None)
     return table

@@ -1,21 +1,18 @@
-"""Show how far a training is: a bar at a terminal, else a line from time to time.
-
-An evaluation has a bar of its own, and the time left counts the evaluations that are still to come.
-"""
+"""Show how far a training is: a bar at a terminal, else a line from time to time. An evaluation has its own bar."""
 
 from __future__ import annotations
 
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Mapping, Sized
 from datetime import timedelta
 from typing import Any, cast
 
 from rich.console import RenderableType
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
-from transformers import IntervalStrategy, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.runs.heartbeat import EVALUATION, Heartbeat
@@ -27,103 +24,28 @@ _PASSES = ("sampled", "greedy")
 """What the two passes of a policy's evaluation are called, in their order (trainers/evaluation_mixin.py)."""
 
 
-def evaluations_after(args: TrainingArguments, state: TrainerState, *, is_evaluated: bool = True) -> int:
-    """Return how many evaluations are to come; `is_evaluated` says whether that of the current step is done."""
-    if args.eval_strategy == IntervalStrategy.STEPS:
-        first, every = max(state.global_step + is_evaluated, math.ceil(args.eval_delay)), int(state.eval_steps)
-        due = {*range(-(-first // every) * every, state.max_steps + 1, every), state.max_steps}
-        return len([step for step in due if step >= first])
-    if args.eval_strategy == IntervalStrategy.EPOCH:
-        return max(0, math.ceil(state.num_train_epochs) - max(math.floor(state.epoch or 0), math.ceil(args.eval_delay)))
-    return 0
-
-
-class TimeLeft:
-    """An estimate of the seconds until the training ends, from the mean step and the last evaluation of this attempt.
-
-    The time of an evaluation is no part of a step. The first step also warms up, so its time counts only until the
-    second one has ended. `now` is a clock in seconds; that of a heartbeat stands still while the process is stopped.
-    """
-
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
-        self._began = now()
-        self._evaluation_began = 0.0
-        self._num_steps, self._evaluated_at = 0, -1
-        self._warm_up_s = self._evaluating_s = 0.0
-        self._evaluation_s: float | None = None
-        self._num_unknown = 0
-        self._left: tuple[float, float] | None = None
-
-    def training_begins(self) -> None:
-        """Start the clock of the steps."""
-        self._began, self._evaluating_s = self._now(), 0.0
-
-    def evaluation_begins(self) -> None:
-        """Stop the clock of the steps."""
-        self._evaluation_began = self._now()
-
-    def evaluation_ends(self) -> None:
-        """Start the clock of the steps again."""
-        took = self._now() - self._evaluation_began
-        # Several sets after one step are one evaluation.
-        self._evaluation_s = took + ((self._evaluation_s or 0.0) if self._num_steps == self._evaluated_at else 0.0)
-        self._evaluated_at = self._num_steps
-        self._evaluating_s += took
-
-    def step_ends(self) -> None:
-        """Count a step."""
-        self._num_steps += 1
-        if self._num_steps == 1:
-            self._warm_up_s = self._now() - self._began - self._evaluating_s
-            self.training_begins()
-
-    def estimate(self, steps_left: int, evaluations_left: int) -> None:
-        """Estimate from what is still to do."""
-        if not self._num_steps:
-            return
-        measured = self._num_steps - 1
-        step_s = (self._now() - self._began - self._evaluating_s) / measured if measured else self._warm_up_s
-        self._num_unknown = evaluations_left if self._evaluation_s is None else 0
-        self._left = (self._now(), steps_left * step_s + evaluations_left * (self._evaluation_s or 0.0))
-
-    def __str__(self) -> str:
-        """Return `0:12:30`, or `-:--:--` before the first step. `+ 2 evaluations`: none was timed yet."""
-        if self._left is None:
-            return "-:--:--"
-        at, left_s = self._left
-        more = f" + {self._num_unknown} evaluation{'s' * (self._num_unknown > 1)}" if self._num_unknown else ""
-        return _clock(max(0.0, left_s - (self._now() - at))) + more
-
-
-def _clock(seconds: float) -> str:
-    return str(timedelta(seconds=round(seconds)))
-
-
-def _steps(state: TrainerState) -> str:
-    return f"{state.global_step}/{state.max_steps}"
-
-
 class TrainingBar(TrainerCallback):
     """A callback that draws a bar with the newest total reward (or loss), and shows every evaluation above it.
 
-    Without a terminal, a line is printed every tenth of the run, and after each minute. Use it in the main process only.
+    The time left is by the mean time of a step so far, the evaluations between the steps included. Without a terminal,
+    a line is printed every tenth of the run, and after each minute. Use it in the main process only.
     """
 
-    def __init__(self, heartbeat: Heartbeat | None = None, left: TimeLeft | None = None) -> None:
+    def __init__(self, heartbeat: Heartbeat | None = None) -> None:
         # Bind to the current stdout, because it is redirected while TRL prints its tables.
         self._console = Screen(file=sys.stdout)
-        self.left = left or TimeLeft(heartbeat.working_s if heartbeat is not None else time.monotonic)
         self._bar = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(),
             TextColumn("{task.fields[count]}"),
             TextColumn("{task.fields[latest]}"),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[lead]}{task.fields[left]}", style="progress.remaining"),
+            TextColumn("left", style="progress.remaining"),
+            TimeRemainingColumn(),
             console=self._console,
             redirect_stdout=False,
             redirect_stderr=False,
+            speed_estimate_period=math.inf,
             disable=not self._console.is_terminal,
         )
         self._latest = ""
@@ -138,15 +60,11 @@ class TrainingBar(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._generates = hasattr(args, "reward_weights")
-        fields: dict[str, Any] = {"count": _steps(state), "latest": "", "lead": "left ", "left": self.left}
-        self._task = self._bar.add_task("training", total=state.max_steps, completed=state.global_step, **fields)
+        fields: dict[str, Any] = {"total": state.max_steps, "completed": state.global_step, "latest": ""}
+        self._task = self._bar.add_task("training", count=_steps(state), **fields)
         self._bar.start()
-        self.left.training_begins()
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self.left.step_ends()
-        evaluations = evaluations_after(args, state, is_evaluated=False)
-        self.left.estimate(state.max_steps - state.global_step, evaluations)
         self._bar.update(self._task, completed=state.global_step, count=_steps(state))
 
     def on_log(
@@ -169,14 +87,11 @@ class TrainingBar(TrainerCallback):
         """Draw the bar of an evaluation when it begins, before its first batch has ended, and remove it at its end."""
         is_evaluating = EVALUATION in phases
         if is_evaluating and self._evaluation is None:
-            self.left.evaluation_begins()
             self._loader, self._num_passes = None, 0
-            fields: dict[str, Any] = dict.fromkeys(("count", "latest", "lead", "left"), "")
-            self._evaluation = self._bar.add_task("evaluating", total=None, **fields)
+            self._evaluation = self._bar.add_task("evaluating", total=None, count="", latest="")
         elif not is_evaluating and self._evaluation is not None:
             self._bar.remove_task(self._evaluation)
             self._evaluation = None
-            self.left.evaluation_ends()
 
     def on_prediction_step(
         self, args: Any, state: TrainerState, control: TrainerControl, eval_dataloader: Any = None, **_: Any
@@ -198,7 +113,6 @@ class TrainingBar(TrainerCallback):
     def on_evaluate(
         self, args: Any, state: TrainerState, control: Any, metrics: Mapping[str, Any] | None = None, **_: Any
     ) -> None:
-        self.left.estimate(state.max_steps - state.global_step, evaluations_after(args, state))
         for name, prefix in evaluation_sets(metrics or {}).items():
             if summary := describe_held_out(dict(metrics or {}), prefix):
                 self.print(Text(f"step {state.global_step}, held out{f' {name}' if name else ''}: {summary}"))
@@ -212,7 +126,10 @@ class TrainingBar(TrainerCallback):
         """Print a line with the time so far and the time left, if there is no bar."""
         if not self._console.is_terminal:
             self._said_at = time.monotonic()
-            self._console.print(f"{text}  {_clock(self._said_at - self._began)}, left {self.left}")
+            training = next((task for task in self._bar.tasks if task.description == "training"), None)
+            left_s = training.time_remaining if training is not None else None
+            left = "" if left_s is None else f", left {timedelta(seconds=left_s)}"
+            self._console.print(f"{text}  {timedelta(seconds=round(self._said_at - self._began))}{left}")
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self.stop()
@@ -224,3 +141,7 @@ class TrainingBar(TrainerCallback):
     def stop(self) -> None:
         """Release the terminal, also after an error in training."""
         self._bar.stop()
+
+
+def _steps(state: TrainerState) -> str:
+    return f"{state.global_step}/{state.max_steps}"

@@ -51,8 +51,6 @@ _LOOKS = 20
 _LONGEST_LOOK_S = 5.0
 _LATE_LOOKS, _LATE_S = 4, 2.0
 """Extra time that a rank has to end itself before another rank reports its hang."""
-_STOPPED_S = 1.0
-"""A look that is later than this may be late because the process was stopped."""
 _FAR_SHARE = 0.25
 """Share of the timeout that a rank waits longer if the ranks it waits for are on other machines."""
 
@@ -74,16 +72,10 @@ class Watchdog:
         return min(_LONGEST_LOOK_S, self.timeout_s / _LOOKS)
 
     def look(self, looks: mmap.mmap) -> None:
-        """Look from time to time, in a thread, whether the rank makes progress; show each look in `looks`.
-
-        A late look after which the process has hardly computed means that it was stopped; the heartbeat counts this.
-        """
-        looked_at, computed_s = time.monotonic(), time.process_time()
+        """Look from time to time, in a thread, whether the rank makes progress; show each look in `looks`."""
+        looked_at = time.monotonic()
         while not self.is_closed.wait(self.look_s):
-            was_stopped, late_s = self._is_late(looked_at), time.monotonic() - looked_at - self.look_s
-            if late_s > max(_STOPPED_S, 2 * (time.process_time() - computed_s)):
-                self.heartbeat.stopped_s += late_s
-            looked_at, computed_s = time.monotonic(), time.process_time()
+            was_stopped, looked_at = self._is_late(looked_at), time.monotonic()
             looks[0] = (looks[0] + 1) % 256
             beat = self.heartbeat.read()
             if was_stopped:

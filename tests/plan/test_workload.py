@@ -53,7 +53,7 @@ def test_ppo_learns_from_a_round_in_16_steps() -> None:
     twice = planned(*GRPO, "trainer.args.num_iterations=2")
     assert twice.describe_steps() == "120 = 60 rounds x 2; 1 x 64 completions per device"
     assert shown["steps"].endswith("the last round is used in part")
-    assert "512 completions of 512 prompts (0.256 times the data), 4096 tokens generated at most" in shown["in all"]
+    assert "512 completions of 512 prompts (0.256 times the data), 4,096 tokens generated at most" in shown["in all"]
 
 
 def test_rows_that_are_learned_from() -> None:

@@ -139,7 +139,9 @@ def compare(
 ) -> Comparison:
     """Compare runs that were read together. `all_names` are logged metrics that were not read, for suggestions."""
     asked = asked or ComparisonOptions()
-    grouped = group_over_seeds(runs)
+    grouped, notes = group_over_seeds(runs), list[str]()
+    if grouped.up_to is not None:
+        notes.append(f"no run has finished: runs are compared up to step {grouped.up_to}, which all of them reached")
     has_rewards = any(run.weights for run in runs)
     no_total = why_no_total(runs) if has_rewards else None
     measures = default_measures(runs, no_total=no_total)
@@ -149,7 +151,7 @@ def compare(
     labels = {measure.label for measure in measures}
     measures += [measure for measure in judged if measure.label not in labels]
     if no_total is not None and any(measure.kind == TOTALS for measure in measures):
-        grouped.notes.append(f"{no_total}; --metrics shows it nevertheless")
+        notes.append(f"{no_total}; --metrics shows it nevertheless")
     values = {
         measure.label: {run.name: measure.of(run, asked.window, grouped.up_to) for run in runs} for measure in measures
     }
@@ -172,7 +174,7 @@ def compare(
         verdicts = verdicts_on(judged, grouped, values, axis, baseline=baseline)
     apart = conditions_apart(grouped)
     front = _front(asked, measures, estimates) if unfair is None and not apart else None
-    notes = [*grouped.notes, *_notes(grouped, measures, values)]
+    notes += _notes(grouped, measures, values)
     if apart and unfair is None:
         notes.append(f"no front: settings differ in {', '.join(apart)}, and not every combination was run")
     return Comparison(asked, grouped, measures, values, estimates, no_total, verdicts, no_verdict, front, notes)
@@ -180,32 +182,23 @@ def compare(
 
 def _axis(grouped: GroupedRuns, asked: ComparisonOptions) -> DifferingKey | None:
     """Return the key to compare: the `--by` key, else the only one that differs."""
+    shorts = [axis.short for axis in grouped.axes]
     if asked.by is None:
-        if len(grouped.axes) == 1:
-            return grouped.axes[0]
-        if not (asked.on or asked.baseline is not None):
-            return None
-        shorts = [axis.short for axis in grouped.axes]
-        raise UserError(
-            "several keys differ, but a verdict is about one" if shorts else "the runs differ only in seeds",
-            where="--on" if asked.on else "--baseline",
-            got=", ".join(shorts) or "no key that differs",
-            expected="--by KEY" if shorts else "runs of two settings or more",
-            hint=f"--by {shorts[0]}" if shorts else None,
-        )
-    for axis in grouped.axes:
-        keys = (axis.short, axis.key, *axis.others)
-        if any(key == asked.by or key.endswith(f".{asked.by}") for key in keys):
-            return axis
-    names = [axis.short for axis in grouped.axes]
+        if len(shorts) == 1 or not (asked.on or asked.baseline is not None):
+            return grouped.axes[0] if len(shorts) == 1 else None
+        what = "several keys differ, but a verdict is about one" if shorts else "the runs differ only in seeds"
+        where, got, close = "--on" if asked.on else "--baseline", ", ".join(shorts) or "no key that differs", None
+    else:
+        for axis in grouped.axes:
+            keys = (axis.short, axis.key, *axis.others)
+            if any(key == asked.by or key.endswith(f".{asked.by}") for key in keys):
+                return axis
+        is_seed = any(asked.by in (axis.short, axis.key) for axis in grouped.seeds)
+        what = "a verdict cannot be about seeds" if is_seed else "the runs do not differ in this key"
+        where, got, close = "--by", asked.by, nearest(asked.by, shorts)
+    expected = f"--by KEY, one of {', '.join(shorts)}" if shorts else "runs of two settings or more"
     raise UserError(
-        "a verdict cannot be about seeds"
-        if any(asked.by in (axis.short, axis.key) for axis in grouped.seeds)
-        else "the runs do not differ in this key",
-        where="--by",
-        got=asked.by,
-        expected=", ".join(names) or "runs of two settings or more",
-        hint=nearest(asked.by, names) or (f"--by {names[0]}" if names else None),
+        what, where=where, got=got, expected=expected, hint=close or (f"--by {shorts[0]}" if shorts else None)
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import os
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -100,11 +101,8 @@ def named(runs: Sequence[LoggedRun]) -> list[LoggedRun]:
 
 def reward_names(runs: Iterable[LoggedRun]) -> list[str]:
     """Return the components that the runs configured or logged, in the order of first occurrence."""
-    names: dict[str, None] = {}
-    for run in runs:
-        names.update(dict.fromkeys([*run.weights, *logged_rewards([run.metrics])]))
-    names.pop("truncation", None)
-    return list(names)
+    names = dict.fromkeys(name for run in runs for name in (*run.weights, *logged_rewards([run.metrics])))
+    return [name for name in names if name != "truncation"]
 
 
 def flat(node: JsonValue, prefix: str = "", *, whole_with: str = "") -> Iterator[tuple[str, JsonValue]]:
@@ -157,14 +155,10 @@ PRESENT, ABSENT = "yes", "-"
 
 STEPS, BATCH, DATA, MODEL = "steps", "batch", "data", "model"
 _CONDITIONS = {
-    "trainer.args.max_steps": STEPS,
-    "trainer.args.num_train_epochs": STEPS,
-    "trainer.args.per_device_train_batch_size": BATCH,
-    "trainer.args.gradient_accumulation_steps": BATCH,
-    "launch.processes": BATCH,
-    "launch.nodes": BATCH,
-    "data": DATA,
-    "model": MODEL,
+    **dict.fromkeys((f"{_ARGS}max_steps", f"{_ARGS}num_train_epochs"), STEPS),
+    **dict.fromkeys((f"{_ARGS}per_device_train_batch_size", f"{_ARGS}gradient_accumulation_steps"), BATCH),
+    **dict.fromkeys(("launch.processes", "launch.nodes"), BATCH),
+    **{"data": DATA, "model": MODEL},
 }
 """Map a key or a section -> the training condition that it sets."""
 
@@ -208,11 +202,9 @@ def differences(runs: Sequence[LoggedRun]) -> list[str]:
     harmless = (None,) if follows else (None, "no best is chosen")
     different = []
     for key in dict.fromkeys(key for run in runs for key in run.settings):
-        values = [run.settings.get(key, _ABSENT) for run in runs]
-        row = row_of(key)
+        values, row = [run.settings.get(key, _ABSENT) for run in runs], row_of(key)
         is_harmless = row.effect == "taken" and row.only_if in harmless and key not in swept
-        is_outside = key.split(".")[0] == "sweep" or is_harmless
-        if values.count(values[0]) != len(values) and not is_outside:
+        if values.count(values[0]) != len(values) and not is_harmless and key.split(".")[0] != "sweep":
             different.append(key)
     return different
 
@@ -250,27 +242,21 @@ def axes(runs: Sequence[LoggedRun]) -> list[DifferingKey]:
 
 def _with_whole_rewards(runs: Sequence[LoggedRun]) -> list[LoggedRun]:
     """Return the runs with one key `rewards.NAME` in place of the equal keys of a reward that not every run has."""
-    by_run = [{_reward_of(key) for key in run.settings if key.startswith("rewards.")} for run in runs]
+    by_run = [{".".join(key.split(".")[:2]) for key in run.settings if key.startswith("rewards.")} for run in runs]
     partial = by_run[0].union(*by_run) - by_run[0].intersection(*by_run)
-    values: dict[str, set[str]] = {}
+    values = collections.defaultdict[str, set[str]](set)
     for run in runs:
         for key, value in run.settings.items():
-            values.setdefault(key, set()).add(repr(value))
-
-    def whole(run: LoggedRun) -> LoggedRun:
+            values[key].add(repr(value))
+    whole = []
+    for run in runs:
         settings: dict[str, object] = {}
         for key, value in run.settings.items():
-            if _reward_of(key) in partial:
-                settings[_reward_of(key)] = PRESENT
-            if _reward_of(key) not in partial or len(values[key]) > 1:
-                settings[key] = value
-        return replace(run, settings=settings)
-
-    return list(map(whole, runs)) if partial else list(runs)
-
-
-def _reward_of(key: str) -> str:
-    return ".".join(key.split(".")[:2])
+            reward = ".".join(key.split(".")[:2])
+            settings |= {reward: PRESENT} if reward in partial else {}
+            settings |= {key: value} if reward not in partial or len(values[key]) > 1 else {}
+        whole.append(replace(run, settings=settings))
+    return whole
 
 
 def names_of(runs: Sequence[LoggedRun]) -> list[str]:

@@ -58,7 +58,6 @@ class GroupedRuns:
     seeds: list[DifferingKey]
     runs: list[LoggedRun]
     up_to: int | None = None
-    notes: list[str] = field(default_factory=list)
 
     @property
     def keys(self) -> dict[str, tuple[str, ...]]:
@@ -96,13 +95,10 @@ def group_over_seeds(runs: Sequence[LoggedRun]) -> GroupedRuns:
                 left_out[run.name] = f"it repeats the settings and the seed of {by_seed[seed].name}"
             else:
                 by_seed[seed] = run
-        name = ",".join(f"{axis.short}={text}" for axis, text in zip(axes_found, texts, strict=True))
-        values = {axis.key: text for axis, text in zip(axes_found, texts, strict=True)}
-        settings.append(SettingRuns(name or "all runs", values, by_seed, left_out))
-    notes = []
-    if up_to is not None:
-        notes.append(f"no run has finished: runs are compared up to step {up_to}, which all of them reached")
-    return GroupedRuns(settings, axes_found, seeds, list(runs), up_to, notes)
+        by_axis = list(zip(axes_found, texts, strict=True))
+        name = ",".join(f"{axis.short}={text}" for axis, text in by_axis) or "all runs"
+        settings.append(SettingRuns(name, {axis.key: text for axis, text in by_axis}, by_seed, left_out))
+    return GroupedRuns(settings, axes_found, seeds, list(runs), up_to)
 
 
 def _why_left_out(run: LoggedRun, has_finished: bool) -> str | None:
@@ -137,9 +133,6 @@ _TRL_BATCH = 8
 _NOT_SET = "not set"
 _DIFFERS = {STEPS: "steps differ", BATCH: "batch differs", DATA: "data differ", MODEL: "model differs"}
 
-Conditions = Mapping[tuple[str, str], str]
-"""Map (condition, name of a key or of a fact) -> its value as text."""
-
 
 def why_unfair(grouped: GroupedRuns, axis: DifferingKey, baseline: str | None = None) -> str | None:
     """Return why a verdict on a key would be unfair: the conditions, but its own, that differ; None if it is fair.
@@ -148,22 +141,22 @@ def why_unfair(grouped: GroupedRuns, axis: DifferingKey, baseline: str | None = 
     """
     pairs = list(_compared(grouped, axis, baseline))
     if not pairs:
-        others = [other.short for other in grouped.axes if other is not axis]
-        same = " and ".join([", ".join(others[:-1]), others[-1]] if len(others) > 1 else others)
-        return f"no verdict on {axis.short}: no two of its values have runs with the same {same}" if others else None
+        others = ", ".join(other.short for other in grouped.axes if other is not axis)
+        return f"no verdict on {axis.short}: no two of its values have runs with the same {others}" if others else None
     own = {condition_of(key) for key in axis.others}
     judged = own.pop() if len(own) == 1 else None
-    conditions = {run.place: _conditions(run) for pair in pairs for run in pair}
-    differing: dict[str, dict[str, dict[str, None]]] = {}
-    for first, second in pairs:
-        for condition, name, texts in _differing(conditions[first.place], conditions[second.place]):
-            if condition != judged and not (judged is not None and name == _ENDED):
-                differing.setdefault(condition, {}).setdefault(name, {}).update(dict.fromkeys(texts))
-    words = {
-        condition: "; ".join(f"{name} {', '.join(texts)}" for name, texts in found.items())
-        for condition, found in differing.items()
-    }
-    reasons = [f"{text} with it ({words[name]})" for name, text in _DIFFERS.items() if name in words]
+    differing: dict[tuple[str, str], dict[str, None]] = {}
+    for sides in (tuple(map(_conditions, pair)) for pair in pairs):
+        for condition, name in {**sides[0], **sides[1]}:
+            texts = [side.get((condition, name), _NOT_SET) for side in sides]
+            is_own = condition == judged or (judged is not None and name == _ENDED)
+            is_unknown = _NOT_SET in texts and " " in name  # a hash or a count that only one run has
+            if texts[0] != texts[1] and not (is_own or is_unknown):
+                differing.setdefault((condition, name), {}).update(dict.fromkeys(texts))
+    reasons = []
+    for condition, text in _DIFFERS.items():
+        if found := [f"{name} {', '.join(texts)}" for (of, name), texts in differing.items() if of == condition]:
+            reasons.append(f"{text} with it ({'; '.join(found)})")
     return f"no verdict on {axis.short}: {', '.join(reasons)}" if reasons else None
 
 
@@ -182,10 +175,10 @@ def conditions_apart(grouped: GroupedRuns) -> list[str]:
 def why_not_one_of(grouped: GroupedRuns) -> str:
     """Return why there is no verdict if several keys differ, and a `--by` key that would give one."""
     shorts = [axis.short for axis in grouped.axes]
-    keys = f"no verdict: {len(shorts)} keys differ ({', '.join(shorts)})"
-    reasons = [why_unfair(grouped, axis) for axis in grouped.axes]
-    fair = [short for short, reason in zip(shorts, reasons, strict=True) if reason is None]
-    return f"{keys}; --by {fair[0]} gives a verdict on one of them" if fair else f"{keys}; {reasons[0]}"
+    reasons = {axis.short: why_unfair(grouped, axis) for axis in grouped.axes}
+    fair = next((short for short in shorts if reasons[short] is None), None)
+    why = reasons[shorts[0]] if fair is None else f"--by {fair} gives a verdict on one of them"
+    return f"no verdict: {len(shorts)} keys differ ({', '.join(shorts)}); {why}"
 
 
 def _compared(grouped: GroupedRuns, axis: DifferingKey, baseline: str | None) -> Iterator[tuple[LoggedRun, LoggedRun]]:
@@ -200,7 +193,8 @@ def _compared(grouped: GroupedRuns, axis: DifferingKey, baseline: str | None) ->
         yield from ((by_value[first], run) for value, run in by_value.items() if value != first and first in by_value)
 
 
-def _conditions(run: LoggedRun) -> Conditions:
+def _conditions(run: LoggedRun) -> dict[tuple[str, str], str]:
+    """Return (condition, name of a key or of a fact) -> its value as text."""
     found = {
         (condition, key): value_text(value)
         for key, value in run.settings.items()
@@ -226,11 +220,3 @@ def _conditions(run: LoggedRun) -> Conditions:
     if run.starting_model is not None:
         found[MODEL, "initial weights"] = run.starting_model[:8]
     return found
-
-
-def _differing(first: Conditions, second: Conditions) -> Iterator[tuple[str, str, Sequence[str]]]:
-    """Yield (condition, name, both values); a fact (a hash, a count) that only one of them has is no difference."""
-    for condition, name in {**first, **second}:
-        texts = [conditions.get((condition, name), _NOT_SET) for conditions in (first, second)]
-        if texts[0] != texts[1] and not (_NOT_SET in texts and " " in name):
-            yield condition, name, texts

@@ -14,10 +14,11 @@ The required number of seeds comes from the power of the noncentral t distributi
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from statistics import fmean, stdev
 
 from rlhf_cli.analysis.comparison.logged_run import DifferingKey
@@ -75,7 +76,7 @@ def pairs_of(values: Sequence[str], baseline: str | None) -> list[tuple[str, str
     """Return the pairs to compare: each value with the baseline, or all pairs without one."""
     if baseline is not None:
         return [(value, baseline) for value in values if value != baseline]
-    return [(later, earlier) for earlier, later in combinations(values, 2)]
+    return [(later, earlier) for earlier, later in itertools.combinations(values, 2)]
 
 
 def paired_difference(values: Values, value: str, other: str, *, sign: int, comparisons: int) -> PairedDifference:
@@ -118,16 +119,9 @@ def power_of(effect: float, num_seeds: int, *, comparisons: int) -> float:
 
 def seeds_needed(effect: float, *, comparisons: int) -> int | None:
     """Return the smallest number of seeds with a power of 80 %, or None if a thousand are not enough."""
-    if effect == 0 or power_of(effect, MOST_SEEDS, comparisons=comparisons) < POWER:
-        return None
-    enough, too_few = MOST_SEEDS, 1
-    while enough - too_few > 1:
-        middle = (enough + too_few) // 2
-        if power_of(effect, middle, comparisons=comparisons) >= POWER:
-            enough = middle
-        else:
-            too_few = middle
-    return enough
+    counts = range(2, MOST_SEEDS + 1)
+    place = bisect.bisect_left(counts, POWER, key=lambda count: power_of(effect, count, comparisons=comparisons))
+    return counts[place] if effect and place < len(counts) else None
 
 
 FEW_SEEDS = 3
@@ -157,14 +151,8 @@ class MeasureVerdict:
             return None  # neither more nor less of it is better
         wins = {(pair.value, pair.other) for pair in self.differences if pair.outcome == BETTER}
         wins |= {(pair.other, pair.value) for pair in self.differences if pair.outcome == WORSE}
-        return next(
-            (
-                value
-                for value in self.values
-                if {other for winner, other in wins if winner == value} == {*self.values} - {value}
-            ),
-            None,
-        )
+        beats_all = (all((one, other) in wins for other in self.values if other != one) for one in self.values)
+        return next(itertools.compress(self.values, beats_all), None)
 
 
 def verdicts_on(
@@ -182,10 +170,8 @@ def verdicts_on(
     """
     texts = list(dict.fromkeys(setting.values[axis.key] for setting in grouped.settings))
     pairs = pairs_of(texts, baseline)
-    differing = [
-        measure for measure in measures if len({*filter(math.isfinite, values_of[measure.label].values())}) > 1
-    ]
-    comparisons = len(pairs) * max(1, len(differing))
+    differing = [len({*filter(math.isfinite, values_of[measure.label].values())}) > 1 for measure in measures]
+    comparisons = len(pairs) * max(1, sum(differing))
     verdicts = []
     for measure in measures:
         numbers, sign = values_of[measure.label], measure.sign or 1
@@ -193,10 +179,8 @@ def verdicts_on(
         differences = tuple(
             paired_difference(balanced[pair], *pair, sign=sign, comparisons=comparisons) for pair in pairs
         )
-        arms = {
-            text: estimate_over(list(by_seed.values()))
-            for text, by_seed in _balanced(grouped, numbers, axis.key, texts).items()
-        }
+        by_value = _balanced(grouped, numbers, axis.key, texts)
+        arms = {text: estimate_over([*by_seed.values()]) for text, by_seed in by_value.items()}
         text = in_words(measure, differences, baseline)
         verdicts.append(MeasureVerdict(measure, axis.short, tuple(texts), baseline, differences, arms, text))
     return verdicts

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from rlhf_cli.numerics.intervals import t_quantile
 from rlhf_cli.runs.metric_arrays import MetricColumns
-from rlhf_cli.runs.metrics_file import TOTAL, reward_names
+from rlhf_cli.runs.metrics_file import reward_names
 from rlhf_cli.runs.phase_clock import TimeSpent
 from rlhf_cli.tables.trl_values import UNREAD
 from rlhf_cli.text.json_values import JsonTree, leaves, section
@@ -102,7 +102,7 @@ _READ_WITH: dict[str, tuple[str, tuple[object, ...]]] = {
 
 @dataclass(frozen=True)
 class RunSetup:
-    """The configuration of a run: `values` by full keys, `args` are TRL's arguments as given, `folder` as it is typed."""
+    """The configuration of a run: `values` by full keys, `args` of TRL as given, and its `folder` as it is typed."""
 
     trainer: str = ""
     has_critic: bool = False
@@ -134,8 +134,11 @@ class RunSetup:
         """Return reward -> the rewards that its gates read, of the rewards that have gates."""
         gates = {name: entry.get("gate") for name, entry in self.rewards.items()}
         read = {
-            name: [str(one["by"]) for one in (gate if isinstance(gate, list) else [gate])
-                   if isinstance(one, dict) and "by" in one]
+            name: [
+                str(one["by"])
+                for one in (gate if isinstance(gate, list) else [gate])
+                if isinstance(one, dict) and "by" in one
+            ]
             for name, gate in gates.items()
         }
         return {name: by for name, by in read.items() if by}

@@ -52,7 +52,8 @@ def time_spent(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         return
     key, share = next(iter(shares.items()))
     most = PassedCheck(f"{phase_label(key)} takes the most time: {share:.0%} of {log.times.elapsed_s:.0f} s")
-    yield from [slow for key, share in shares.items() if (slow := _slow_phase(key, share, log, setup))] or [most]
+    slow = [_slow_phase(key, share, log, setup) for key, share in shares.items()]
+    yield from list(filter(None, slow)) or (most,)
 
 
 def _slow_phase(key: str, share: float, log: Log, setup: RunSetup) -> Finding | None:

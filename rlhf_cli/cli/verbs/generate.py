@@ -35,7 +35,7 @@ from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.cli.run_arguments import one_named, run_at
 from rlhf_cli.display.evaluation_tables import show_best_of_n, show_made
-from rlhf_cli.display.terminal import Screen, generation_bar, spinner
+from rlhf_cli.display.terminal import Screen, spinner
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.evaluation.best_of_n import TOTAL
 from rlhf_cli.evaluation.generation_run import (
@@ -94,9 +94,15 @@ def run(options: Options) -> int:
     asked = f"{total} completions of {len(rows)} prompts, {num_samples} each"
     screen.print(f"[bold]{target.label}[/] on {which}: {asked}")
     request = GenerationRequest(num_samples, by or TOTAL, least_margin or 0.0, keep, at_least, batch_size, pass_rate)
-    with generation_bar(screen, total) as bar:
+    batches = list[int]()
+    with spinner("generating") as show:
+
+        def on_batch(count: int) -> None:
+            batches.append(count)
+            show(f"{sum(batches)} of {total} completions")
+
         interact = interaction(experiment)
-        generated = generate(target, experiment, rows, which, request, on_batch=bar, interact=interact)
+        generated = generate(target, experiment, rows, which, request, on_batch=on_batch, interact=interact)
     if options.as_json:
         print_json({**generated.content, "files": [as_typed(file) for file in generated.files]})
         return EXIT_OK

@@ -90,7 +90,7 @@ def test_facts_that_differ_with_the_weight(one: dict[str, Any], other: dict[str,
 def test_values_that_were_never_run_with_the_same_of_the_others() -> None:
     keys = [{"k": 0, "l": 0, "m": 0}, {"k": 1, "l": 1, "m": 0}, {"k": 1, "l": 0, "m": 1}]
     apart = [run_of(weight, one) for weight, one in zip((0.0, 0.5, 1.0), keys, strict=True)]
-    assert unfair(*apart) == said("no two of its values have runs with the same k, l and m")
+    assert unfair(*apart) == said("no two of its values have runs with the same k, l, m")
     two = [run_of(weight, {"k": k}) for weight, k in ((0.0, 0), (0.0, 1), (0.5, 2))]
     assert unfair(*two) == said("no two of its values have runs with the same k")
 

@@ -16,7 +16,7 @@ from tests.support.planted_logs import GRPO, PPO, Values, reward, verdict
 
 Curves = dict[str, Values]
 DPO = RunSetup(trainer="dpo")
-GATED = RunSetup(trainer="grpo", gated={"style": ("runs", "tests")})
+GATED = RunSetup(trainer="grpo", rewards={"style": {"gate": [{"by": "runs"}, {"by": "tests"}]}})
 KL, CUT, LENGTH = "kl/k1_policy_ref", "rewards/truncation/fraction", "completions/mean_length"
 ZERO, CLIPPED, VALUE, EXPLAINED = (
     *("frac_reward_zero_std", "ppo/clip_fraction"),

@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 from rlhf_cli.analysis.diagnosis.logged import Curve, RunSetup
-from rlhf_cli.analysis.diagnosis.outcome_findings import _error_of_thirds
+from rlhf_cli.analysis.diagnosis.policy_findings import _error_of_thirds
 from rlhf_cli.errors import UserError
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import prepare

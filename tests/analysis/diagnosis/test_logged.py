@@ -158,17 +158,13 @@ def test_malformed_entries_of_a_configuration_get_defaults() -> None:
         },
         "kl": {"coef": 2},
         "truncation": {"policy": "mask"},
-        "launch": {"rollout": "hf", "device": "auto"},
     }
     setup = RunSetup.of(config, "my run")
     assert setup.folder == "'my run'"  # as it can be typed
     assert (setup.trainer, setup.has_critic, setup.truncation, setup.kl_coef) == ("ppo", True, "mask", 2.0)
-    assert setup.gated == {"light": ("plain",), "moving": ("plain", "light")}
+    assert setup.gated == {"light": ["plain"], "moving": ["plain", "light"]}
     assert list(setup.rewards) == ["plain", "light", "moving"]
     assert (setup.limit, setup.number("beta", 9.0), setup.number("x", 9.0), setup.number("y", 9.0)) == (7, 0.5, 9, 9)
-    assert setup.may_use_vllm
-    for launch in ({"rollout": "hf", "device": "cpu"}, {"rollout": "vllm"}, {}):
-        assert not RunSetup.of({"launch": launch}).may_use_vllm
     nothing = RunSetup.of({"kl": {"coef": {"target": 1}}, "trainer": {"name": None, "baseline": "group"}, "rewards": 3})
     assert nothing == RunSetup()
     assert (nothing.trainer, nothing.has_critic, nothing.truncation, nothing.limit) == ("", False, "none", 256)

@@ -45,11 +45,6 @@ def seen(shares: dict[str, float], elapsed_s: float = 100.0, events: int = 5, **
             {"trainer": {"args": {"max_completion_length": 512}}, "launch": {"rollout": "hf", "device": "auto"}},
             ["launch.rollout=vllm", "trainer.args.max_completion_length=256"],
         ),
-        (
-            {"generation": 0.9},
-            {"launch": {"rollout": "hf", "device": "cpu"}},
-            ["trainer.args.max_completion_length=128"],
-        ),
         ({"waiting": 0.3}, {}, ["trainer.args.max_completion_length=128"]),
     ],
 )
@@ -68,14 +63,25 @@ def test_a_slow_phase_has_advice(
 
 
 @pytest.mark.parametrize(
-    ("gpus", "version", "model"), [((), "0.28.0", {}), (("0",), None, {}), (("0",), "0.28.0", {"build": {}})]
+    ("gpus", "version", "launch", "model"),
+    [
+        ((), "0.28.0", {}, {}),
+        (("0",), None, {}, {}),
+        (("0",), "0.28.0", {"device": "cpu"}, {}),
+        (("0",), "0.28.0", {"rollout": "vllm"}, {}),
+        (("0",), "0.28.0", {}, {"build": {}}),
+    ],
 )
 def test_no_advice_for_vllm_where_check_refuses_it(
-    gpus: tuple[str, ...], version: str | None, model: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    gpus: tuple[str, ...],
+    version: str | None,
+    launch: dict[str, str],
+    model: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(run_diagnosis, "visible_gpus", lambda: gpus)
     monkeypatch.setattr(run_diagnosis, "version_of", lambda package: version)
-    (found,) = seen({"generation": 0.9}, launch={"rollout": "hf", "device": "auto"}, model=model)
+    (found,) = seen({"generation": 0.9}, launch={"rollout": "hf", "device": "auto", **launch}, model=model)
     assert isinstance(found, Finding)
     assert [change.words for change in found.changes] == ["trainer.args.max_completion_length=128"]
 
