@@ -182,12 +182,14 @@ class SoftOverlong(TruncationPolicy):
     def added(self, totals: Tensor, endings: Endings) -> Tensor:
         """Return a ramp from 0 to -penalty over the last `cache` tokens, whether or not the row is truncated.
 
-        A row that was truncated otherwise than by its length gets -penalty.
-        """
-        from rlhf_cli.numerics.reward_columns import soft_overlong
+            0                                          where length <= limit - cache
+            penalty (limit - cache - length) / cache   where limit - cache < length <= limit
 
+        A row that is longer, or was truncated otherwise than by its length, gets -penalty.
+        """
         assert endings.limit is not None, "check refuses a ramp without a limit"
-        ramp = soft_overlong(endings.lengths, endings.limit, self.cache or max(1, endings.limit // 5))
+        cache = self.cache or max(1, endings.limit // 5)
+        ramp = ((endings.limit - cache - endings.lengths) / cache).clamp(-1.0, 0.0)
         return self.penalty * ramp.masked_fill(endings.is_truncated & ~endings.at(Ending.LENGTH), -1.0)
 
 

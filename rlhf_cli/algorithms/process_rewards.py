@@ -47,19 +47,10 @@ class ProcessRewards(Algorithm):
         The paper has eps = 0; eps and the unbiased std are those of GRPO, which this equals if every completion is
         rewarded only at its last token. The mean is over positions instead of completions.
 
-        Args:
-            values: (K, B, T), each reward at each token; entries at positions that are not rewarded are not read.
-            is_rewarded: (B, T) bool, True = the position is rewarded, possibly with 0. A row may have none.
-            num_generations: completions in a group; rows of a group are consecutive and complete.
-
-        Returns:
-            (K, B, T); 0 after a row's last rewarded position, and in a group with fewer than two of them. The caller
-            masks padding before a rewarded position.
+        values: (K, B, T), each reward at each token, read at rewarded positions. is_rewarded: (B, T) bool, True = the
+        position is rewarded, possibly with 0; a row may have none. The result is 0 after a row's last rewarded
+        position, and in a group with fewer than two. The caller masks padding before a rewarded position.
         """
         positions = values.masked_fill(~is_rewarded, torch.nan).flatten(1).T.contiguous()
         parts = Grpo(self.scale).parts(positions, num_generations * values.shape[2])
         return parts.T.reshape_as(values).flip(2).cumsum(2).flip(2)
-
-    def advantages(self, values: Tensor, is_rewarded: Tensor, num_generations: int) -> Tensor:
-        """Return the (B, T) advantages: the sum of the parts over the rewards."""
-        return self.parts(values, is_rewarded, num_generations).sum(dim=0)

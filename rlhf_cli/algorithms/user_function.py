@@ -73,11 +73,10 @@ class Answer:
     @property
     def by_row(self) -> Array:
         """Return the (N,) advantages of the rows: the mean over a row's tokens if each has its own."""
-        if not self.is_by_token:
-            return self.advantages
-        sums: Array = self.advantages.sum(axis=1)
-        means: Array = sums / numpy.maximum(self.lengths, 1)
-        return means
+        sums: Array = (
+            self.advantages.sum(axis=1) / numpy.maximum(self.lengths, 1) if self.is_by_token else self.advantages
+        )
+        return sums
 
 
 class AdvantageFunction:

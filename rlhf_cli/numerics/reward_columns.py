@@ -1,4 +1,4 @@
-"""Fill excluded scores, z-score scores within groups, and penalise overlong completions.
+"""Fill excluded scores and z-score scores within groups.
 
 Shapes: N rows of all ranks, the rows of a group consecutive; K components. NaN means "does not apply".
 """
@@ -39,18 +39,3 @@ def normalized_in_group(effective: Tensor, num_generations: int, eps: float = 1e
     mean = grouped.nanmean(dim=1, keepdim=True)
     spread = torch.from_numpy(deviation(grouped.transpose(1, 2).numpy())).transpose(1, 2)
     return ((grouped - mean) / (spread + eps)).reshape_as(effective)
-
-
-def soft_overlong(lengths: Tensor, max_completion_length: int, cache_tokens: int) -> Tensor:
-    """Return DAPO's soft overlong punishment (arXiv 2503.14476, eq. 13).
-
-        0                                where length <= max - cache
-        ((max - cache) - length) / cache where max - cache < length <= max
-        -1                               where max < length
-
-    lengths: (N,), tokens of each completion. cache_tokens: in 1 .. max_completion_length, the last tokens before it,
-    over which the punishment grows. Returns (N,) in [-1, 0].
-    """
-    if not 1 <= cache_tokens <= max_completion_length:
-        raise ValueError(f"cache_tokens is {cache_tokens}, not in 1 .. {max_completion_length} (the maximal length)")
-    return ((max_completion_length - cache_tokens - lengths) / cache_tokens).clamp(-1.0, 0.0)

@@ -36,6 +36,14 @@ from transformers.trainer_utils import rotate_checkpoints
 
 from rlhf_cli.errors import ConfigError, RunError
 from rlhf_cli.models.weight_shapes import load_renamed
+from rlhf_cli.runs.checkpoint_folders import (
+    clear_staging,
+    commit,
+    missing_state,
+    newest_whole,
+    problem_with,
+    staging_place,
+)
 from rlhf_cli.runs.disk_space import bytes_below, is_full, no_room
 from rlhf_cli.runs.reward_records import write_text_endings, write_training_format
 from rlhf_cli.runs.run_folder import checkpoint_folder, checkpoints_in
@@ -73,8 +81,6 @@ class CheckpointMixin(ExtendedTrainer):
         return str(Path(super()._get_output_dir(trial=trial), "checkpoints"))
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        from rlhf_cli.runs.checkpoint_folders import clear_staging, commit, newest_whole, staging_place
-
         folder = Path(self._get_output_dir(trial))
         place = staging_place(folder, self.state.global_step)
         staged = checkpoint_folder(place, self.state.global_step)
@@ -145,8 +151,6 @@ class CheckpointMixin(ExtendedTrainer):
         """Rotate checkpoints as in the Trainer, but in their final folder and in the order of their steps."""
         if not self.args.save_total_limit:
             return
-        from rlhf_cli.runs.checkpoint_folders import problem_with
-
         for step, path in checkpoints_in(folder):
             # A later step exists if this run went back to an older checkpoint because the later one did not verify.
             # Rotation would treat it as the newest, and delete the checkpoint that was just written.
@@ -183,12 +187,7 @@ class CheckpointMixin(ExtendedTrainer):
             return super()._evaluate(*args, **named)
         schedule: Any = self.lr_scheduler
         step = schedule.step
-
-        def step_if_known(metric: float | None) -> None:
-            if metric is not None:
-                step(metric)
-
-        with temporary_attributes(schedule, step=step_if_known):
+        with temporary_attributes(schedule, step=lambda metric: None if metric is None else step(metric)):
             return super()._evaluate(*args, **named)
 
     # --- resuming ---
@@ -219,13 +218,12 @@ class CheckpointMixin(ExtendedTrainer):
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is None:
             return super()._load_optimizer_and_scheduler(checkpoint)
-        from rlhf_cli.runs.checkpoint_folders import missing_state
-
         # The Trainer's state came from the checkpoint, including the old intervals of saving and logging.
         self.state.compute_steps(self.args, self.state.max_steps)
         self.args.eval_on_start = False  # the run has started before
         folder = Path(checkpoint)
-        if missing := missing_state(folder, may_lose=self.extensions.may_lose_state):
+        may_lose = self.extensions.may_lose_state
+        if missing := missing_state(folder, may_lose=may_lose):
             self._from_weights_alone = True
             if self.is_world_process_zero():
                 lacks = f"{folder.name} lacks {', '.join(missing)}"
@@ -242,7 +240,7 @@ class CheckpointMixin(ExtendedTrainer):
         for callback in self.callback_handler.callbacks:  # transformers gives them their state only on request
             if isinstance(callback, ExportableState) and (own := states.get(type(callback).__name__)):
                 vars(callback).update(own.pop(0)["attributes"])
-        self._pending_loss = load_rollouts(self, folder, may_be_missing=self.extensions.may_lose_state)
+        self._pending_loss = load_rollouts(self, folder, may_be_missing=may_lose)
         skip_epochs(self._train_sampler, int(self.state.epoch or 0))
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
@@ -278,11 +276,11 @@ def _skip(loader: Any, num_batches: int) -> Any:
 
 def hide_in_arguments(args: TrainingArguments, file: Path) -> None:
     """Rewrite `file`, where transformers has just saved the arguments, if one of them contains a secret."""
-    values = {field.name: getattr(args, field.name, None) for field in dataclasses.fields(args)}
-    hidden = dict(zip(values, redacted_tree(list(values.values())), strict=True))  # reads the environment only once
-    changed = {name: value for name, value in hidden.items() if isinstance(value, str | list | tuple | dict)}
-    changed = {name: value for name, value in changed.items() if value != values[name]}
-    if changed:
+    names = [field.name for field in dataclasses.fields(args)]
+    values = [getattr(args, name, None) for name in names]
+    found = zip(names, values, redacted_tree(values), strict=True)
+    may_hide = (str, list, tuple, dict)
+    if changed := {name: shown for name, value, shown in found if isinstance(value, may_hide) and shown != value}:
         shown = copy.copy(args)
         vars(shown).update(changed)
         torch.save(shown, file)
@@ -296,12 +294,8 @@ def _use_base_rates(schedule: object, optimizer: Optimizer, rates: list[float]) 
     """
     if not isinstance(schedule, LambdaLR):
         if rates != list(getattr(schedule, "base_lrs", [])):
-            raise RunError(
-                "this schedule keeps the learning rate that it was begun with",
-                where="trainer.args.learning_rate",
-                got=type(schedule).__name__,
-                hint="rlhf train ... model.path=CHECKPOINT",
-            )
+            what, got = "this schedule keeps the learning rate that it was begun with", type(schedule).__name__
+            raise RunError(what, where="trainer.args.learning_rate", got=got, hint=_START_OVER)
         return
     schedule.base_lrs = [*rates]
     factors = [factor(schedule.last_epoch) for factor in schedule.lr_lambdas]
@@ -342,14 +336,10 @@ def load_rollouts(trainer: TrlTrainer, folder: Path, *, may_be_missing: bool) ->
     device = torch.device("cpu") if device.type == "cpu" else device
     with _readable(file, "rollout state"):
         state = torch.load(file, map_location=device, weights_only=True)
-    if state["world_size"] != trainer.accelerator.num_processes:  # a rank's rollouts cannot be redistributed
-        raise RunError(
-            "the checkpoint was written by another number of processes",
-            where=str(folder),
-            got=f"{trainer.accelerator.num_processes} processes",
-            expected=f"{state['world_size']}",
-            hint=_START_OVER,
-        )
+    size, written_by = trainer.accelerator.num_processes, str(state["world_size"])
+    if str(size) != written_by:  # a rank's rollouts cannot be redistributed
+        what, got = "the checkpoint was written by another number of processes", f"{size} processes"
+        raise RunError(what, where=str(folder), got=got, expected=written_by, hint=_START_OVER)
     _unlogged(trainer).update(state["metrics"])
     if _has_rounds(trainer):
         trainer._step, trainer._buffered_inputs = state["step"], state["inputs"]

@@ -1,4 +1,4 @@
-"""Compute log-probabilities in one trimmed forward pass without dropout.
+"""Lay rows out for a forward pass, trimmed or packed, and switch dropout off.
 
 Removing all-padding columns from a micro-batch changes numbers only by rounding: positions are relative, and the losses
 count masked tokens only. Sorting rows by length inside one accumulation window creates more such columns; it is exact
@@ -12,16 +12,13 @@ without dropout.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
-from trl.trainer.utils import FusedCausalLMOutput
 
 from rlhf_cli.models.live_generation import dropout_attributes
 from rlhf_cli.trainers.step_profile import count
@@ -57,6 +54,36 @@ def used_columns(mask: Tensor, num_completion: int, *, may_move: bool) -> slice:
         return slice(num_prompt - 1 if may_move else 0, num_prompt + 1)
     first = min(used.index(True), num_prompt - 1) if may_move else 0
     return slice(first, max(len(used) - used[::-1].index(True), num_prompt + 1))
+
+
+def model_rows(
+    ids: Tensor, mask: Tensor, num_completion: int, *, is_packed: bool, may_move: bool, with_last: bool = False
+) -> tuple[dict[str, object], Tensor]:
+    """Return the model's input for (B, P + C) rows, and the places of the states before each completion token.
+
+    Rows that cannot be packed are trimmed. `may_move`: rows may be moved to the left. `with_last`: also the places of
+    the states after a row's last token.
+    """
+    from rlhf_cli.models.packing.packed_rows import packed_rows
+    from rlhf_cli.models.packing.row_attention import model_inputs
+
+    rows = packed_rows(ids, mask, num_completion, with_last=with_last) if is_packed else None
+    if rows is not None:
+        count(rows.input_ids.shape[1], mask.sum())
+        return model_inputs(rows), rows.states_around() if with_last else rows.states_before()
+    columns = used_columns(mask, num_completion, may_move=may_move)
+    cut = ids[:, columns]
+    count(cut.numel(), mask.sum())
+    is_read = has_value(mask, num_completion) if with_last else mask[:, -num_completion:].bool()
+    places = torch.arange(cut.numel(), device=ids.device).view_as(cut)
+    places = places[:, ids.shape[1] - num_completion - 1 - columns.start :][:, : is_read.shape[1]]
+    return {"input_ids": cut, "attention_mask": mask[:, columns]}, places[is_read[:, : places.shape[1]]]
+
+
+def has_value(mask: Tensor, num_completion: int) -> Tensor:
+    """Return (B, C + 1) bool: True before every completion token and after a row's last, for (B, P + C) masks."""
+    counts = mask[:, -num_completion:].sum(dim=1)
+    return torch.arange(num_completion + 1, device=mask.device) <= counts.unsqueeze(1)
 
 
 def trimmed(batch: TrlBatch, *, may_move: bool) -> TrlBatch:
@@ -113,61 +140,6 @@ def reordered_in_windows(batches: list[TrlBatch], window: int, order: Callable[[
         for batch, own in zip(inside, rows.split(size), strict=True):
             reordered.append(batch | {name: values[own] for name, values in joined.items()})
     return reordered
-
-
-Scored = tuple[Tensor, Tensor | None]
-"""(B, C) log-probabilities, and entropies if requested; 0 where there is no token."""
-
-
-@dataclass(frozen=True)
-class Forward:
-    """The parts of a trainer that a pass needs.
-
-    `model` is called as it is, wrapped; `inner` is the language model in it. `may_move`: rows may be moved to the left.
-    """
-
-    model: Callable[..., FusedCausalLMOutput]
-    inner: PreTrainedModel
-    autocast: Callable[[], AbstractContextManager[None]]
-    may_move: bool
-
-    def packed(self, ids: Tensor, mask: Tensor, num_completion: int, *, has_entropy: bool) -> Scored:
-        """Score rows (B, P + C) packed into one flat row, or as `trimmed` if they cannot be packed."""
-        from rlhf_cli.models.packing.packed_rows import packed_rows
-        from rlhf_cli.models.packing.row_attention import model_inputs
-
-        rows = packed_rows(ids, mask, num_completion)
-        if rows is None:
-            return self.trimmed(ids, mask, num_completion, has_entropy=has_entropy)
-        count(rows.input_ids.shape[1], mask.sum())
-        is_token = mask[:, -num_completion:].bool()
-        labels = ids[:, -num_completion:][is_token]
-        return self._scored(model_inputs(rows), rows.states_before(), labels, is_token, has_entropy)
-
-    def trimmed(self, ids: Tensor, mask: Tensor, num_completion: int, *, has_entropy: bool) -> Scored:
-        """Score rows (B, P + C) without the columns that are padding in all rows."""
-        num_prompt = ids.shape[1] - num_completion
-        columns = used_columns(mask, num_completion, may_move=self.may_move)
-        ids_cut, mask_cut = ids[:, columns], mask[:, columns]
-        count(ids_cut.numel(), mask.sum())
-        is_token = mask[:, num_prompt:].bool()
-        places = torch.arange(ids_cut.numel(), device=ids.device).view_as(ids_cut)
-        before = places[:, num_prompt - columns.start - 1 : -1][is_token[:, : columns.stop - num_prompt]]
-        labels = ids[:, num_prompt:][is_token]
-        inputs = {"input_ids": ids_cut, "attention_mask": mask_cut}
-        return self._scored(inputs, before, labels, is_token, has_entropy)
-
-    def _scored(
-        self, inputs: Mapping[str, object], places: Tensor, labels: Tensor, is_token: Tensor, has_entropy: bool
-    ) -> Scored:
-        with only_states(self.inner, places), self.autocast():
-            output = self.model(**inputs, shift_labels=labels.unsqueeze(0), fused_lm_head=True)
-
-        def in_rows(values: Tensor | None) -> Tensor:
-            assert values is not None
-            return values.new_zeros(is_token.shape).masked_scatter(is_token, values[0])
-
-        return in_rows(output.log_probs), in_rows(output.entropy) if has_entropy else None
 
 
 @contextlib.contextmanager

@@ -24,19 +24,20 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from rlhf_cli.errors import GuardStopped, message_of
+from rlhf_cli.rewards.stack.reward_metrics import DeadRound, explain_dead_rounds
+from rlhf_cli.runs.checkpoint_folders import newest_whole
 from rlhf_cli.runs.heartbeat import CHECKS, during
 from rlhf_cli.runs.run_folder import typed_path
 from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.trainers.extensions import ExtendedTrainer
 
 if TYPE_CHECKING:
-    from rlhf_cli.rewards.stack.reward_metrics import DeadRound
     from rlhf_cli.trainers.trl_protocol import EvaluationOutput, TrlBatch
 
 _PER_TOKEN = ("advantages", "returns", "rollout_values", "old_per_token_logps", "ref_per_token_logps")
 _OWED = "evaluation_owed"
 """An empty file in a checkpoint whose evaluation was broken off."""
-_DEAD_ROUNDS = "rounds_without_signal.json"
+_DEAD_ROUNDS, _DEAD_ROUNDS_AS_JSON = "rounds_without_signal.json", TypeAdapter(tuple[DeadRound, ...])
 _NO_LABEL = -100
 """The label that torch's losses ignore, which transformers uses instead of ids."""
 
@@ -95,8 +96,6 @@ def own_shard(tensor: Tensor) -> Tensor:
 
 Named = Iterable[tuple[str, torch.nn.Parameter]]
 _FOUND = ("the loss", "the gradient", "a weight")
-
-
 _NAN_PROBABILITIES = ("probability tensor contains", "device-side assert triggered")
 """torch's messages on a CPU and on a GPU when it samples a token from NaN probabilities."""
 
@@ -128,10 +127,7 @@ class GuardMixin(ExtendedTrainer):
         return super().compute_loss(model, inputs, *args, **named)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
-        """Take TRL's step, which computes a gradient.
-
-        Raise GuardStopped if loss, gradient or weights are not finite.
-        """
+        """Take TRL's step. Raise GuardStopped if loss, gradient or weights are not finite."""
         if self._is_window_over:
             self._window = ()
         loss = super().training_step(model, inputs, num_items_in_batch)
@@ -153,8 +149,8 @@ class GuardMixin(ExtendedTrainer):
         except RuntimeError as error:
             if not any(text in message_of(error) for text in _NAN_PROBABILITIES):
                 raise
-            details = ["the policy's probabilities of the next token are NaN: its weights diverged"]
-            self.stop(["the policy's answer"], details, cause=error, alone=True)
+            why = "the policy's probabilities of the next token are NaN: its weights diverged"
+            self.stop(["the policy's answer"], [why], cause=error, alone=True)
 
     # --- rewards without a signal ---
 
@@ -175,14 +171,14 @@ class GuardMixin(ExtendedTrainer):
         if self.args.should_save and self._owes_evaluation:
             (folder / _OWED).touch()
         if self.args.should_save and self._dead_rounds:
-            (folder / _DEAD_ROUNDS).write_bytes(_rounds_as_json().dump_json(self._dead_rounds))
+            (folder / _DEAD_ROUNDS).write_bytes(_DEAD_ROUNDS_AS_JSON.dump_json(self._dead_rounds))
 
     def load_state(self, folder: Path) -> None:
         """Restore the rounds without a signal, and whether an evaluation was broken off at this step."""
         super().load_state(folder)
         self._owes_evaluation = (folder / _OWED).is_file() and self.args.eval_strategy != "no"
         if (file := folder / _DEAD_ROUNDS).is_file():
-            self._dead_rounds = _rounds_as_json().validate_json(file.read_bytes())
+            self._dead_rounds = _DEAD_ROUNDS_AS_JSON.validate_json(file.read_bytes())
 
     # --- an evaluation that a signal or a rule ends ---
 
@@ -287,16 +283,11 @@ class GuardMixin(ExtendedTrainer):
 
     def _way_out(self, folder: Path, found: Sequence[str] = ()) -> str:
         """Return what to do; weights that are not finite before the first step were not made so by this run."""
-        from rlhf_cli.runs.checkpoint_folders import newest_whole
-
         if self.state.global_step == 0 and _FOUND[-1] in found:
-            return (
-                "the model was loaded with such weights: take another copy, or train it again, in float32 or bfloat16"
-            )
-        args = self.args
-        tame = f"a lower trainer.args.learning_rate (it was {args.learning_rate:g})"
-        if args.max_grad_norm:
-            tame += f" or trainer.args.max_grad_norm ({args.max_grad_norm:g})"
+            return "the model was loaded with such weights: take another copy, or train it in float32 or bfloat16"
+        tame = f"a lower trainer.args.learning_rate (it was {self.args.learning_rate:g})"
+        if self.args.max_grad_norm:
+            tame += f" or trainer.args.max_grad_norm ({self.args.max_grad_norm:g})"
         last = newest_whole(folder / "checkpoints")[0]
         if last is None:
             return f"{tame}; there is no checkpoint of this run yet"
@@ -316,9 +307,10 @@ def _described(
 ) -> list[str]:
     """Return one line per finding, with this rank's numbers."""
     lines = []
-    if "the loss" in found:
-        lines.append("loss of the micro-batches: " + ", ".join(f"{loss.item():g}" for loss in losses))
-    for what in [what for what in found if what != "the loss"]:
+    for what in found:
+        if what == "the loss":
+            lines.append("loss of the micro-batches: " + ", ".join(f"{loss.item():g}" for loss in losses))
+            continue
         tensors = {name: tensor.grad if what == "the gradient" else tensor for name, tensor in parameters}
         known = {name: tensor for name, tensor in tensors.items() if tensor is not None}
         bad = [name for name, tensor in known.items() if not _norm([tensor], torch.inf).isfinite()]
@@ -328,15 +320,7 @@ def _described(
     return lines
 
 
-def _rounds_as_json() -> TypeAdapter[tuple[DeadRound, ...]]:
-    from rlhf_cli.rewards.stack.reward_metrics import DeadRound
-
-    return TypeAdapter(tuple[DeadRound, ...])
-
-
 def _no_signal(rounds: Sequence[DeadRound], folder: Path) -> GuardStopped:
-    from rlhf_cli.rewards.stack.reward_metrics import explain_dead_rounds
-
     found = explain_dead_rounds(rounds)
     score = f"rlhf score {typed_path(folder)}, or " if (folder / "completions").is_dir() else ""
     ending = "a larger trainer.args.max_completion_length, or truncation=eos_penalty, which teaches to end"

@@ -23,11 +23,11 @@ from rlhf_cli.tables.passes import ALL_ROWS_AT_ONCE, READS_IMAGES, Passes, PassS
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
 from rlhf_cli.trainers.extensions import ExtendedTrainer
 from rlhf_cli.trainers.forward_pass import (
-    Forward,
-    Scored,
     by_length,
     drops_in_training,
     in_evaluation_mode,
+    model_rows,
+    only_states,
     reordered_in_windows,
     trimmed,
     with_two_columns,
@@ -36,6 +36,10 @@ from rlhf_cli.trainers.step_profile import count, uncounted
 
 if TYPE_CHECKING:
     from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
+
+
+Scored = tuple[Tensor, Tensor | None]
+"""(B, C) log-probabilities, and entropies if requested; 0 where there is no token."""
 
 
 def chosen_passes(trainer: TrlTrainer, setting: PassSetting, critic_body: nn.Module | None = None) -> Passes:
@@ -289,7 +293,6 @@ class PassMixin(ExtendedTrainer):
             )
             self._latest_logps = logps.detach()
             return logps, entropies, aux_loss
-        forward = self._forward(model)
         if self.passes.mode == "packed" and not self._has_tried:
             self._has_tried = True
             few = tried_rows(attention_mask, logits_to_keep)
@@ -298,12 +301,11 @@ class PassMixin(ExtendedTrainer):
             self._try(
                 *(model, "its log-probabilities"),
                 lambda: stock(model, *rows)[0][is_token],
-                lambda: forward.packed(*rows, has_entropy=False)[0][is_token],
+                lambda: self._scored(model, *rows)[0][is_token],
             )
 
         def run(rows: Tensor) -> Scored:
-            score = forward.packed if self.passes.mode == "packed" else forward.trimmed
-            return score(input_ids[rows], attention_mask[rows], logits_to_keep, has_entropy=compute_entropy)
+            return self._scored(model, input_ids[rows], attention_mask[rows], logits_to_keep, compute_entropy)
 
         if torch.is_grad_enabled():
             logps, entropies = self._with_and_without_gradient(model, run, len(input_ids))
@@ -329,10 +331,23 @@ class PassMixin(ExtendedTrainer):
         learned = every[self._learned]
         return _put_together([(others, without), (learned, run(learned))], num_rows)
 
-    def _forward(self, model: torch.nn.Module) -> Forward:
+    def _scored(
+        self, model: torch.nn.Module, ids: Tensor, mask: Tensor, num_completion: int, has_entropy: bool = False
+    ) -> Scored:
+        """Score rows (B, P + C) without dropout in one pass, packed into one flat row or trimmed."""
         inner = self.accelerator.unwrap_model(model)
         inner = inner.get_base_model() if hasattr(inner, "get_base_model") else inner
-        return Forward(model, cast(PreTrainedModel, inner), self.accelerator.autocast, self._may_move)
+        is_packed, may_move = self.passes.mode == "packed", self._may_move
+        inputs, places = model_rows(ids, mask, num_completion, is_packed=is_packed, may_move=may_move)
+        is_token = mask[:, -num_completion:].bool()
+        labels = ids[:, -num_completion:][is_token]
+        with only_states(cast(PreTrainedModel, inner), places), self.accelerator.autocast():
+            output = model(**inputs, shift_labels=labels.unsqueeze(0), fused_lm_head=True)
+
+        def in_rows(values: Tensor) -> Tensor:
+            return values.new_zeros(is_token.shape).masked_scatter(is_token, values[0])
+
+        return in_rows(output.log_probs), in_rows(output.entropy) if has_entropy else None
 
     def _try(
         self, model: torch.nn.Module, what: str, padded: Callable[[], Tensor], packed: Callable[[], Tensor]

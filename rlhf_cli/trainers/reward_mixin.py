@@ -50,11 +50,11 @@ from rlhf_cli.runs.reward_records import read_running, write_running
 from rlhf_cli.tables.trl_values import TABLE_COLUMNS
 from rlhf_cli.text.json_values import without_images
 from rlhf_cli.tools_and_environments import KINDS, ending_of, ending_shares
+from rlhf_cli.trainers.completions_table import PartColumns, make_columns_storable, storable, write_table
 from rlhf_cli.trainers.left_out_mixin import LeftOutMixin, tokens_in_loss
 from rlhf_cli.truncation import COMPONENT, ENDINGS, Ending, Endings
 
 if TYPE_CHECKING:
-    from rlhf_cli.trainers.completions_table import PartColumns
     from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 _COLUMNS = "logged_columns.json"
@@ -70,6 +70,7 @@ class RewardMixin(LeftOutMixin):
     _endings: Endings
     _given: Given
     _running: dict[str, RunningDeviation]
+    _parts: PartColumns
     _counts: Tensor
     _tool_metrics: dict[str, float]
 
@@ -79,6 +80,7 @@ class RewardMixin(LeftOutMixin):
         self.algorithm = rewards.algorithm
         self.reward_stack, self.aggregate = rewards.stack, rewards.aggregate
         self.is_dense, self.truncation = rewards.is_dense, rewards.truncation
+        self._parts, self._running = PartColumns(), {}
         super().__init__(*args, **named)
         self.reward_stack.decode = self._decode
         self._clip_range = getattr(self, "reward_clip_range", None)
@@ -86,18 +88,6 @@ class RewardMixin(LeftOutMixin):
             from rlhf_cli.rewards.stack.token_offsets import with_turn_texts
 
             self.rollout_func = functools.partial(with_turn_texts, function, self._decode)
-
-    @functools.cached_property
-    def _parts(self) -> PartColumns:
-        """Return the columns of rewards' parts in the table of completions, which not every run keeps."""
-        from rlhf_cli.trainers.completions_table import PartColumns
-
-        return PartColumns()
-
-    @property
-    def _settle_rules(self) -> SettleRules:
-        components = self.reward_stack.components
-        return SettleRules(components, self.aggregate, self._num_generations, self.truncation, self.algorithm.fill)
 
     def _decode(self, ids: Sequence[int]) -> str:
         return str(self.processing_class.decode(list(ids), skip_special_tokens=True))
@@ -111,18 +101,18 @@ class RewardMixin(LeftOutMixin):
         outcomes = [stack.outcomes[name] for name in stack.names]
         device, names = raw.device, list(self.reward_func_names)
         fixed = torch.from_numpy(numpy.array([outcome.fixed for outcome in outcomes], numpy.float32).T)  # NaN for None
-        raw, fixed, self._endings = self._on_cpu(
-            raw, fixed, self._find_endings(inputs, completions, completion_ids_list)
-        )
+        endings = self._find_endings(inputs, completions, completion_ids_list)
+        raw, fixed, self._endings = self._on_cpu(raw, fixed, endings)
         if COMPONENT in names:  # a placeholder column: the component is added after all others are settled
-            place = names.index(COMPONENT)
-            raw = torch.cat([raw[:, :place], raw[:, place + 1 :]], dim=1)
+            raw = raw[:, [place for place, name in enumerate(names) if name != COMPONENT]]
             names.remove(COMPONENT)
         own = stack.weights(self.state.global_step, self.state.max_steps)
-        environments = torch.ones(len(names) - len(own))
-        weights = torch.cat([torch.tensor(own), environments])
+        weights = torch.tensor([*own, *[1.0] * (len(names) - len(own))])
+        rules = SettleRules(
+            stack.components, self.aggregate, self._num_generations, self.truncation, self.algorithm.fill
+        )
         settled, self._running = settle(
-            *(raw, fixed, weights, self._settle_rules, getattr(self, "_running", {})),
+            *(raw, fixed, weights, rules, self._running),
             endings=self._endings,
             environments=names[len(own) :],
             is_training=self.model.training,
@@ -225,7 +215,7 @@ class RewardMixin(LeftOutMixin):
             metrics["reward"][-1] = totals.mean().item()  # NaN of none
             metrics["reward_std"][-1] = deviation(totals)
         if alike := metrics.get("frac_reward_zero_std"):
-            alike[-1] = share_of_dead_groups(self._compared_totals(), self._num_generations)
+            alike[-1] = share_of_dead_groups(self.algorithm.compared(self._given), self._num_generations)
         has_turns = getattr(self, "tools", None) or getattr(self, "rollout_func", None)
         ended = ending_shares(self._endings) if has_turns else {}
         for name, value in (truncation_metrics(settled, self._endings) | ended | shares | self._tool_metrics).items():
@@ -236,8 +226,6 @@ class RewardMixin(LeftOutMixin):
         for index, name in enumerate(settled.names):
             overwrite_last(self._logs["rewards"][name], settled.raw[:, index].tolist())
         if self.args.log_completions:
-            from rlhf_cli.trainers.completions_table import storable
-
             overwrite_last(self._logs["completion"], list(map(storable, self._logs["completion"])))
             # The values that the functions returned: gates compare these, and TRL's matrix has rounded them to float32.
             scores = [self.reward_stack.outcomes[name].raw for name in self.reward_stack.names]
@@ -276,10 +264,6 @@ class RewardMixin(LeftOutMixin):
                 logging.getLogger("rlhf").warning("%s of %s", what, type(self).__name__)
         return advantage_metrics(found.shares or {})
 
-    def _compared_totals(self) -> Tensor:
-        """Return (rows of all ranks,), the totals that TRL compared within a group, NaN for a row without one."""
-        return self.algorithm.compared(self._given)
-
     def _log_table(self, inputs: list[dict[str, object]], outcomes: list[RewardOutcome]) -> None:
         """Add the dataset's columns and each row's results from the stack to the completions table."""
         if not self.args.log_completions:
@@ -304,8 +288,6 @@ class RewardMixin(LeftOutMixin):
         written = file.read_bytes() if not self.model.training and file.is_file() else None
         if not (self.args.log_completions and self.accelerator.is_main_process):
             return super().log(logs, start_time)
-        from rlhf_cli.trainers.completions_table import make_columns_storable, write_table
-
         make_columns_storable(self._logs["extra"])
         super().log(logs, start_time)
         write_table(self, file)
@@ -316,15 +298,14 @@ class RewardMixin(LeftOutMixin):
         """Write the running deviations, and the columns that a reward has logged once: they are filled every round."""
         super().save_state(folder)
         if self.args.should_save:
-            write_running(folder, getattr(self, "_running", {}))
+            write_running(folder, self._running)
             columns = {name: sorted(found) for name, found in self.reward_stack.extra_columns.items()}
             (folder / _COLUMNS).write_text(json.dumps([columns, self._parts.names]), encoding="utf-8")
 
     def load_state(self, folder: Path) -> None:
         """Restore what `save_state` wrote."""
         super().load_state(folder)
-        running = read_running(folder)
-        if running is not None:
+        if (running := read_running(folder)) is not None:
             self._running = running
         if (file := folder / _COLUMNS).is_file():
             columns, self._parts.names = json.loads(file.read_text(encoding="utf-8"))
@@ -340,13 +321,14 @@ class RewardMixin(LeftOutMixin):
         counted = [name for name, counts in zip(self._settled.names, self._settled.is_counted, strict=True) if counts]
         outcomes = [one for name, one in self.reward_stack.outcomes.items() if name in counted]
         is_by_token = self.is_dense and any(row is not None for outcome in outcomes for row in outcome.tokens)
-        own = torch.tensor([[0.0, float(is_by_token)]], device=self.accelerator.device)
-        if advantages.numel():
-            own[0, 0] = advantages.detach().abs().max()
+        largest_of_rank = advantages.abs().max().item() if advantages.numel() else 0.0
+        own = torch.tensor([[largest_of_rank, float(is_by_token)]], device=self.accelerator.device)
         largest, by_token = self.accelerator.gather(own).max(dim=0).values.tolist()
         # A row's total does not determine token rewards, and a critic's errors always give advantages.
         totals_tell = self.algorithm.is_dead_by_totals and not by_token
-        if largest != 0.0 and (not totals_tell or share_of_dead_groups(self._compared_totals(), group_size) < 1.0):
+        if largest != 0.0 and not totals_tell:
+            return None
+        if largest != 0.0 and share_of_dead_groups(self.algorithm.compared(self._given), group_size) < 1.0:
             return None
         left_out = self.truncation.leaves_out(self._endings)
         valued = self.truncation.goes_on(self._endings) & self.truncation.replaces

@@ -65,7 +65,7 @@ class SamplingMixin(RewardMixin):
         liveliest: tuple[float, dict[str, object]] = (torch.inf, {})
         while len(draws) < self.keep_groups.tries:
             draws.append(self._drawn(inputs if not draws else self._further_rows(len(draws), num_groups)))
-            dead = share_of_dead_groups(self._compared_totals(), self._num_generations)
+            dead = share_of_dead_groups(self.algorithm.compared(self._given), self._num_generations)
             if dead < liveliest[0]:
                 liveliest = dead, {name: getattr(self, name) for name in _OF_A_DRAW}
             found = sum(draw.differs.sum() for draw in draws)
@@ -88,7 +88,7 @@ class SamplingMixin(RewardMixin):
             self._log_completion_extra(KEPT, [True] * len(inputs))
         output = super()._generate_and_score_completions(inputs)
         settled, by = self._settled, self.keep_groups.by
-        values = self._compared_totals() if by == TOTAL else settled.raw[:, settled.names.index(by)]
+        values = self.algorithm.compared(self._given) if by == TOTAL else settled.raw[:, settled.names.index(by)]
         values = values.masked_fill(settled.totals.isnan(), torch.nan)[self._own_rows]  # a left-out row tells nothing
         return Draw(output, differing_groups(values, self._num_generations), self._endings.lengths[self._own_rows])
 

@@ -269,7 +269,7 @@ def oracle(values: Tensor, is_rewarded: Tensor, num_generations: int, scale: Sca
 def process(values: Tensor, is_rewarded: Tensor, num_generations: int, scale: Scale) -> Tensor:
     """Return the advantages of two rewards that give 1/4 and 3/4 of each value."""
     parts = torch.stack([0.25 * values, 0.75 * values])
-    return ProcessRewards(scale).advantages(parts, is_rewarded, num_generations)
+    return ProcessRewards(scale).parts(parts, is_rewarded, num_generations).sum(dim=0)
 
 
 def ragged(seed: int, share: float = 0.4) -> tuple[Tensor, Tensor]:

@@ -121,7 +121,9 @@ def test_a_row_a_phase_and_its_parts_by_size(width: int) -> None:
     heading, generation, training, most = (" ".join(line.split()) for line in drawn(memory_table(PLAN), width))
     assert heading == "memory of each GPU (16.0 GB) peak estimated parts"
     assert generation == "generation 3.0 GB weights 2.0 GB, KV cache 1.0 GB"
-    assert training == "training 8.0 GB activations 6.0 GB, weights 2.0 GB"  # the fullest moment, without what is below 1 %
+    assert (
+        training == "training 8.0 GB activations 6.0 GB, weights 2.0 GB"
+    )  # the fullest moment, without what is below 1 %
     assert most == "largest part: activations, 75% (learning from 8 rows)"
 
 

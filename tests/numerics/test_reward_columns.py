@@ -8,8 +8,9 @@ import numpy
 import pytest
 import torch
 
-from rlhf_cli.numerics.reward_columns import filled, normalized_in_group, soft_overlong
+from rlhf_cli.numerics.reward_columns import filled, normalized_in_group
 from rlhf_cli.numerics.score_scaling import RunningDeviation, divisors
+from rlhf_cli.truncation import Endings, SoftOverlong
 from tests.support.settled_columns import NAN, Case, Rule, column, one
 from tests.support.tolerances import assert_close
 
@@ -158,17 +159,10 @@ def equation_13(length: int, longest: int, cache: int) -> float:
 @pytest.mark.parametrize(("longest", "cache"), [(12, 1), (12, 5), (12, 12)])
 def test_every_length(longest: int, cache: int) -> None:
     lengths = torch.arange(0, 2 * longest)
-    expected = torch.tensor([equation_13(length, longest, cache) for length in lengths.tolist()])
-    found = soft_overlong(lengths, longest, cache)
-    assert_close(found, expected)
-    assert_close(soft_overlong(lengths.float(), longest, cache), expected)
-    assert found.is_floating_point()
-    assert found.diff().max() <= 0.0
-    wider = soft_overlong(lengths, longest + 1, cache)
-    assert not torch.equal(wider, found)  # control: the numbers tell where it begins
 
+    def found(limit: int) -> torch.Tensor:
+        endings = Endings(torch.zeros(len(lengths), dtype=torch.bool), lengths, limit)
+        return SoftOverlong(1.0, cache=cache).added(lengths.float(), endings)
 
-@pytest.mark.parametrize("cache", [0, -1, 13])
-def test_refused(cache: int) -> None:
-    with pytest.raises(ValueError, match=f"cache_tokens is {cache}"):
-        soft_overlong(torch.tensor([1]), 12, cache)
+    assert_close(found(longest), torch.tensor([equation_13(length, longest, cache) for length in lengths.tolist()]))
+    assert not torch.equal(found(longest + 1), found(longest))  # control: the numbers tell where it begins

@@ -100,7 +100,7 @@ def learn_from(trainer: Any, made: dict[str, Tensor], num_batches: int) -> Learn
         loss.backward()
         total += loss.item()
         if critic is not None:
-            critic.backward(value_loss := trainer._value_loss(inputs), is_last=True)
+            critic.backward(value_loss := trainer._value_loss(inputs))
             total += value_loss.item()
         trainer._step += 1
     metrics = {name: sum(values) / len(values) for name, values in trainer._metrics["train"].items() if values}

@@ -60,6 +60,7 @@ def test_an_evaluation_and_the_training_after_it_settle_in_groups_of_their_own(t
         num_generations, num_generations_eval = 4, 2
         accelerator = SimpleNamespace(gather=lambda own: own, num_processes=1, process_index=0)
         args = SimpleNamespace(should_save=True)
+        _running, _parts = dict[str, object](), SimpleNamespace(names=())
 
         def _find_endings(self, *_: Any) -> Endings:
             return self._endings_of(torch.tensor([CUT, DONE, DONE, DONE]), torch.arange(4), 8)
@@ -184,7 +185,7 @@ def test_token_advantages_of_groups_that_extend_over_ranks() -> None:
     found = trainer._set_advantages(output)
     values = torch.cat([theirs, torch.tensor([[[3.0, 0, 1, 0], [0, 0, 2, 0]], [[5.0, 0, 0, 0], [0] * 4]])])
     rewarded = torch.cat([is_rewarded, torch.tensor([[1, 0, 1, 0], [1, 0, 0, 0]])]).bool()
-    everyones = algorithm.advantages(values.transpose(0, 1), rewarded, 2)
+    everyones = algorithm.parts(values.transpose(0, 1), rewarded, 2).sum(dim=0)
     assert torch.equal(output["advantages"], everyones[2:, :3] * output["completion_mask"])
     assert list(trainer._logs["advantages"]) == everyones[:, 0].tolist()
     in_loss = torch.cat([is_token, torch.tensor([[1, 0, 1, 0], [1, 0, 0, 0]])])  # a tool wrote one of our tokens

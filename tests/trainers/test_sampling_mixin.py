@@ -115,7 +115,7 @@ def drawing(others: list[int], draws: list[list[bool]], dead: list[float], **mor
         _drawn=drawn,
         _further_rows=lambda *given: given,
         _log_draws=lambda found, chosen: notes.append((len(found), chosen)),
-        _compared_totals=lambda: torch.tensor(totals[dead[len(notes) - 1]]),
+        algorithm=SimpleNamespace(compared=lambda _: torch.tensor(totals[dead[len(notes) - 1]])),
     )
     trainer.gathered = lambda: next(theirs, None) is None
     return trainer, notes
@@ -218,7 +218,8 @@ def test_a_draw_compares_this_rank_s_rows_by_the_reward_that_is_named(
             totals=torch.tensor([nan] * 4 + [1.0] * 4),
         ),
         _endings=SimpleNamespace(lengths=torch.arange(8)),
-        _compared_totals=lambda: torch.tensor([9.0] * 4 + [5.0, 5.0, 6.0, 7.0]),
+        algorithm=SimpleNamespace(compared=lambda _: torch.tensor([9.0] * 4 + [5.0, 5.0, 6.0, 7.0])),
+        _given=None,
         _log_completion_extra=lambda *given: kept.append(given),
         _logs={"prompt": deque(maxlen=8), "rewards": defaultdict(lambda: deque(maxlen=8))},
     )

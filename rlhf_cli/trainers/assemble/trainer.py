@@ -70,14 +70,6 @@ if TYPE_CHECKING:
     from rlhf_cli.evaluation.scored_pairs import ScoredPair
 
 
-def ends_with_eos(pairs: Dataset) -> bool:
-    """Return whether TRL's RewardTrainer will end the texts of these pairs with the end-of-sequence token.
-
-    It does so for plain texts. A conversation ends as its template says, and token ids are used unchanged.
-    """
-    return "chosen" in pairs.column_names and isinstance(pairs[0]["chosen"], str)
-
-
 _TEXTS = ("prompt", "chosen", "rejected", "completion", "messages", "conversations", TEXT)
 
 
@@ -155,7 +147,9 @@ def assemble(
     row = experiment.trainer.row
     trainer_class = trainer_class_of(experiment.trainer)
     args = trl_config(experiment, folder)
-    _refuse_cudnn_attention()
+    # Not cuDNN's attention, the default on an H100: in torch 2.11 to 2.13 the gradient of a query that attends to
+    # nothing (padding on the left) is NaN for masked rows of n tokens with n % 128 == 64 (pytorch issue 196678).
+    torch.backends.cuda.enable_cudnn_sdp(False)
     stack = None
     if row.generates:
         models = [reward.model for reward in experiment.rewards.values() if reward.model is not None]
@@ -195,12 +189,14 @@ def assemble(
             ppo = ppo_setup(experiment, policy, algorithm)
     if "reward_model" in row.sections and args.pad_token is None:
         args.pad_token = _padding_of_reward_model(experiment, policy)
+    conversations = are_conversations(train_dataset)
     extensions = Extensions(
         table_log=folder.log,
         measured=row.measured,
         left_out=left_out,
-        ends_with_eos=ends_with_eos(train_dataset) if "reward_model" in row.sections else None,
-        conversations=are_conversations(train_dataset),
+        # TRL's RewardTrainer ends plain texts with the token; a conversation ends as its template says.
+        ends_with_eos=conversations is False if "reward_model" in row.sections else None,
+        conversations=conversations,
         may_lose_state=experiment.run.resume_weights_only,
         heartbeat=heartbeat,
         profile=None
@@ -257,15 +253,6 @@ def extended_class(trl_trainer: type, extensions: Extensions) -> type[ExtendedTr
         mixins = (*mixins[:3], PpoMixin, *mixins[3:])
     own = {"__module__": __name__, "__doc__": trl_trainer.__doc__, "extensions": extensions}
     return type(trl_trainer.__name__, (*mixins, trl_trainer), own)
-
-
-def _refuse_cudnn_attention() -> None:
-    """Let torch's attention use another of its kernels than cuDNN's, which is the default on an H100.
-
-    In torch 2.11 to 2.13 the gradient of a query that attends to nothing (padding on the left) is NaN there if rows of
-    n tokens with n % 128 == 64 have a mask (pytorch issue 196678, TRL issue 7181; seen on an H200).
-    """
-    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def _reward_setup(
@@ -351,13 +338,10 @@ def _check_learns(trainer: ExtendedTrainer) -> None:
     """Raise ModelError if no weight takes a gradient: the whole run would train nothing."""
     parameters = list(trainer.model.parameters())
     if not any(parameter.requires_grad for parameter in parameters):
-        raise ModelError(
-            "there is nothing to train",
-            where="trainer.class, model",
-            got=f"{type(trainer.model).__name__}: {len(parameters)} tensors, and no gradient reaches any",
-            expected="weights with requires_grad, or an adapter that was loaded with is_trainable=True",
-            hint="model.lora.r=16",
-        )
+        got = f"{type(trainer.model).__name__}: {len(parameters)} tensors, and no gradient reaches any"
+        expected = "weights with requires_grad, or an adapter that was loaded with is_trainable=True"
+        where, hint = "trainer.class, model", "model.lora.r=16"
+        raise ModelError("there is nothing to train", where=where, got=got, expected=expected, hint=hint)
 
 
 @dataclass

@@ -9,12 +9,11 @@ tokenised by TRL itself; that imports torch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.data.source import Row
 from rlhf_cli.errors import ModelError
 from rlhf_cli.evaluation.audit.attack import experiment_rows, prompt_text, unreachable
 from rlhf_cli.evaluation.audit.trial import GoldAnswers, Trial, open_trial
@@ -137,11 +136,11 @@ class TriedRows:
     seen: PromptsSeen | None
     why_not_seen: str | None
     prompts: list[str]
-    gold_source: str | None
-    gold_way: str | None
-    answers: list[list[TriedAnswer]]
-    left_out: Mapping[str, str]
-    notes: tuple[str, ...]
+    gold_source: str | None = None
+    gold_way: str | None = None
+    answers: list[list[TriedAnswer]] = field(default_factory=list)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     learned: list[list[LearnedText]] = field(default_factory=list)
 
 
@@ -154,24 +153,28 @@ def try_rows(experiment: Experiment, count: int) -> TriedRows:
         return _learned_rows(experiment, count)
     rows = experiment_rows(experiment, max(count, _ROWS_FOR_LENGTHS))
     prompts = [prompt_text(row["prompt"]) for row in rows[:count]]
-    left_out = unreachable(experiment)
-    if len(left_out) == len(experiment.rewards):
-        seen, why = _seen(experiment, rows, count, [])
-        return TriedRows(seen, why, prompts, None, None, [], left_out, ())
-    with open_trial(experiment, rows, left_out=left_out, gold=None) as trial:
-        golds = [answer for answer in trial.gold.answers if answer is not None] if trial.gold is not None else []
-        seen, why = _seen(experiment, rows, count, golds)
-        gold = trial.gold_answers(is_costly=True, first=count)
-        answers = _tried(trial, gold, prompts)
-        source, way = (trial.gold.source, gold.way.name) if trial.gold is not None and gold.texts else (None, None)
-        return TriedRows(seen, why, prompts, source, way, answers, left_out, tuple(trial.notes))
+    tried = TriedRows(None, None, prompts, left_out=unreachable(experiment))
+    golds: list[str] = []
+    if len(tried.left_out) < len(experiment.rewards):
+        with open_trial(experiment, rows, left_out=tried.left_out, gold=None) as trial:
+            gold = trial.gold_answers(is_costly=True, first=count)
+            tried = replace(tried, answers=_tried(trial, gold, prompts), notes=tuple(trial.notes))
+            if trial.gold is not None:
+                golds = [answer for answer in trial.gold.answers if answer is not None]
+            if trial.gold is not None and gold.texts:
+                tried = replace(tried, gold_source=trial.gold.source, gold_way=gold.way.name)
+    try:
+        seen = prompts_seen(experiment, [row["prompt"] for row in rows], shown=count, answers=golds)
+    except ModelError as error:
+        return replace(tried, why_not_seen=str(error))
+    return replace(tried, seen=seen)
 
 
 def _learned_rows(experiment: Experiment, count: int) -> TriedRows:
     try:
         tokenizer = policy_tokenizer(experiment, wanted_by="a row as the trainer reads it")
     except ModelError as error:
-        return TriedRows(None, str(error), [], None, None, [], {}, ())
+        return TriedRows(None, str(error), [])
     from rlhf_cli.trainers.assemble.trainer import training_rows  # imports TRL
 
     rows = training_rows(experiment)[0]
@@ -184,19 +187,8 @@ def _learned_rows(experiment: Experiment, count: int) -> TriedRows:
     ends = all(text.spans[-1].text.endswith(eos) for texts in learned for text in texts)
     seen = PromptsSeen([], lengths, eos if ends else "")
     left_out = [number for number, texts in enumerate(learned) if not texts]
-    notes = (
-        (f"{len(left_out)} of {len(learned)} rows are left out, the first is row {left_out[0]}",) if left_out else ()
-    )
-    return TriedRows(seen, None, [], None, None, [], {}, notes, learned[:count])
-
-
-def _seen(
-    experiment: Experiment, rows: list[Row], count: int, golds: list[str]
-) -> tuple[PromptsSeen | None, str | None]:
-    try:
-        return prompts_seen(experiment, [row["prompt"] for row in rows], shown=count, answers=golds), None
-    except ModelError as error:
-        return None, str(error)
+    note = f"{len(left_out)} of {len(learned)} rows are left out, the first is row {left_out[0]}" if left_out else None
+    return TriedRows(seen, None, [], notes=() if note is None else (note,), learned=learned[:count])
 
 
 def _tried(trial: Trial, gold: GoldAnswers, prompts: list[str]) -> list[list[TriedAnswer]]:

@@ -23,14 +23,13 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from transformers import PreTrainedModel, Trainer, get_scheduler
 
-from rlhf_cli.models.packing.packed_rows import packed_rows, rows_by_prompt
-from rlhf_cli.models.packing.row_attention import has_relative_positions, model_inputs
+from rlhf_cli.models.packing.packed_rows import rows_by_prompt
+from rlhf_cli.models.packing.row_attention import has_relative_positions
 from rlhf_cli.models.weight_shapes import load_renamed
 from rlhf_cli.numerics.ppo import adapted_coef
 from rlhf_cli.tables.trl_values import FOLLOW_EVALUATIONS, MAX_RELATIVE_KL_ERROR
 from rlhf_cli.temporary_attributes import keeping_options
-from rlhf_cli.trainers.forward_pass import by_length, in_evaluation_mode, used_columns
-from rlhf_cli.trainers.step_profile import count
+from rlhf_cli.trainers.forward_pass import by_length, has_value, in_evaluation_mode, model_rows
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -43,32 +42,6 @@ def prompts_and_completions(batch: TrlBatch) -> tuple[Tensor, Tensor]:
     """Return (B, P + C) ids and mask of a batch's prompts and completions."""
     ids, mask = (torch.cat([batch[f"prompt_{part}"], batch[f"completion_{part}"]], dim=1) for part in ("ids", "mask"))
     return ids, mask
-
-
-def has_value(mask: Tensor, num_completion: int) -> Tensor:
-    """Return (B, C + 1) bool: True before every completion token and after a row's last, for (B, P + C) masks."""
-    counts = mask[:, -num_completion:].sum(dim=1)
-    return torch.arange(num_completion + 1, device=mask.device) <= counts.unsqueeze(1)
-
-
-def critic_inputs(
-    ids: Tensor, mask: Tensor, num_completion: int, *, is_packed: bool, may_move: bool
-) -> tuple[dict[str, object], Tensor]:
-    """Return the model's input for (B, P + C) rows, and its positions with a value, row by row.
-
-    `may_move`: rows may be moved to the left.
-    """
-    rows = packed_rows(ids, mask, num_completion, with_last=True) if is_packed else None
-    if rows is not None:
-        count(rows.input_ids.shape[1], mask.sum())
-        return model_inputs(rows), rows.states_around()
-    columns = used_columns(mask, num_completion, may_move=may_move)
-    ids_cut = ids[:, columns]
-    count(ids_cut.numel(), mask.sum())
-    places = torch.arange(ids_cut.numel(), device=ids.device).view_as(ids_cut)
-    places = places[:, ids.shape[1] - num_completion - 1 - columns.start :]
-    valued = places[has_value(mask, num_completion)[:, : places.shape[1]]]
-    return {"input_ids": ids_cut, "attention_mask": mask[:, columns]}, valued
 
 
 _STATE = "critic_state.pt"
@@ -183,19 +156,24 @@ class TrainedCritic:
         DDP is put into the mode that the backward pass needs.
         """
         num_completion = batch["completion_ids"].shape[1]
-        with self._exchange(is_last=self._accelerator is None or self._accelerator.sync_gradients):
+        with self._exchange():
             values = self._values(*prompts_and_completions(batch), num_completion, is_packed=is_packed)
         return values[:, :-1]
 
-    def backward(self, loss: Tensor, *, is_last: bool) -> None:
-        """Accumulate the gradient of a micro-batch; ranks exchange gradients at the last one of a window."""
-        with self._exchange(is_last=is_last):
+    def backward(self, loss: Tensor) -> None:
+        """Accumulate the gradient of a micro-batch."""
+        with self._exchange():
             loss.backward()
 
-    def _exchange(self, *, is_last: bool) -> AbstractContextManager[None]:
-        """Open a context for both passes: DDP's forward pass decides whether the backward pass exchanges gradients."""
-        no_sync = getattr(self._wrapped, "no_sync", None)
-        exchange: AbstractContextManager[None] = contextlib.nullcontext() if is_last or no_sync is None else no_sync()
+    def _exchange(self) -> AbstractContextManager[None]:
+        """Open a context for a pass in which DDP exchanges gradients only at the last micro-batch of a window.
+
+        Its forward pass decides that for the backward pass.
+        """
+        is_last = self._accelerator is None or self._accelerator.sync_gradients
+        exchange: AbstractContextManager[None] = contextlib.nullcontext()
+        if not is_last and isinstance(self._wrapped, DistributedDataParallel):
+            exchange = self._wrapped.no_sync()
         return exchange
 
     def step(self) -> float:
@@ -280,7 +258,8 @@ class TrainedCritic:
     ) -> tuple[dict[str, object], Tensor]:
         # A policy with a larger padded vocabulary may sample an id without a token.
         ids = ids.clamp(max=self._last_token)
-        return critic_inputs(ids, mask, num_completion, is_packed=is_packed, may_move=self.may_move)
+        may_move = self.may_move
+        return model_rows(ids, mask, num_completion, is_packed=is_packed, may_move=may_move, with_last=True)
 
     def _every_state(self, inputs: Mapping[str, object]) -> Tensor:
         with self._autocast():

@@ -84,21 +84,17 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
         batch_size = self.args.per_device_train_batch_size
         if self.kl.is_used and "old_per_token_logps" not in output:
             with torch.no_grad():
-                logps, _, _ = self._get_per_token_logps_and_entropies(
-                    self.model, ids, mask, num_completion, batch_size=batch_size
-                )
-            output["old_per_token_logps"] = logps
+                found = self._get_per_token_logps_and_entropies(self.model, ids, mask, num_completion, batch_size)
+            output["old_per_token_logps"] = found[0]
         with during(self.extensions.heartbeat, VALUES):
             is_packed = self._packs_values(output)
             values = self.critic.rollout_values(ids, mask, num_completion, batch_size, is_packed=is_packed)
         lengths = output["completion_mask"].sum(dim=1)
-        goes_on = self.truncation.goes_on(self._endings)[self._own_rows]
-        is_bootstrapped = goes_on.to(lengths.device)
+        is_bootstrapped = self.truncation.goes_on(self._endings)[self._own_rows].to(lengths.device)
         is_action = tokens_in_loss(output).bool()
         scores = self._scores(output["completion_mask"].bool())
-        if self.truncation.replaces:
+        if self.truncation.replaces:  # the critic's value replaces the score of an unfinished row
             self._warn_of_dense_rewards()
-        if self.truncation.replaces and goes_on.any():  # unfinished: the critic's value replaces its score
             scores = without_last(scores, lengths, is_bootstrapped)
         rollout = Rollout(
             is_action=is_action,
@@ -110,11 +106,7 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
             ref_logps=output.get("ref_per_token_logps"),
         )
         advantages = self.ppo.advantages(rollout, self.kl.coef_in_reward, self._sum_over_ranks)
-        output["advantages"], output["returns"], output["rollout_values"] = (
-            advantages.used,
-            advantages.returns,
-            rollout.values,
-        )
+        output |= {"advantages": advantages.used, "returns": advantages.returns, "rollout_values": rollout.values}
         if self.kl.where == "loss":  # the round keeps its coefficient, also in a checkpoint in the middle of it
             coef = 0.0 if advantages.is_rounding else self.kl.coef
             output[_COEF] = torch.tensor(coef, dtype=torch.float64)
@@ -131,11 +123,9 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
         """Warn if all rewards that count are dense: `check` only reads annotations. The log shows it once."""
         outcomes = self.reward_stack.outcomes
         counted = [outcomes[name] for name in counting({item.name: item for item in self.reward_stack.components})]
-        rows = [
-            row for outcome in counted for row in zip(outcome.raw, outcome.tokens, strict=True) if row[0] is not None
-        ]
-        is_plain = not self.truncation.needs_critic or any(tokens is None for _, tokens in rows)
-        if rows and not is_plain and self.accelerator.is_main_process:
+        rows = [row for outcome in counted for row in zip(outcome.raw, outcome.tokens, strict=True)]
+        scored = [tokens is not None for raw, tokens in rows if raw is not None]
+        if self.truncation.needs_critic and scored and all(scored) and self.accelerator.is_main_process:
             logging.getLogger("rlhf").warning(Bootstrap.REPLACES_DENSE)
 
     def _packs_values(self, batch: TrlBatch) -> bool:
@@ -201,8 +191,7 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
     def _train_critic(self) -> None:
         """Run the critic's backward pass on the latest micro-batch, and its step if the policy takes one."""
         if not self.critic.shares_backward:
-            is_last = self.accelerator.sync_gradients
-            self.critic.backward(self._value_loss(self._micro_batch), is_last=is_last)
+            self.critic.backward(self._value_loss(self._micro_batch))
         if self.accelerator.sync_gradients:
             if not self.critic.shares_backward:
                 self.refuse_non_finite([], self._named_of_critic())
@@ -211,14 +200,10 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
             metrics["critic/grad_norm"].append(self.critic.step())
 
     def _value_loss(self, inputs: TrlBatch) -> Tensor:
-        """Return the critic's scalar loss on a micro-batch.
-
-        It is normalised like the policy's, so that gradient accumulation does not change it.
-        """
+        """Return the critic's scalar loss on a micro-batch, normalised like the policy's."""
         settings = self.critic.settings
         mask = tokens_in_loss(inputs).bool()
-        is_packed = self._packs_values(inputs)
-        values = self.critic.values(inputs, is_packed=is_packed)
+        values = self.critic.values(inputs, is_packed=self._packs_values(inputs))
         losses, is_clipped = value_losses(values, inputs["rollout_values"], inputs["returns"], settings.value_clip)
         losses = losses.where(mask, 0.0)
         self._log_means(inputs, {"ppo/value_loss": losses, "ppo/value_clip_fraction": is_clipped})
@@ -234,13 +219,11 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
             # depend on its neighbours.
             tokens = inputs["num_items_in_batch"].clamp(min=1.0) / self.accelerator.num_processes
             loss = losses.sum() / (tokens * accumulation / self.args.steps_per_generation)
-        value_loss: Tensor = settings.loss_coef * loss
-        return value_loss
+        return settings.loss_coef * loss
 
     def _log_update(self, loss: Tensor, inputs: TrlBatch) -> None:
         logps, mask = self._latest_logps, tokens_in_loss(inputs).bool()
-        old = inputs.get("old_per_token_logps")
-        old = logps if old is None else old
+        old = logps if inputs.get("old_per_token_logps") is None else inputs["old_per_token_logps"]
         ratio = (logps - old).exp()
         is_clipped = (ratio < 1 - self.epsilon_low) | (ratio > 1 + self.epsilon_high)
         divergence = k3(old, logps)
@@ -347,37 +330,24 @@ def shuffled_prompts(rows: TrlBatch, *, first: int, num_generations: int) -> Trl
 def rollout_metrics(
     rollout: Rollout, advantages: Advantages, settings: Ppo, kl: KlPenalty, sum_over_ranks: Callable[[Tensor], Tensor]
 ) -> dict[str, float]:
-    """Return the rollout's metrics over the actions of all ranks. docs/reference/metrics.md explains every name."""
+    """Return the rollout's metrics over the actions of all ranks (docs/reference/metrics.md)."""
     mask = rollout.is_action
     _, return_mean, return_std = whiten(advantages.returns, mask, sum_over_ranks)
     _, value_mean, _ = whiten(rollout.values, mask, sum_over_ranks)
     _, advantage_mean, advantage_std = whiten(advantages.raw, mask, sum_over_ranks)
-    means = {
-        "ppo/returns_mean": return_mean,
-        "ppo/returns_std": return_std,
-        "ppo/values_mean": value_mean,
-        "ppo/advantages_mean": advantage_mean,
-        "ppo/advantages_std": advantage_std,
-        "ppo/explained_variance": explained_variance(rollout.values, advantages.returns, mask, sum_over_ranks),
-    }
-    values = torch.stack([mean.double() for mean in means.values()]).tolist()
-    metrics: dict[str, float] = dict(zip(means, values, strict=True))
+    explained = explained_variance(rollout.values, advantages.returns, mask, sum_over_ranks)
+    names = ("returns_mean", "returns_std", "values_mean", "advantages_mean", "advantages_std", "explained_variance")
+    means = (return_mean, return_std, value_mean, advantage_mean, advantage_std, explained)
+    values = torch.stack([mean.double() for mean in means]).tolist()
+    metrics: dict[str, float] = {f"ppo/{name}": value for name, value in zip(names, values, strict=True)}
     rows = mask.any(dim=1)
     added = (settings.gamma * rollout.last_values)[rollout.is_bootstrapped & rows].double()
     divergence, low_variance = rollout.kl_tokens(k1), rollout.kl_tokens(k3)
-    zero = torch.zeros((), dtype=torch.float64, device=mask.device)
-    sums = [
-        mask.sum().double(),
-        rows.sum().double(),
-        added.sum(),
-        zero + added.numel(),
-        advantages.kl_reward.double().sum(),
-        rollout.scores.double().sum(),
-    ]
-    sums += [zero if tokens is None else tokens.double().sum() for tokens in (divergence, low_variance)]
-    num_tokens, num_rows, bootstrap, num_bootstrapped, kl_reward, score, k1_sum, k3_sum = sum_over_ranks(
-        torch.stack(sums)
-    ).tolist()
+    is_added = torch.ones_like(added)
+    found = (mask, rows, added, is_added, advantages.kl_reward, rollout.scores, divergence, low_variance)
+    zero = mask.new_zeros((), dtype=torch.float64)
+    sums = torch.stack([zero if values is None else values.double().sum() for values in found])
+    num_tokens, num_rows, bootstrap, num_bootstrapped, kl_reward, score, k1_sum, k3_sum = sum_over_ranks(sums).tolist()
     metrics["rewards/truncation/bootstrap_value"] = _ratio(bootstrap, num_bootstrapped)
     if kl.is_used:
         metrics["kl/k1_policy_ref"] = _ratio(k1_sum, num_tokens)

@@ -29,7 +29,7 @@ from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.trainers.assemble import ppo_setup
 from rlhf_cli.trainers.assemble import trainer as assembling
-from rlhf_cli.trainers.assemble.trainer import TrainingEvaluation, _check_learns, _trl_arguments, ends_with_eos
+from rlhf_cli.trainers.assemble.trainer import TrainingEvaluation, _check_learns, _trl_arguments, are_conversations
 from rlhf_cli.trainers.extensions import Extensions, KeepGroups, RewardSetup
 from rlhf_cli.trainers.reward_samples import RewardSamples
 from rlhf_cli.trainers.step_profile import StepProfile
@@ -210,10 +210,10 @@ def test_a_reward_model(built: Built, caplog: pytest.LogCaptureFixture, pad: str
 
 
 @pytest.mark.parametrize(
-    ("row", "expected"), [({"chosen": "a"}, True), ({"chosen": [{"role": "user", "content": "a"}]}, False), ({}, False)]
+    ("row", "expected"), [({"chosen": "a"}, False), ({"chosen": [{"role": "user", "content": "a"}]}, True), ({}, None)]
 )
-def test_which_texts_trl_ends_itself(row: dict[str, Any], expected: bool) -> None:
-    assert ends_with_eos(Dataset.from_list([row | {"other": 1}])) is expected
+def test_which_rows_go_through_the_template(row: dict[str, Any], expected: bool | None) -> None:
+    assert are_conversations(Dataset.from_list([row | {"other": 1}])) is expected
 
 
 @pytest.mark.parametrize("own", ["tokenizer=./other", "chat_template=mine.jinja"])

@@ -33,7 +33,6 @@ from rlhf_cli.models.packing.row_attention import why_not_packed
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.tables.passes import Passes, PassSetting
 from rlhf_cli.trainers.extensions import ExtendedTrainer, Extensions, RewardSetup
-from rlhf_cli.trainers.forward_pass import Forward
 from rlhf_cli.trainers.pass_mixin import PassMixin, _put_together, chosen_passes, tried_rows
 from tests.support.reference_varlen import ReferenceVarlen, stand_in
 from tests.support.tolerances import EXACT, FLOAT32, distance
@@ -248,11 +247,10 @@ def test_the_mean_is_over_tokens(monkeypatch: pytest.MonkeyPatch, off: float, ve
     ids = torch.tensor([[5, 5, 5, 1, *[0] * 38]] * 4)
     ids[0, 2:] = 0  # a row that was left out has nothing to try
 
-    def packed(self: Forward, ids: Tensor, mask: Tensor, keep: int, **_: Any) -> tuple[Tensor, None]:
+    def scored(self: PassMixin, model: object, ids: Tensor, mask: Tensor, keep: int, *_: Any) -> tuple[Tensor, None]:
         return torch.where(ids[:, -keep:] > 1, -2.0 - off, 0.0), None
 
-    monkeypatch.setattr(Forward, "packed", packed)
-    monkeypatch.setattr(Forward, "trimmed", packed)
+    monkeypatch.setattr(PassMixin, "_scored", scored)
     trainer._get_per_token_logps_and_entropies(trainer.model, ids, (ids > 0).long(), 40)
     assert trainer.passes.mode == verdict
     assert verdict == "packed" or trainer.passes.why == f"packed, its log-probabilities were {off / 2:.2g} off"

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from rlhf_cli.models.packing import row_attention
-from rlhf_cli.trainers.forward_pass import Forward
+from rlhf_cli.trainers.pass_mixin import PassMixin
 from tests.support.tolerances import EXACT, distance
 from tests.trainers.passes.same_rollouts import EOS, PAD, VOCABULARY, policy, trained
 
@@ -153,14 +153,13 @@ def all_alike(completion_ids: list[list[int]], **_: object) -> list[float]:
 def tokens(monkeypatch: pytest.MonkeyPatch) -> dict[bool, int]:
     """Completion tokens that went through the policy with a gradient (True) and without."""
     counted = {True: 0, False: 0}
-    for name in ("packed", "trimmed"):
-        real = getattr(Forward, name)
+    real: Any = PassMixin._scored
 
-        def counting(self: Forward, ids: Any, mask: Any, num_completion: int, *, real: Any = real, **named: Any) -> Any:
-            counted[torch.is_grad_enabled()] += int(mask[:, -num_completion:].sum())
-            return real(self, ids, mask, num_completion, **named)
+    def counting(self: PassMixin, model: Any, ids: Any, mask: Any, num_completion: int, *others: Any) -> Any:
+        counted[torch.is_grad_enabled()] += int(mask[:, -num_completion:].sum())
+        return real(self, model, ids, mask, num_completion, *others)
 
-        monkeypatch.setattr(Forward, name, counting)
+    monkeypatch.setattr(PassMixin, "_scored", counting)
     return counted
 
 

@@ -104,7 +104,7 @@ class TestWhatIsSaved:
             seen.trainer.accelerator.gradient_state._set_sync_gradients(True)
             for group in critic._optimizer.param_groups:
                 group["lr"] = 0.01  # the schedule is at its end
-            critic.backward((critic.values(seen.inputs[-1]) - 1).square().mean(), is_last=True)
+            critic.backward((critic.values(seen.inputs[-1]) - 1).square().mean())
             critic.step()
         assert is_same(other.model.state_dict(), seen.critic.model.state_dict())
 

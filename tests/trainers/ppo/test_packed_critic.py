@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 from rlhf_cli.models.packing.row_attention import register
 from rlhf_cli.models.weight_shapes import TINY_VOCABULARY
 from rlhf_cli.runs.run_folder import read_json
-from rlhf_cli.trainers.forward_pass import Forward
+from rlhf_cli.trainers.forward_pass import model_rows
 from rlhf_cli.trainers.ppo.critic import CriticSettings, TrainedCritic, prompts_and_completions
 from rlhf_cli.trainers.ppo.lora_critic import SharedLoraCritic
 from rlhf_cli.trainers.ppo.ppo_mixin import PpoMixin
@@ -144,7 +143,7 @@ def test_values_of_the_rollout(arrangement: str) -> None:
 
 
 @pytest.mark.parametrize(("is_packed", "slots"), [(True, (3 + 2) + (6 + 3 + 1 + 4)), (False, 4 * (4 + WIDTH))])
-def test_the_slots_of_a_pass(monkeypatch: pytest.MonkeyPatch, *, is_packed: bool, slots: int) -> None:
+def test_the_slots_of_a_pass(*, is_packed: bool, slots: int) -> None:
     """Packed are different prompts without their last token, and a row's own part with it; else every row is as long
     as the longest. Either way 12 tokens of prompts and 10 of completions count. The policy does not read the last token
     of an answer.
@@ -153,10 +152,7 @@ def test_the_slots_of_a_pass(monkeypatch: pytest.MonkeyPatch, *, is_packed: bool
     with counted_slots() as counted:
         critic.values(batch, is_packed=is_packed)  # type: ignore[arg-type]
         assert counted.taken() == (slots, 22)
-        monkeypatch.setattr(Forward, "_scored", lambda *_: None)
-        policy: Any = Forward(critic, critic.model, contextlib.nullcontext, True)  # type: ignore[arg-type]
-        score = policy.packed if is_packed else policy.trimmed
-        score(*prompts_and_completions(batch), WIDTH, has_entropy=False)
+        model_rows(*prompts_and_completions(batch), WIDTH, is_packed=is_packed, may_move=True)
         assert counted.taken() == (slots - 3 * is_packed, 22)
 
 

@@ -36,8 +36,8 @@ class Critic:
         self.calls, self.shares_backward = calls, shares
         self.model, self.settings = torch.nn.Linear(1, 1), SimpleNamespace(warmup_steps=2)
 
-    def backward(self, loss: str, *, is_last: bool) -> None:
-        self.calls.append(("backward", loss, is_last))
+    def backward(self, loss: str) -> None:
+        self.calls.append(("backward", loss))
 
     def step(self) -> float:
         self.calls.append("step")
@@ -108,7 +108,7 @@ def test_the_critic_learns_from_every_micro_batch_and_the_policy_after_the_warm_
     trainer._value_loss = lambda inputs: f"of {inputs}"
     trainer.refuse_non_finite = lambda losses, named: trainer.calls.append((losses, [name for name, _ in named]))
     assert trainer.training_step(trainer.model, "inputs", 5) == ("inputs", 5)
-    own = [] if shares else [("backward", "of batch", is_last), *([([], CRITIC)] if is_last else [])]
+    own = [] if shares else [("backward", "of batch"), *([([], CRITIC)] if is_last else [])]
     assert trainer.calls == [*own, *(["step"] if is_last else [])]
     assert trainer._metrics["train"] == ({"critic/learning_rate": [0.25], "critic/grad_norm": [0.5]} if is_last else {})
     assert all((parameter.grad is not None) is learns for parameter in trainer.model.parameters())

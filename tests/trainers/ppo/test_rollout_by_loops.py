@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from rlhf_cli.algorithms.ppo import Ppo, Rollout
-from rlhf_cli.trainers.ppo.critic import KlPenalty, critic_inputs, has_value, prompts_and_completions
+from rlhf_cli.trainers.forward_pass import has_value, model_rows
+from rlhf_cli.trainers.ppo.critic import KlPenalty, prompts_and_completions
 from rlhf_cli.trainers.ppo.ppo_mixin import rollout_metrics
 from tests.support.ppo_by_hand import gae_of, whitened
 from tests.support.tolerances import assert_equal
@@ -186,7 +187,7 @@ def test_the_tokens_whose_states_are_valued(*, is_packed: bool, may_move: bool) 
     ids, mask = prompts_and_completions(BATCH)
     expected_mask = [[True, True, True, False, False], [True, True, False, False, False], [True] + [False] * 4]
     assert has_value(mask, 4).tolist() == expected_mask
-    inputs, places = critic_inputs(ids, mask, 4, is_packed=is_packed, may_move=may_move)
+    inputs, places = model_rows(ids, mask, 4, is_packed=is_packed, may_move=may_move, with_last=True)
     given: Any = inputs["input_ids"]
     assert given.flatten()[places].tolist() == [5, 11, 12, 7, 13, 8]
     if not is_packed:
