@@ -22,6 +22,7 @@ what to type next. This module imports no other module of the project, so that a
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import re
 from collections.abc import Callable, Iterable, Iterator
 
@@ -74,7 +75,7 @@ class RlhfError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         # Errors cross process boundaries in a sweep, and keyword-only arguments do not pickle by default.
-        return _rebuild, (type(self), self.__dict__.copy())
+        return copyreg.__newobj__, (type(self), self.what), self.__dict__.copy()  # type: ignore[attr-defined]
 
     @property
     def command(self) -> str | None:
@@ -103,13 +104,6 @@ def in_one_line(message: str) -> str:
     what, *others = message.strip().split("\n")
     got = next((line.removeprefix(_GOT).strip() for line in others if line.startswith(_GOT)), "")
     return f"{what}: {got}" if got else what
-
-
-def _rebuild(kind: type[RlhfError], state: dict[str, object]) -> RlhfError:
-    error = kind.__new__(kind)
-    Exception.__init__(error, state["what"])
-    error.__dict__.update(state)
-    return error
 
 
 class UserError(RlhfError):

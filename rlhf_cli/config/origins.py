@@ -58,8 +58,7 @@ class Origins:
         """Record every key of a YAML file whose content goes under `package` ('' for the top level)."""
         if package:
             self.by_key.setdefault(package, Origin(file))
-        with file.open(encoding="utf-8") as stream:
-            waiting = [(package, 0, yaml.compose(stream, Loader=SAFE_LOADER))]
+        waiting = [(package, 0, yaml.compose(file.read_text(encoding="utf-8"), Loader=SAFE_LOADER))]
         while waiting:
             key, line, node = waiting.pop()
             entries = node.value if isinstance(node, yaml.MappingNode) else None

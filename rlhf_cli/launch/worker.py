@@ -42,7 +42,7 @@ from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.runs.metrics_file import rewind
 from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.runs.provenance import add_to_provenance, other_versions
-from rlhf_cli.runs.run_folder import RunFolder, checkpoint_folder, write_json
+from rlhf_cli.runs.run_folder import RunFolder, write_json
 from rlhf_cli.runs.run_status import ANOTHER_RANK, FAILED, FINISHED, claim, preempt, update_status
 from rlhf_cli.runs.tracking.tracking_plan import plan_tracking
 from rlhf_cli.text.redaction import redacted
@@ -289,22 +289,13 @@ def starting_checkpoint(folder: RunFolder, *, is_main: bool) -> Path | None:
 
 
 def _finish(folder: RunFolder, trainer: ExtendedTrainer, *, is_main: bool, ended_by: StopByRule | None) -> None:
-    from rlhf_cli.runs.checkpoint_folders import own_weights, share_weights
-
     state = trainer.state
     if state.global_step < state.max_steps and ended_by is None:
         raise RlhfError(f"training ended at step {state.global_step} of {state.max_steps}")
-    if is_main:
-        own_weights(folder.model)
-        own_weights(folder.critic)
-    trainer.accelerator.wait_for_everyone()
     trainer.save_model(str(folder.model))
     if is_main:
-        last = checkpoint_folder(folder.checkpoints, state.global_step)
-        share_weights(folder.model, last)
         if (critic := getattr(trainer, "critic", None)) is not None:
             critic.save(folder.critic)
-            share_weights(folder.critic, last / "critic")
         card = folder.path / "README.md"
         if card.is_file():
             card.replace(folder.model / "README.md")  # TRL writes its model card into the output folder

@@ -7,8 +7,6 @@ any moment therefore leaves either no checkpoint for that step or one that verif
 
 from __future__ import annotations
 
-import contextlib
-import filecmp
 import hashlib
 import json
 import mmap
@@ -135,33 +133,6 @@ def _flushed_and_hashed(file: Path) -> str:
                 return xxhash.xxh3_128(content).hexdigest()
         except (ValueError, OSError):  # the file is empty, or its file system cannot map files
             return hashlib.file_digest(stream, xxhash.xxh3_128).hexdigest()
-
-
-_LINKING = ".linking"
-
-
-def share_weights(folder: Path, checkpoint: Path) -> None:
-    """Make a saved model's weights hard links to equal ones in a checkpoint, one by one; a kill leaves file or link."""
-    for file in folder.glob("*.safetensors"):
-        same, link = checkpoint / file.name, file.with_name(file.name + _LINKING)
-        if not same.is_file() or same.samefile(file) or not filecmp.cmp(same, file, shallow=False):
-            continue
-        link.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            os.link(same, link)
-            link.replace(file)
-            flush(folder)
-
-
-def own_weights(folder: Path) -> None:
-    """Replace links to a checkpoint by copies, one by one: saving a model again writes into its files."""
-    for file in folder.glob(f"*.safetensors{_LINKING}"):
-        file.unlink()
-    for file in folder.glob("*.safetensors"):
-        if file.stat().st_nlink > 1:
-            copy = file.with_name(file.name + _LINKING)
-            shutil.copy2(file, copy)
-            copy.replace(file)
 
 
 _STATE = {

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias, TypeVar
 
-from rlhf_cli.text.redaction import HIDDEN, is_hidden_by_key, text_hider
+from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.text.terminal_output import spelled_in_json
 
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
@@ -58,25 +57,15 @@ def write_json(value: object, write: Callable[[str], object]) -> None:
     Secrets are hidden as by `redaction.redacted_tree`. NaN and infinity become null; other types that JSON does not
     have are written as their `str`. Raise TypeError for a key that is not a string, number, bool or None.
     """
-    hide = functools.lru_cache(10_000)(text_hider())  # a table repeats its keys in every row
 
     def plain(node: object) -> object:
-        if isinstance(node, str):
-            return hide(node)
-        if node is None or isinstance(node, (int, float)):
-            return finite_or_none(node)
-        if isinstance(node, (dict, Mapping)):
-            return {
-                hide(key) if isinstance(key, str) else key: (
-                    HIDDEN if isinstance(item, str) and is_hidden_by_key(key, item) else plain(item)
-                )
-                for key, item in node.items()
-            }
+        if isinstance(node, Mapping):
+            return {key: plain(item) for key, item in node.items()}
         if isinstance(node, list | tuple | Iterator):
             return [plain(item) for item in node]
-        return hide(str(node))
+        return finite_or_none(node) if node is None or isinstance(node, str | int | float) else str(node)
 
-    tree = plain(value)
+    tree = redacted_tree(plain(value))
     try:
         import orjson
 

@@ -141,12 +141,12 @@ def forgetting() -> Iterator[None]:
 
 def redacted(text: str) -> str:
     """Return a text with each secret replaced by ***."""
-    return text_hider()(text)
+    return _text_hider()(text)
 
 
 def redacted_values(text: str) -> str:
     """Return a text with known secret values as ***. What only looks like a secret stays: models and data wrote it."""
-    return text_hider(values_only=True)(text)
+    return _text_hider(values_only=True)(text)
 
 
 def redacted_tree(node: _Node, *, values_only: bool = False) -> _Node:
@@ -154,14 +154,14 @@ def redacted_tree(node: _Node, *, values_only: bool = False) -> _Node:
 
     Other types are returned unchanged. With `values_only`, hide only known values, as `redacted_values` does.
     """
-    hide = text_hider(values_only=values_only)
+    hide = _text_hider(values_only=values_only)
 
     def walk(tree: object) -> object:
         if isinstance(tree, str):
             return hide(tree)
         if isinstance(tree, dict):
             return {
-                walk(key): HIDDEN if not values_only and is_hidden_by_key(key, item) else walk(item)
+                walk(key): HIDDEN if not values_only and _is_hidden_by_key(key, item) else walk(item)
                 for key, item in tree.items()
             }
         if isinstance(tree, list):
@@ -171,7 +171,7 @@ def redacted_tree(node: _Node, *, values_only: bool = False) -> _Node:
     return cast(_Node, walk(node))
 
 
-def text_hider(*, values_only: bool = False) -> Callable[[str], str]:
+def _text_hider(*, values_only: bool = False) -> Callable[[str], str]:
     """Return a function that hides the secrets in a text. It reads the environment once, for thousands of texts."""
     of_environment = {value for name, value in os.environ.items() if _holds_secret(name, value)}
     values = _forms(frozenset(_remembered | of_environment))
@@ -186,10 +186,10 @@ def text_hider(*, values_only: bool = False) -> Callable[[str], str]:
             text = shape.sub(lambda match: (match[1] if match.re.groups else "") + HIDDEN, text)
         return text
 
-    return hide
+    return lru_cache(10_000)(hide)  # a table repeats its keys in every row
 
 
-def is_hidden_by_key(key: object, value: object) -> bool:
+def _is_hidden_by_key(key: object, value: object) -> bool:
     """Return whether a value is hidden because of its key; a reference to the environment is not a secret."""
     is_reference = isinstance(value, str) and (value.startswith("${oc.env:") or value in ("", HIDDEN))
     return isinstance(key, str) and isinstance(value, str) and not is_reference and is_secret_key(key)

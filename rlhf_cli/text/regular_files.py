@@ -14,7 +14,7 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, BinaryIO, cast
+from typing import BinaryIO, cast
 
 import yaml
 
@@ -105,21 +105,10 @@ class OversizedYaml(yaml.MarkedYAMLError):
 
 
 class _LimitedLoader(_BASE):  # type: ignore[misc, valid-type]
-    def __init__(self, stream: str | bytes | IO[str]) -> None:
-        text = stream if isinstance(stream, str | bytes) else stream.read()
-        text = text if isinstance(text, str) else text.decode("utf-8", "replace")
-        if sum(map(text.count, ("[", "{", "- ", "? "))) > _DEEPEST or _INDENTED in text:
-            _refuse_deep(text)
-        self._has_aliases = "*" in text
-        if not isinstance(stream, str | bytes):
-            stream.seek(0)
-        super().__init__(stream)
-
-    def get_single_node(self) -> yaml.Node | None:
-        node: yaml.Node | None = super().get_single_node()
-        if node is not None and self._has_aliases:
-            _refuse_oversized(node)
-        return node
+    def __init__(self, text: str) -> None:
+        if sum(map(text.count, ("[", "{", "- ", "? "))) > _DEEPEST or _INDENTED in text or "*" in text:
+            _refuse_bombs(text)
+        super().__init__(text)
 
 
 def _whole_number(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
@@ -133,39 +122,32 @@ SAFE_LOADER: type[yaml.SafeLoader] = _LimitedLoader
 """Read the same values as yaml.SafeLoader; its error messages for invalid YAML are worded differently."""
 
 
-def _refuse_deep(text: str) -> None:
-    """Raise OversizedYaml for nesting so deep that libyaml's recursion would crash the process."""
-    depth = 0
-    for event in yaml.parse(text, Loader=_BASE):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _DEEPEST:
-            problem = f"nested more than {_DEEPEST} levels deep"
-            raise OversizedYaml(None, None, problem, cast(yaml.Mark, event.start_mark))
+def _refuse_bombs(text: str) -> None:
+    """Raise OversizedYaml for nesting so deep that libyaml's recursion would crash the process, and for bad aliases.
 
-
-def _refuse_oversized(root: yaml.Node) -> None:
-    """Raise OversizedYaml if a document has too many values with its aliases written out, or is endless.
-
-    A node's size is computed once, however many aliases name it.
+    These lie inside the node that they name, or stand for too many values when they are written out.
     """
-    sizes: dict[int, int] = {}
-    waiting, open_nodes = [root], set[int]()
-    while waiting:
-        node = waiting[-1]
-        below = node.value if isinstance(node, yaml.CollectionNode) else []
-        if isinstance(node, yaml.MappingNode):
-            below = [part for pair in below for part in pair]
-        if id(node) in sizes:
-            waiting.pop()
-        elif id(node) not in open_nodes:
-            open_nodes.add(id(node))
-            if any(id(part) in open_nodes for part in below):
-                raise OversizedYaml(None, None, "an alias (`*NAME`) inside its own node", node.start_mark)
-            waiting += [part for part in below if id(part) not in sizes]
+    sizes: dict[str | None, int] = {}
+    open_nodes: list[tuple[str | None, int]] = [(None, 0)]  # name and size of each node around the event
+    for event in yaml.parse(text, Loader=_BASE):
+        if isinstance(event, yaml.CollectionStartEvent):
+            open_nodes.append((event.anchor, 1))
+            size = 0
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, size = open_nodes.pop()
+            sizes[anchor] = size
+        elif isinstance(event, yaml.AliasEvent):
+            size = sizes.get(event.anchor, 1)
         else:
-            waiting.pop()
-            open_nodes.discard(id(node))
-            sizes[id(node)] = 1 + sum(sizes[id(part)] for part in below)
-            if sizes[id(node)] > _MOST_VALUES:
-                problem = f"more than {_MOST_VALUES} values with its aliases (`*NAME`) written out"
-                raise OversizedYaml(None, None, problem, node.start_mark)
+            size = int(isinstance(event, yaml.ScalarEvent))
+        anchor, around = open_nodes[-1]
+        open_nodes[-1] = anchor, around + size
+        problem = None
+        if len(open_nodes) > _DEEPEST + 1:
+            problem = f"nested more than {_DEEPEST} levels deep"
+        elif isinstance(event, yaml.AliasEvent) and event.anchor in [name for name, _ in open_nodes]:
+            problem = "an alias (`*NAME`) inside its own node"
+        elif around + size > _MOST_VALUES:
+            problem = f"more than {_MOST_VALUES} values with its aliases (`*NAME`) written out"
+        if problem is not None:
+            raise OversizedYaml(None, None, problem, cast(yaml.Mark, event.start_mark))

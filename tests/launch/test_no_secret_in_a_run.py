@@ -42,7 +42,7 @@ def switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redaction, "_forms", lambda values: [])
     monkeypatch.setattr(redaction, "_SHAPES", {})
     monkeypatch.setattr(redaction, "_IN_TEXT", ())
-    monkeypatch.setattr(redaction, "is_hidden_by_key", lambda key, value: False)
+    monkeypatch.setattr(redaction, "_is_hidden_by_key", lambda key, value: False)
     monkeypatch.setattr(compose, "references_of", lambda config: {})
     monkeypatch.setattr(validate, "is_secret_key", lambda name: False)
     monkeypatch.setattr(validate, "secret_in", lambda text: None)

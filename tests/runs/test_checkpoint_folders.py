@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rlhf_cli.runs import checkpoint_folders as module
-from rlhf_cli.runs.checkpoint_folders import MANIFEST, commit, newest_whole, own_weights, problem_with, share_weights
+from rlhf_cli.runs.checkpoint_folders import MANIFEST, commit, newest_whole, problem_with
 from rlhf_cli.runs.run_folder import checkpoints_in, flush
 
 
@@ -216,76 +216,3 @@ def test_flushing_leaves_no_file_open(place: Path) -> None:
     for path in (place / "file", place):
         flush(path)
     assert len(os.listdir("/proc/self/fd")) == opened
-
-
-class TestSharedWeights:
-    """A finished run's model/ and its last checkpoint hold the same weights: one file on the disk."""
-
-    @pytest.fixture
-    def model(self, tmp_path: Path) -> Path:
-        (folder := tmp_path / "model").mkdir()
-        (folder / "model.safetensors").write_bytes(b"weights")
-        (folder / "config.json").write_text("{}")
-        return folder
-
-    def test_the_same_bytes_are_one_file_and_others_two(self, model: Path, tmp_path: Path) -> None:
-        (same,) = whole(tmp_path, 7)
-        weights = model / "model.safetensors"
-        (model / "model.safetensors.linking").touch()  # of a process that was killed
-        share_weights(model, same)
-        assert weights.samefile(same / "model.safetensors")
-        share_weights(model, same)  # nothing to do
-        other, of_one_moment = commit(staged(tmp_path, 8, b"WEIGHTS")), weights.stat().st_mtime_ns
-        os.utime(other / "model.safetensors", ns=(of_one_moment, of_one_moment))
-        share_weights(model, other)
-        share_weights(model, tmp_path / "checkpoint-9")  # there is none
-        assert weights.samefile(same / "model.safetensors")
-        assert sorted(path.name for path in model.iterdir()) == ["config.json", "model.safetensors"]
-
-    def test_what_is_written_into_the_model_later_is_not_in_the_checkpoint(self, model: Path, tmp_path: Path) -> None:
-        (checkpoint,) = whole(tmp_path, 7)
-        share_weights(model, checkpoint)
-        own_weights(model)
-        assert (model / "model.safetensors").read_bytes() == b"weights"
-        (model / "model.safetensors").write_bytes(b"other")
-        assert problem_with(checkpoint) is None
-
-    def test_without_hard_links_the_copy_stays(self, model: Path, tmp_path: Path, monkeypatch) -> None:
-        def refuse(*args: object) -> None:
-            raise OSError(95, "Operation not supported")
-
-        monkeypatch.setattr(os, "link", refuse)
-        (checkpoint,) = whole(tmp_path, 7)
-        share_weights(model, checkpoint)
-        assert not (model / "model.safetensors").samefile(checkpoint / "model.safetensors")
-        assert (model / "model.safetensors").read_bytes() == b"weights"
-
-    @pytest.mark.parametrize("unequal", ["a.safetensors", "b.safetensors"])
-    def test_one_unequal_file_does_not_keep_the_others_from_being_shared(self, unequal: str, tmp_path: Path) -> None:
-        model, checkpoint = tmp_path / "model", tmp_path / "checkpoint-7"
-        for folder in (model, checkpoint):
-            folder.mkdir()
-            for name in ("a.safetensors", "b.safetensors"):
-                (folder / name).write_text(str(folder) if name == unequal else "weights")
-        share_weights(model, checkpoint)
-        shared = {file.name for file in model.iterdir() if file.samefile(checkpoint / file.name)}
-        assert shared == {"a.safetensors", "b.safetensors"} - {unequal}
-
-    @pytest.mark.parametrize("call", range(1, 6))
-    def test_killed_at_any_moment_both_are_whole(self, model: Path, tmp_path: Path, call: int) -> None:
-        """Before and after every call that changes the disk; the next time ends what was begun."""
-        (checkpoint,) = whole(tmp_path, 7)
-
-        dying = KillAt(call)
-        with pytest.MonkeyPatch.context() as patch, contextlib.suppress(Killed):
-            patch.setattr(os, "link", dying(os.link))
-            patch.setattr(Path, "replace", dying(Path.replace))
-            patch.setattr(module.shutil, "copy2", dying(module.shutil.copy2))
-            share_weights(model, checkpoint)
-            own_weights(model)
-        assert min(call, 4) == min(dying.calls, 4)
-        assert (model / "model.safetensors").read_bytes() == b"weights"
-        assert problem_with(checkpoint) is None
-        share_weights(model, checkpoint)
-        own_weights(model)
-        assert sorted(path.name for path in model.iterdir()) == ["config.json", "model.safetensors"]

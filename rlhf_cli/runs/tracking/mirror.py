@@ -10,14 +10,14 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from rlhf_cli.errors import Preempted
 from rlhf_cli.runs.metric_arrays import Window, columns_of, number_of
 from rlhf_cli.runs.metrics_file import TOTAL, Event, evaluation_sets, read_metrics, reward_names, table_file
 from rlhf_cli.runs.run_folder import RunFolder, in_step, in_training
 from rlhf_cli.runs.tracking import tracked_run
-from rlhf_cli.runs.tracking.tracking_plan import Ending, TrackingPlan
+from rlhf_cli.runs.tracking.tracking_plan import Ending, Mode, TrackingPlan
 from rlhf_cli.runs.tracking.wandb_files import mark_sent, records_of
 from rlhf_cli.temporary_attributes import temporary_attributes
 from rlhf_cli.text.json_values import finite_or_none
@@ -54,9 +54,7 @@ class Mirror:
         completions_every: int = 1,
     ) -> None:
         self.plan, self.say = plan, say
-        self._tracker: WandbTracker | None = None
-        if plan.tracker == "wandb":
-            self._tracker = WandbTracker("online" if plan.mode == "online" else "offline")
+        self._wandb: wandb.Run | None = None
         self._folder, self._unique_prompts = folder, unique_prompts
         self._completions_every = completions_every
         self._goes_on_from = self._kept_to = self._tables_to = 0
@@ -75,9 +73,10 @@ class Mirror:
         `recorded_to` the last step that an earlier attempt logged.
         """
         run = tracked_run.tracked_run(self._folder, goes_on_from=goes_on_from, recorded_to=recorded_to)
-        finish = self.finish
+        finish = self._finish
         if self.plan.tracker == "wandb":
-            self.start(run)
+            with self._dropped_on_error("at its start"):
+                self._start(run)
         else:
             from rlhf_cli.runs.tracking.report_to import ReportingCallback
 
@@ -95,27 +94,37 @@ class Mirror:
         finally:
             finish(ending)
 
-    def start(self, run: tracked_run.TrackedRun) -> None:
-        """Start the tracker, and print which later steps it already has and keeps."""
-        assert self._tracker is not None
+    def _start(self, run: tracked_run.TrackedRun) -> None:
+        """Start or resume wandb's run, offline if its server is silent; print which later steps it keeps."""
+        import wandb
+
+        # Otherwise wandb leaves a copy of every table in the user's home folder.
+        os.environ.setdefault("WANDB_DATA_DIR", str(run.path / "wandb"))
+        # What an earlier attempt logged stays as it is: wandb's server drops new rows for steps that it has.
+        recorded = run.recorded_to if records_of(run.path) else 0
+        try:
+            self._wandb = opened(run, self.plan.mode)
+        except wandb.errors.Error:  # the server answered a minute ago and no longer does
+            self._wandb = opened(run, "offline")
+        self._wandb.define_metric(tracked_run.STEP)
+        self._wandb.define_metric("*", step_metric=tracked_run.STEP, step_sync=True)
+        on_server = self._wandb.step - 1 if self._wandb.resumed else 0
         self._goes_on_from = run.goes_on_from
-        with self._dropped_on_error("at its start"):
-            self._kept_to = self._tables_to = self._tracker.start(run)
-            if self._kept_to > run.goes_on_from:
-                self.say(
-                    f"wandb has steps {run.goes_on_from + 1} to {self._kept_to} from before the stop and keeps "
-                    f"them as they were; metrics.jsonl has them as they are now"
-                )
+        self._kept_to = self._tables_to = max(recorded, on_server, run.goes_on_from)
+        if self._kept_to > run.goes_on_from:
+            self.say(
+                f"wandb has steps {run.goes_on_from + 1} to {self._kept_to} from before the stop and keeps "
+                f"them as they were; metrics.jsonl has them as they are now"
+            )
 
     def event(self, event: Event) -> None:
         """Log an event of metrics.jsonl, with the answers of its evaluation."""
         step = event.get("step")
-        if self._tracker is None or not isinstance(step, int) or self._has(step) or tracked_run.at_the_end(event):
+        if not isinstance(step, int) or self._has(step) or tracked_run.at_the_end(event):
             return
         with self._dropped_on_error(f"at step {step}"):
-            self._tracker.log(step, tracked_run.shown_metrics(event))
+            self._log(step, tracked_run.shown_metrics(event))
             if match := next(filter(None, map(_OF_ANSWERS.match, event)), None):
-                table = f"evaluation_answers_{match[1]}" if match[1] else "evaluation_answers"
                 eval_set = match[1] or ""
                 file = in_training(self._folder) / f"{in_step(step, eval_set)}.completions.jsonl"
                 rows: list[Row] = []
@@ -125,61 +134,72 @@ class Mirror:
                     answer = json.loads(line)
                     answer |= answer.pop("rewards", None) or {}
                     answer.pop("completion_ids", None)
-                    rows.append({"step": step, **{name: _plain(value) for name, value in answer.items()}})
-                self._table(table, step, rows)
+                    rows.append({"step": step, **answer})
+                self.table("evaluation_answers" + f"_{eval_set}" * bool(eval_set), step, rows)
 
     def table(self, name: str, step: int, rows: Sequence[Row]) -> None:
-        """Log rows as a table of a step, without known secrets; no rows, no table."""
-        if self._tracker is not None and not self._has(step):
-            with self._dropped_on_error(f"at step {step}"):
-                self._table(name, step, rows)
+        """Log rows as a table of a step, without known secrets; no rows, no table. wandb keeps one per step."""
+        if not rows or self._has(step):
+            return
+        with self._dropped_on_error(f"at step {step}"):
+            import wandb
+
+            columns = dict.fromkeys(column for row in rows for column in row)
+            data = [[_plain(row.get(column)) for column in columns] for row in rows]
+            self._log(step, {name: wandb.Table(columns=[*columns], data=redacted_tree(data, values_only=True))})
 
     def completions(self, step: int, *, is_last: bool = False) -> None:
         """Log the completion table of a step if it exists, was not logged yet, and is due."""
         file = table_file(self._folder.path, step)
         is_due = is_last or not self._tables_to or step >= self._tables_to + self._completions_every
-        if self._tracker is None or step <= self._tables_to or not is_due or not file.is_file():
+        if self._wandb is None or step <= self._tables_to or not is_due or not file.is_file():
             return
         self._tables_to = step
         with self._dropped_on_error(f"at step {step}"):
             import pyarrow.parquet
 
-            table = pyarrow.parquet.read_table(file).to_pylist()
-            rows: list[Row] = [{name: _plain(value) for name, value in row.items()} for row in table]
+            rows: list[Row] = pyarrow.parquet.read_table(file).to_pylist()
             firsts: dict[object, Row] = {}
-            for row in rows:
-                firsts.setdefault(row["prompt"], row)
-            self._table("completions", step, list(firsts.values()) if self._unique_prompts else rows)
+            for row in rows if self._unique_prompts else ():
+                firsts.setdefault(json.dumps(row["prompt"], default=str), row)
+            self.table("completions", step, list(firsts.values()) or rows)
 
-    def finish(self, ending: Ending) -> None:
-        """Log the summary of the whole run, over all its attempts, and close the tracker."""
-        if self._tracker is not None:
-            with self._dropped_on_error("at the end"):
-                events = read_metrics(self._folder.metrics)
-                last = max((step for event in events if isinstance(step := event["step"], int)), default=0)
-                self.completions(last, is_last=True)
-                self._tracker.finish(final_values(events), ending)
-                self._tracker = None
+    def _finish(self, ending: Ending) -> None:
+        """Log the summary of the whole run, over all its attempts, and close wandb's run, marked by its ending."""
+        with self._dropped_on_error("at the end"):
+            events = read_metrics(self._folder.metrics) if self._wandb is not None else []
+            last = max((step for event in events if isinstance(step := event["step"], int)), default=0)
+            self.completions(last, is_last=True)
+            if (run := self._wandb) is not None:
+                run.summary.update(final_values(events))
+                if ending == "preempted":
+                    run.mark_preempting()
+                mode, place = run.settings.mode, run.settings.sync_dir
+                run.finish(exit_code=0 if ending == "finished" else 1)
+                if mode == "online":
+                    mark_sent(place)
+                self._wandb = None
                 return
         with contextlib.suppress(Exception):  # a dead service would print a traceback when the process ends
             importlib.import_module("wandb").teardown()
 
     def _has(self, step: int) -> bool:
+        """Return whether the tracker takes nothing for this step: it has its values, or there is no tracker."""
         # What an attempt logs at the step of its checkpoint is the evaluation that a signal broke off before.
-        return step <= self._kept_to and not 0 < step == self._goes_on_from
+        return self._wandb is None or (step <= self._kept_to and not 0 < step == self._goes_on_from)
 
-    def _table(self, name: str, step: int, rows: Sequence[Row]) -> None:
-        if rows and self._tracker is not None:
-            columns = dict.fromkeys(column for row in rows for column in row)
-            alike = [{column: row.get(column) for column in columns} for row in rows]
-            self._tracker.table(name, step, redacted_tree(alike, values_only=True))
+    def _log(self, step: int, values: Mapping[str, object]) -> None:
+        """Log values into wandb's row of this step."""
+        if (run := self._wandb) is not None:
+            # A reward that logs to wandb itself increments wandb's step; wandb would drop rows of lower steps.
+            run.log({**values, tracked_run.STEP: step}, step=step if step >= run.step else None)
 
     @contextlib.contextmanager
     def _dropped_on_error(self, when: str) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            self._tracker = None
+            self._wandb = None
             self.say(tracked_run.failed_line(self._folder.path, "wandb", when, error))
 
 
@@ -216,72 +236,26 @@ def _plain(value: object) -> object:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else finite_or_none(value)
 
 
-class WandbTracker:
-    """A wandb run that is open during training, with a nested config and metrics over `train/global_step`."""
+def opened(run: tracked_run.TrackedRun, mode: Mode) -> wandb.Run:
+    """Return an open wandb run, resumed if the server knows its id. Raises wandb's errors."""
+    import wandb
 
-    def __init__(self, mode: Literal["online", "offline"]) -> None:
-        self._mode: Literal["online", "offline"] = mode
-
-    def start(self, run: tracked_run.TrackedRun) -> int:
-        """Start or resume the run, offline if the server is silent; return the last step that wandb has."""
-        import wandb
-
-        # Otherwise wandb leaves a copy of every table in the user's home folder.
-        os.environ.setdefault("WANDB_DATA_DIR", str(run.path / "wandb"))
-        # What an earlier attempt logged stays as it is: wandb's server drops new rows for steps that it has.
-        recorded = run.recorded_to if records_of(run.path) else 0
-        try:
-            self._run = self._open(run)
-        except wandb.errors.Error:
-            # The server answered a minute ago and no longer does. The run matters more than its mirror.
-            self._mode = "offline"
-            self._run = self._open(run)
-        self._run.define_metric(tracked_run.STEP)
-        self._run.define_metric("*", step_metric=tracked_run.STEP, step_sync=True)
-        on_server = self._run.step - 1 if self._run.resumed else 0
-        return max(recorded, on_server, run.goes_on_from)
-
-    def log(self, step: int, values: Mapping[str, object]) -> None:
-        """Log values into wandb's row of this step."""
-        # A reward that logs to wandb itself increments wandb's step; wandb would drop rows of lower steps.
-        self._run.log({**values, tracked_run.STEP: step}, step=step if step >= self._run.step else None)
-
-    def table(self, name: str, step: int, rows: Sequence[Mapping[str, object]]) -> None:
-        """Log a table under its name: wandb keeps one per step, and shows all with `history.concat`."""
-        import wandb
-
-        self.log(step, {name: wandb.Table(columns=[*rows[0]], data=[list(row.values()) for row in rows])})
-
-    def finish(self, summary: Mapping[str, float], ending: Ending) -> None:
-        """Write the summary and close the run, marked as failed or preempted if it was."""
-        self._run.summary.update(dict(summary))
-        if ending == "preempted":
-            self._run.mark_preempting()
-        folder = self._run.settings.sync_dir
-        self._run.finish(exit_code=0 if ending == "finished" else 1)
-        if self._mode == "online":
-            mark_sent(folder)
-
-    def _open(self, run: tracked_run.TrackedRun) -> wandb.Run:
-        """Return an open wandb run, resumed if the server knows its id. Raises wandb's errors."""
-        import wandb
-
-        settings = wandb.Settings(
-            silent=True, console="off", init_timeout=30.0, finish_timeout=_FINISH_TIMEOUT_S, finish_timeout_raises=True
+    settings = wandb.Settings(
+        silent=True, console="off", init_timeout=30.0, finish_timeout=_FINISH_TIMEOUT_S, finish_timeout_raises=True
+    )
+    with temporary_attributes(sys, argv=[redacted(word) for word in sys.argv]):  # wandb stores the command line
+        return wandb.init(
+            project=run.project,
+            entity=run.entity,
+            name=run.name,
+            group=run.group,
+            job_type=run.job_type,
+            tags=list(run.tags),
+            notes=run.notes,
+            config=dict(run.config),
+            dir=str(run.path),
+            id=run.run_id,
+            resume="allow",
+            mode="online" if mode == "online" else "offline",
+            settings=settings,
         )
-        with temporary_attributes(sys, argv=[redacted(word) for word in sys.argv]):  # wandb stores the command line
-            return wandb.init(
-                project=run.project,
-                entity=run.entity,
-                name=run.name,
-                group=run.group,
-                job_type=run.job_type,
-                tags=list(run.tags),
-                notes=run.notes,
-                config=dict(run.config),
-                dir=str(run.path),
-                id=run.run_id,
-                resume="allow",
-                mode=self._mode,
-                settings=settings,
-            )

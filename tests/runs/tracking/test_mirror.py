@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,9 +16,9 @@ from rlhf_cli.errors import Preempted
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.tracking import mirror as mirror_module
-from rlhf_cli.runs.tracking.mirror import Mirror, Row, final_values
+from rlhf_cli.runs.tracking.mirror import Mirror, final_values
 from rlhf_cli.runs.tracking.tracked_run import TrackedRun, name_in_log, shown_name, tracked_run
-from rlhf_cli.runs.tracking.tracking_plan import Ending, TrackingPlan
+from rlhf_cli.runs.tracking.tracking_plan import TrackingPlan
 from rlhf_cli.text import redaction
 from rlhf_cli.text.redaction import remember
 from tests.runs.tracking.tracked_runs import CONFIG, EVENTS, REWARDS, Mirrored, logged_run, report, write_evaluation
@@ -28,49 +27,59 @@ from tests.support.wandb_read_back import leaves, records, tables
 
 pytestmark = pytest.mark.whole
 
+STEP = "train/global_step"
+
 
 @dataclass
 class Told:
-    """A tracker that keeps its calls, and raises in the given methods."""
+    """A run of wandb's that keeps its calls, and raises in the given methods."""
 
     raises: tuple[str, ...] = ()
+    step: int = 0
+    resumed: bool = False
     said: list[str] = field(default_factory=list)
-    metrics: dict[int, dict[str, float]] = field(default_factory=dict)
+    metrics: list[int] = field(default_factory=list)
     tables: list[tuple[str, int, int]] = field(default_factory=list)
-    rows: Sequence[Row] = ()
-    ending: Ending | None = None
+    rows: list[list[object]] = field(default_factory=list)
+    summary: dict[str, float] = field(default_factory=dict)
+    settings: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(mode="offline", sync_dir=""))
+    define_metric: MagicMock = field(default_factory=MagicMock)
 
     def _tell(self, method: str) -> None:
         self.said.append(method)
         if method in self.raises:
             raise OSError(28, "No space left on device")
 
-    def start(self, run: TrackedRun) -> int:
-        self._tell("start")
-        return max(run.goes_on_from, run.recorded_to)
+    def opened(self, run: TrackedRun, mode: str) -> Told:
+        self._tell("opened")
+        return self
 
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._tell("log")
-        self.metrics.setdefault(step, {}).update(metrics)
-
-    def table(self, name: str, step: int, rows: Sequence[Row]) -> None:
+    def log(self, values: dict[str, Any], step: int | None) -> None:
+        at = values.pop(STEP)
+        (value,) = [*values.values()] if len(values) == 1 else [None]
+        if not hasattr(value, "columns"):
+            self._tell("log")
+            self.metrics.append(at)
+            return
         self._tell("table")
-        self.tables.append((name, step, len(rows)))
-        self.rows = rows
+        self.tables.append((next(iter(values)), at, len(value.data)))
+        self.rows = value.data
 
-    def finish(self, summary: Mapping[str, float], ending: Ending) -> None:
-        self._tell("finish")
-        self.ending = ending
+    def mark_preempting(self) -> None:
+        self.said.append("preempted")
+
+    def finish(self, exit_code: int) -> None:
+        self._tell(f"finish {exit_code}")
 
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`told(raises...)`: put a tracker of the test's own in wandb's place."""
+    """`told(raises...)`: put a run of the test's own in wandb's place."""
 
     def put(*raises: str) -> Told:
-        tracker = Told(raises)
-        monkeypatch.setattr(mirror_module, "WandbTracker", lambda mode: tracker)
-        return tracker
+        run = Told(raises)
+        monkeypatch.setattr(mirror_module, "opened", run.opened)
+        return run
 
     return put
 
@@ -81,31 +90,25 @@ def folder(place: Path) -> RunFolder:
 
 
 def test_what_wandb_keeps_is_not_logged_again(told, folder: RunFolder) -> None:
-    """It has steps up to 3; without a tracker the mirror logs no step. A column is no secret for its name."""
-    tracker = told()
-    mirror, rows = Mirror(folder, TrackingPlan("offline"), say=print), [{"answer": "2", "password": "swordfish"}]
-    mirror.start(tracked_run(folder, goes_on_from=0, recorded_to=3))
-    for step in (0, 2, 3, 4):
-        mirror.table("answers", step, rows)
-        mirror.event({"step": step, "reward": 0.5})
-    mirror.table("answers", 5, [])
-    assert (tracker.tables, tracker.rows) == ([("answers", 4, 1)], rows)
-    assert list(tracker.metrics) == [4]
+    """It has steps up to 3 from an attempt that began at 2, whose evaluation at 2 a signal broke off.
+
+    Without wandb the mirror logs no step. A column is no secret for its name.
+    """
+    tracker, rows = told(), [{"answer": "2", "password": "swordfish"}]
+    (folder.path / "wandb" / "run-1").mkdir(parents=True)
+    (folder.path / "wandb" / "run-1" / "run-1.wandb").touch()
+    mirror = Mirror(folder, TrackingPlan("offline"), say=print)
+    with mirror.attempt(goes_on_from=2, recorded_to=3):
+        for step in (0, 2, 3, 4):
+            mirror.table("answers", step, rows)
+            mirror.event({"step": step, "reward": 0.5})
+        mirror.table("answers", 5, [])
+    assert (tracker.tables, tracker.rows) == ([("answers", 2, 1), ("answers", 4, 1)], [["2", "swordfish"]])
+    assert tracker.metrics == [2, 4]
     Mirror(folder, TrackingPlan("none", tracker="mlflow"), say=print).table("answers", 4, rows)
 
 
-def test_the_evaluation_that_a_signal_broke_off_is_logged_at_the_step_of_the_checkpoint(told, folder) -> None:
-    tracker = told()
-    mirror = Mirror(folder, TrackingPlan("offline"), say=print)
-    mirror.start(tracked_run(folder, goes_on_from=2, recorded_to=3))
-    for step in (2, 3, 4):
-        mirror.event({"step": step, "eval_greedy/total": 0.5})
-        mirror.table("eval_pairs", step, [{"answer": "2"}])
-    assert list(tracker.metrics) == [2, 4]
-    assert tracker.tables == [("eval_pairs", 2, 1), ("eval_pairs", 4, 1)]
-
-
-@pytest.mark.parametrize("method", ["start", "log", "table", "finish"])
+@pytest.mark.parametrize("method", ["opened", "log", "table", "finish 0"])
 def test_what_fails_is_told_once_and_left_alone(method: str, told, folder: RunFolder, mirrored: Mirrored) -> None:
     tracker = told(method)
     (said,) = mirrored(folder)
@@ -144,12 +147,12 @@ def test_a_metric_has_a_section_of_wandb_and_is_found_again(logged: str, shown: 
 
 
 def test_how_a_run_ended_is_told_and_its_error_goes_on(told, folder: RunFolder, mirrored: Mirrored) -> None:
-    for error, ending in ((ValueError("bad"), "failed"), (KeyboardInterrupt(), "preempted")):
-        tracker = told("finish") if ending == "failed" else told()
+    for error, said in ((ValueError("bad"), ["finish 1"]), (KeyboardInterrupt(), ["preempted", "finish 1"])):
+        tracker = told("finish 1")
         with pytest.raises(type(error)):
             mirrored(folder, error=error)
-        assert tracker.said[-1] == "finish"
-        assert tracker.ending == (None if ending == "failed" else ending)
+        assert tracker.said[-len(said) :] == said
+        assert ("preempted" in tracker.said) == ("preempted" in said)
 
 
 _SECRETS = {"JUDGE_KEY": "judgekey-planted88", "HF_TOKEN": "hf_planted0123456789abcdefghij"}
@@ -205,7 +208,7 @@ def test_tensorboard_gets_no_secret(place: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(redaction, "_forms", lambda values: [])
     monkeypatch.setattr(redaction, "_SHAPES", {})
     monkeypatch.setattr(redaction, "_IN_TEXT", ())
-    monkeypatch.setattr(redaction, "is_hidden_by_key", lambda key, value: False)
+    monkeypatch.setattr(redaction, "_is_hidden_by_key", lambda key, value: False)
     report(folder, "tensorboard")
     assert _told_in(place) == set(_NEEDLES)
 
@@ -244,21 +247,18 @@ def test_a_structure_in_a_table_is_json_that_people_read() -> None:
     assert mirror_module._plain({"stadt": "Köln"}) == '{"stadt": "Köln"}'
 
 
-def test_what_wandb_was_sent_live_is_marked_and_what_it_recorded_offline_is_not(tmp_path: Path) -> None:
+def test_what_wandb_was_sent_live_is_marked_and_what_it_recorded_offline_is_not(told, folder: RunFolder) -> None:
     for mode, is_sent in (("online", True), ("offline", False)):
-        record = tmp_path / mode / "run-1.wandb"
+        record = folder.path / mode / "run-1.wandb"
         record.parent.mkdir()
         record.touch()
-        tracker = mirror_module.WandbTracker(mode)  # type: ignore[arg-type]
-        tracker._run = MagicMock(settings=SimpleNamespace(sync_dir=record.parent))
-        tracker.finish({}, "finished")
+        told().settings = SimpleNamespace(mode=mode, sync_dir=record.parent)
+        with Mirror(folder, TrackingPlan(mode), say=print).attempt():  # type: ignore[arg-type]
+            pass
         assert (len(list(record.parent.iterdir())) == 2) == is_sent
 
 
 # wandb's own record of a run that was logged, read back: what its users would find in the browser.
-
-
-STEP = "train/global_step"
 
 
 @pytest.fixture
@@ -274,7 +274,7 @@ def job(place: Path) -> RunFolder:
 def test_wandb_is_silent_and_gives_up_in_time(job: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {}
     monkeypatch.setattr("wandb.init", lambda **words: given.update(words) or MagicMock(step=0, resumed=False))
-    mirror_module.WandbTracker("offline").start(tracked_run(job))
+    mirror_module.opened(tracked_run(job), "offline")
     settings = given["settings"]
     assert (settings.silent, settings.console, settings.finish_timeout_raises) == (True, "off", True)
     assert (settings.init_timeout, settings.finish_timeout) == (30, 60)
