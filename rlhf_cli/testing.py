@@ -90,7 +90,14 @@ def check_reward(
         for some, company in _selections(len(completions)) if row_independent else ():
             _same(values, call(rows, some), some, company + _WHY_INDEPENDENT, tolerance)
         if conversational:
-            chats = call(_as_conversations(rows), everything)
+            texts = rows["completions"] + rows["prompts"]
+            if not all(isinstance(text, str) for text in texts):
+                raise ValueError("check_reward: with conversational=True the completions and prompts are texts")
+            messages = {
+                "prompts": [_message("user", prompt) for prompt in rows["prompts"]],
+                "completions": [_message("assistant", completion) for completion in rows["completions"]],
+            }
+            chats = call({**rows, **messages}, everything)
             _same(values, chats, everything, "when the completions are messages instead of texts", tolerance)
     return values
 
@@ -144,7 +151,8 @@ def _function(reward: str | Callable[..., object], args: dict[str, object]) -> C
         return resolve(reward, args, where="check_reward")
     if not args:
         return reward
-    named = [name for name, kind in _parameters(reward).items() if kind is not inspect.Parameter.VAR_KEYWORD]
+    parameters = inspect.signature(reward).parameters.values()
+    named = [one.name for one in parameters if one.kind is not inspect.Parameter.VAR_KEYWORD]
     for name in args:
         if name not in named:
             _fail(f"there is no argument {name!r}; it takes {', '.join(named)}")
@@ -173,8 +181,8 @@ def _rows(
 
 def _check_signature(function: Callable[..., object], columns: dict[str, Sequence[object]]) -> None:
     __tracebackhide__ = True
-    parameters = _parameters(function)
-    if parameters and inspect.Parameter.VAR_KEYWORD not in parameters.values():
+    parameters = inspect.signature(function).parameters
+    if parameters and not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
         _fail(
             f"takes ({', '.join(parameters)}) and no **kwargs; a run passes every dataset column, trainer_state, "
             "log_extra and log_metric"
@@ -207,16 +215,6 @@ def _selections(num_rows: int) -> Iterator[tuple[list[int], str]]:
             yield some, f"when only the rows {some[0]}, {some[1]}, ... are scored"
 
 
-def _as_conversations(rows: dict[str, list[object]]) -> dict[str, list[object]]:
-    if not all(isinstance(text, str) for text in rows["completions"] + rows["prompts"]):
-        raise ValueError("check_reward: with conversational=True the completions and prompts are texts")
-    return {
-        **rows,
-        "prompts": [_message("user", str(prompt)) for prompt in rows["prompts"]],
-        "completions": [_message("assistant", str(completion)) for completion in rows["completions"]],
-    }
-
-
 def _close(wanted: object, value: object, tolerance: float) -> bool:
     if isinstance(wanted, list | tuple) and isinstance(value, list | tuple):
         return len(wanted) == len(value) and all(map(_close, wanted, value, [tolerance] * len(value)))
@@ -226,24 +224,17 @@ def _close(wanted: object, value: object, tolerance: float) -> bool:
 
 
 def _equal(before: object, after: object) -> bool:
-    """Return whether two values are deeply equal; also handles arrays, whose == returns an array."""
+    """Return whether two values and their types are deeply equal; also handles arrays, whose == returns an array."""
     if type(before) is not type(after):
         return False
     if isinstance(before, Mapping) and isinstance(after, Mapping):
-        return before.keys() == after.keys() and all(_equal(value, after[key]) for key, value in before.items())
+        return _equal([*before.items()], [*after.items()])
     if isinstance(before, list | tuple) and isinstance(after, list | tuple):
         return len(before) == len(after) and all(map(_equal, before, after))
-    try:
-        return before is after or bool(before == after)
-    except Exception:  # an object without a truth value, such as an array or a frame
-        return pickle.dumps(before) == pickle.dumps(after)
+    return before is after or pickle.dumps(before) == pickle.dumps(after)
 
 
-def _parameters(function: Callable[..., object]) -> dict[str, object]:
-    return {name: parameter.kind for name, parameter in inspect.signature(function).parameters.items()}
-
-
-def _message(role: str, content: str) -> list[dict[str, str]]:
+def _message(role: str, content: object) -> list[dict[str, object]]:
     return [{"role": role, "content": content}]
 
 

@@ -217,11 +217,9 @@ def environment_class(
             with staying(), kept(seeds), _running([self]):
                 method, own = cast(Any, original).reset, with_own_arguments(row)
                 seen = answered(lambda: method(self, **own), limits.timeout_s, counts.loop.run)
-                return (
-                    None
-                    if seen is None
-                    else call_within(lambda: as_text(seen, limits.max_characters), limits.timeout_s)
-                )
+                if seen is None:
+                    return None
+                return call_within(lambda: as_text(seen, limits.max_characters), limits.timeout_s)
         except _ERRORS as error:
             got = str(error) if isinstance(error, ToolError) else described(error)
             what, expected = f"{original.__name__}.reset failed", "a text, or None"

@@ -38,7 +38,7 @@ from rlhf_cli.runs.run_folder import (
     read_json,
     run_of,
 )
-from rlhf_cli.runs.run_status import FINISHED, command_to_finish, is_of_these_weights, read_status
+from rlhf_cli.runs.run_status import FINISHED, Status, command_to_finish, is_of_these_weights, read_status
 from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 from rlhf_cli.text.redaction import redacted, redacted_tree
 
@@ -76,13 +76,14 @@ def find_source(run: RunFolder, *, step: int | None, trust: bool) -> SourceModel
         expected = "a model that transformers knows, or code that you have read and trust"
         what = "this model runs its own code when it is loaded"
         raise ModelError(what, where=str(run.config), got=got, expected=expected, hint=hint)
-    folder = _finished(run) if step is None else _checkpoint(run, step)
+    status = read_status(run)
+    folder = _weights_folder(run, status, step)
     adapter = read_json(folder / "adapter_config.json")
     return SourceModel(
         run=run,
         folder=folder,
         kind=_kind(folder, adapter),
-        step=read_status(run).step if step is None else step,
+        step=status.step if step is None else step,
         is_checkpoint=step is not None,
         base=str(adapter["base_model_name_or_path"]) if adapter else None,
         quantized=str(model["quantize"]) if adapter and model.get("quantize") else None,
@@ -103,25 +104,22 @@ def _kind(folder: Path, adapter: JsonTree) -> Kind:
     return "reward model" if name.endswith("ForSequenceClassification") else "policy"
 
 
-def _finished(run: RunFolder) -> Path:
-    """Return the model folder of a finished run. Raise RunError for any other run."""
-    status, steps = read_status(run), [number for number, _ in checkpoints_in(run.checkpoints)]
-    if status.state == FINISHED and run.model.is_dir():
-        return run.model
-    newest = f", or rlhf export {run.typed} --checkpoint {steps[-1]}" if steps else ""
-    got, hint = f"{status.state} at step {status.step}", command_to_finish(run, status) + newest
-    expected = "a finished run, or --checkpoint N"
-    raise RunError("this run has not finished", where=str(run.path), got=got, expected=expected, hint=hint)
-
-
-def _checkpoint(run: RunFolder, step: int) -> Path:
-    """Return the folder of a checkpoint. Raise RunError if it is missing or damaged."""
-    folder, steps = checkpoint_folder(run.checkpoints, step), [number for number, _ in checkpoints_in(run.checkpoints)]
+def _weights_folder(run: RunFolder, status: Status, step: int | None) -> Path:
+    """Return `model` of a finished run, or a checkpoint. Raise RunError if it is missing or damaged."""
+    steps, export = [number for number, _ in checkpoints_in(run.checkpoints)], f"rlhf export {run.typed}"
+    newest = [f"{export} --checkpoint {steps[-1]}"] if steps else []
+    is_finished = status.state == FINISHED and run.model.is_dir()
+    if step is None:
+        if is_finished:
+            return run.model
+        got, expected = f"{status.state} at step {status.step}", "a finished run, or --checkpoint N"
+        hint = ", or ".join([command_to_finish(run, status), *newest])
+        raise RunError("this run has not finished", where=str(run.path), got=got, expected=expected, hint=hint)
     if step not in steps:
-        got, status = "steps " + ", ".join(map(str, steps)) if steps else "no checkpoints", read_status(run)
-        hint = f"rlhf export {run.typed}" + (f" --checkpoint {steps[-1]}" if steps else "")
-        hint = hint if steps or status.state == FINISHED else command_to_finish(run, status)
+        got = "steps " + ", ".join(map(str, steps)) if steps else "no checkpoints"
+        (hint,) = newest or [export if is_finished else command_to_finish(run, status)]
         raise RunError(f"there is no checkpoint of step {step}", where=str(run.checkpoints), got=got, hint=hint)
+    folder = checkpoint_folder(run.checkpoints, step)
     if (problem := problem_with(folder)) is not None:
         what, expected = f"the checkpoint of step {step} is damaged", "the files of manifest.json"
         hint = ", or ".join(f"--checkpoint {number}" for number in steps if number != step)
@@ -136,9 +134,9 @@ def model_card(source: SourceModel, folder: Path) -> tuple[str, list[str]]:
     scores, notes = _scores(source)
     if source.quantized:
         notes.append(f"Trained on its base in {source.quantized}, merged into the base's own weights: outputs differ.")
-    is_policy, base, data = source.kind == "policy", hub_base(source), section(config, "data")
-    paths, worlds = _paths_and_worlds(data)
-    on_hub = [path for path in paths if not Path(path).is_absolute() and DataSource(path=path).is_hub]
+    is_policy, base = source.kind == "policy", hub_base(source)
+    sources = _rows_of(section(config, "data"))
+    on_hub = [path for kind, path in sources if kind == "path" and DataSource(path=path).is_hub]
     card = ModelCard.from_template(
         ModelCardData(
             base_model=base,
@@ -157,7 +155,7 @@ def model_card(source: SourceModel, folder: Path) -> tuple[str, list[str]]:
         command=known.get("command"),
         auto="AutoModelForCausalLM" if is_policy else "AutoModelForSequenceClassification",
         code=_code(source, folder),
-        data=", ".join([*paths, *(f"embedded world {world}" for world in worlds)]),
+        data=", ".join(name if kind == "path" else f"embedded world {name}" for kind, name in sources),
         rewards=[_reward(name, section(rewards, name)) for name in rewards],
         scores=scores,
         notes=notes,
@@ -204,15 +202,18 @@ def hub_base(source: SourceModel) -> str | None:
     return None
 
 
-def _paths_and_worlds(data: JsonTree) -> tuple[list[str], list[str]]:
-    """Return the paths and the embedded worlds of all rows, those of evaluations among them."""
+def _rows_of(data: JsonTree) -> list[tuple[str, str]]:
+    """Return (`path` or `world`, name) of the sources of all rows, those of evaluations among them, each once."""
     mixed, held_out = section(data, "mix"), section(data, "eval")
-    paths, worlds = dict[str, None](), dict[str, None]()
-    for source in (data, held_out, *(section(sources, name) for sources in (mixed, held_out) for name in sources)):
-        path, world = source.get("path"), source.get("world")
-        paths |= {str(one): None for one in (path if isinstance(path, list) else [path]) if one is not None}
-        worlds |= {str(world): None} if world is not None else {}
-    return list(paths), list(worlds)
+    sources = (data, held_out, *(section(named, name) for named in (mixed, held_out) for name in named))
+    found = [
+        (kind, str(one))
+        for kind in ("path", "world")
+        for named in (source.get(kind) for source in sources)
+        for one in (named if isinstance(named, list) else [named])
+        if one is not None
+    ]
+    return list(dict.fromkeys(found))
 
 
 def _reward(name: str, reward: JsonTree) -> list[str]:

@@ -17,10 +17,9 @@ from rlhf_cli.models.gguf import model_folder
 from rlhf_cli.models.model_folders import describe_model
 from rlhf_cli.models.tokenizer_files import context_of, read_json, read_tokenizer
 from rlhf_cli.plan.checks.prompt_checks import is_chat_model
-from rlhf_cli.project.function_source import NO_DEFAULT, functions_in, read_function
+from rlhf_cli.project.function_source import functions_in
 from rlhf_cli.project.own_rows import OwnRows, RowKind, Training
 from rlhf_cli.project.reward_reference import as_yaml
-from rlhf_cli.tables.trl_values import REWARD_ARGUMENTS
 
 TINY, SMOLLM2 = "tiny", "smollm2"
 
@@ -80,8 +79,7 @@ _PPO_MINIBATCHES = 4
 class ProjectChoices:
     """What an experiment is made from: the training, the starting model, and the rows (None: the sample's).
 
-    `name` is the experiment's. `reward_module` is the file of the rewards without its ending, `theirs` the functions in
-    it that the user wrote and this data suits.
+    `name` is the experiment's. `reward_module` is the file of the rewards without its ending.
     """
 
     training: Training
@@ -89,7 +87,6 @@ class ProjectChoices:
     rows: OwnRows | None
     name: str = "first"
     reward_module: str = "rewards"
-    theirs: tuple[str, ...] = ()
 
     @property
     def has_answer(self) -> bool:
@@ -147,23 +144,15 @@ _NAMES = ("first", "second", "third", "fourth")
 
 
 def beside(folder: Path, choices: ProjectChoices) -> ProjectChoices:
-    """Return the choices for a folder that may have experiments and a rewards.py: a free name, the functions there."""
+    """Return the choices for a folder that may have experiments and a rewards.py: free names for both.
+
+    A rewards.py with our functions was written by an earlier `rlhf init`, and serves again.
+    """
     names = itertools.chain(_NAMES, (f"exp{number}" for number in itertools.count(len(_NAMES) + 1)))
     free = next(name for name in names if not (folder / "conf" / "exp" / f"{name}.yaml").exists())
-    choices = replace(choices, name=free)
-    file = folder / "rewards.py"
-    if not (choices.training.generates and file.exists()):
-        return choices
-    columns = {"prompt", "answer"} if choices.rows is None else set(choices.rows.columns)
-    given, fits = columns | set(REWARD_ARGUMENTS), list[str]()
-    functions = functions_in(str(file))
-    if {"brief", *(["correct"] if choices.has_answer else [])} <= set(functions):
-        return choices  # an earlier `rlhf init` wrote it
-    for name in functions:
-        parameters = read_function(f"{file}:{name}").parameters
-        needed = {one.name for one in parameters if one.default is NO_DEFAULT and not one.takes_the_rest}
-        fits += [name] if "completions" in needed <= given else []
-    return replace(choices, theirs=tuple(fits), reward_module="rewards" if fits else f"{choices.name}_rewards")
+    needed, file = {"brief", *(["correct"] if choices.has_answer else [])}, folder / "rewards.py"
+    has_ours = not file.exists() or needed <= set(functions_in(str(file)))
+    return replace(choices, name=free, reward_module="rewards" if has_ours else f"{free}_rewards")
 
 
 _ALWAYS = {"README.md": "README.md.jinja", "AGENTS.md": "AGENTS.md.jinja", ".gitignore": "gitignore.jinja"}
@@ -190,7 +179,7 @@ def project_files(choices: ProjectChoices, name: str) -> dict[str, str]:
     )
     templates.filters["yaml"] = as_yaml
     wanted = {f"conf/exp/{choices.name}.yaml": "first.yaml.jinja"}
-    if choices.training.generates and not choices.theirs:
+    if choices.training.generates:
         module = choices.reward_module
         wanted |= {f"{module}.py": "rewards.py.jinja", f"test_{module}.py": "test_rewards.py.jinja"}
     wanted |= _ALWAYS
@@ -230,12 +219,11 @@ def _facts(choices: ProjectChoices, name: str) -> dict[str, object]:
         "sample_says": sample_says,
         "own_rows": rows is not None,
         "rename": {} if rows is None else rows.rename,
-        "question": rows and rows.question,
         "is_chat": rows is not None and rows.is_chat,
         "brief_full": 2 if rows is None and model.is_tiny else characters // 4,
         "brief_zero": characters,
         "steps": training.steps if model.is_tiny else 200,
-        "swept": f"rewards.{(*choices.theirs, 'brief')[0]}.weight=0,0.5" if training.generates else rates,
+        "swept": "rewards.brief.weight=0,0.5" if training.generates else rates,
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import time
@@ -18,6 +17,7 @@ from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.text.regular_files import lines_of, parse_json
 
 _PASS = re.compile(r"^eval_(?:\w+_)?pass@\d+/(?P<reward>.+)$")
+_MEAN = re.compile(r"rewards/([^/]+)/mean")
 _LEARNT = ("loss", "accuracy", "rewards/accuracies", "mean_token_accuracy")
 _FEW_LEVELS = 100
 _LARGEST_COUNT = 1 << 53
@@ -91,13 +91,10 @@ def iter_metrics(path: Path, *, numbers: tuple[str, ...] = ("step", "time_s")) -
 def _event(line: bytes, numbers: tuple[str, ...]) -> Event | None:
     try:
         # orjson knows no NaN, and accepts more levels than others can walk.
-        is_flat = line.count(b"[") + line.count(b"{") < _FEW_LEVELS
-        event = orjson.loads(line) if is_flat else parse_json(line)
+        is_usual = b"NaN" not in line and line.count(b"[") + line.count(b"{") < _FEW_LEVELS
+        event = orjson.loads(line) if is_usual else parse_json(line)
     except ValueError:
-        try:
-            event = parse_json(line)
-        except ValueError:
-            return None
+        return None
     if not isinstance(event, dict):
         return None
     counts = [event.get(name) for name in numbers]
@@ -140,13 +137,8 @@ def series(events: Iterable[Event], name: str) -> tuple[list[int], list[float]]:
 
 def reward_names(events: Iterable[Iterable[str]]) -> list[str]:
     """Return the names of the reward components in the order they were first logged."""
-    names: dict[str, None] = {}
-    for event in events:
-        for key in event:
-            match = re.fullmatch(r"rewards/([^/]+)/mean", key)
-            if match:
-                names.setdefault(match[1])
-    return list(names)
+    found = (_MEAN.fullmatch(key) for event in events for key in event)
+    return list(dict.fromkeys(match[1] for match in found if match))
 
 
 def failed_shares(events: Iterable[Event]) -> dict[str, float]:
@@ -191,11 +183,6 @@ def most_attempts(metrics: Iterable[str]) -> list[str]:
 
 
 _OURS = re.compile(r"^completions_(\d+)\.parquet$")
-_WANDBS = (
-    "wandb/*run-*/files/media/table/completions_[0-9]*.table.json",
-    "wandb/*run-*/files/media/table/evaluation_answers_*.table.json",
-    "wandb/artifacts/staging/*",
-)
 
 
 def table_file(run: Path, step: int) -> Path:
@@ -218,17 +205,9 @@ def prune_completions(run: Path, *, last: int, every: int | None) -> None:
     """Delete a run's completion tables except the first, the `last` newest and those of every `every`-th step.
 
     The first stays for `rlhf whatif`: its answers come from the initial policy, which runs with one seed share.
-    Of wandb's copies only the `last` newest stay: their names do not give the step.
     """
     tables = tables_by_step(run)
     first = next((step for step, _ in tables if step > 0), 0)  # step 0 is an evaluation before training
     for step, file in tables[:-last]:
         if step != first and (every is None or step % every != 0):
-            file.unlink(missing_ok=True)
-    for pattern in _WANDBS:
-        ages: list[tuple[int, Path]] = []
-        for file in run.glob(pattern):
-            with contextlib.suppress(FileNotFoundError):  # wandb may move a file away at any moment
-                ages.append((file.stat().st_mtime_ns, file))
-        for _, file in sorted(ages)[:-last]:
             file.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ import hmac
 import importlib.metadata
 import os
 import platform
+import re
 import secrets
 import shlex
 import socket
@@ -47,10 +48,8 @@ def write_provenance(
 
     `config` is the text of the frozen configuration, which is written afterwards.
     """
-    lines: list[str] = []
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    cpus = Path("/proc/cpuinfo").read_text(errors="replace") if Path("/proc/cpuinfo").is_file() else ""
+    named = re.search(r"^model name\s*: *(.+)$", cpus, re.MULTILINE)
     content = {
         "command": shlex.join(["rlhf", *sys.argv[1:]]),
         "cwd": str(Path.cwd()),
@@ -64,7 +63,7 @@ def write_provenance(
             "name": socket.gethostname(),
             "platform": f"{platform.system()} {platform.release()}",
             "cpus": os.cpu_count(),
-            "processor": next(names, platform.processor() or platform.machine()),
+            "processor": named[1] if named else platform.processor() or platform.machine(),
         },
         "git": git_state(Path.cwd()),
         "wandb_id": secrets.token_hex(5),
@@ -104,11 +103,9 @@ def rewrite_config(folder: RunFolder, content: str, *, files: Mapping[str, Path]
 
 def weights_hash(model: Path) -> str | None:
     """Return the hash of a folder's weights, without tokenizer, card and configuration; None if it has none."""
-    files = sorted(
-        file for kind in _WEIGHTS for file in model.glob(kind) if file.is_file() and file.name != _NO_WEIGHTS
-    )
-    stats = [(file, file.stat()) for file in files]
-    return _hash_of_weights(tuple((file, stat.st_size, stat.st_mtime_ns) for file, stat in stats)) if files else None
+    found = (file for kind in _WEIGHTS for file in model.glob(kind) if file.is_file() and file.name != _NO_WEIGHTS)
+    files = tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(found))
+    return _hash_of_weights(files) if files else None
 
 
 @functools.cache
@@ -226,15 +223,11 @@ def _key(*, create: bool) -> bytes | None:
         if create and not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
             temporary = file.with_name(f".{file.name}.{os.getpid()}")
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as stream:
-                stream.write(secrets.token_bytes(_KEY_BYTES))
-            try:
-                os.link(temporary, file)  # fails if another process was faster; its key is used then
-            except FileExistsError:
-                pass
-            finally:
-                temporary.unlink()
+            temporary.touch(0o600)
+            temporary.write_bytes(secrets.token_bytes(_KEY_BYTES))
+            with contextlib.suppress(FileExistsError):  # another process was faster: its key is used then
+                os.link(temporary, file)
+            temporary.unlink()
         if file.stat().st_uid == os.getuid():
             return file.read_bytes()
     return None

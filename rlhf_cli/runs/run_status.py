@@ -203,7 +203,7 @@ def run_result(folder: RunFolder) -> dict[str, object]:
     status, events = Status(state=UNREADABLE), list[Event]()
     with contextlib.suppress(RunError):  # a sweep's other runs are still shown
         status = read_status(folder)
-        events = read_metrics(folder.metrics) if folder.metrics.is_file() else []
+        events = read_metrics(folder.metrics)
     last: dict[str, object] = {}
     for event in events:
         last |= {name: value for name, value in event.items() if value is not None}
@@ -229,8 +229,11 @@ def newest_run(root: Path = Path("runs"), *, finished: bool = False) -> RunFolde
     def updated_at(run: RunFolder) -> float:
         return (run.status if run.status.is_file() else run.config).stat().st_mtime
 
-    runs = sorted(runs_below(root), key=updated_at, reverse=True)
-    return next((run for run in runs if not finished or _has_finished(run)), None)
+    for run in sorted(runs_below(root), key=updated_at, reverse=True):
+        with contextlib.suppress(RunError):
+            if not finished or (read_status(run).state == FINISHED and run.model.is_dir()):
+                return run
+    return None
 
 
 def with_newest(command: str, more: str = "", *, finished: bool = False, all_of_it: bool = False) -> str:
@@ -243,13 +246,6 @@ def with_newest(command: str, more: str = "", *, finished: bool = False, all_of_
         return f"{FIRST_RUN} && {command} run:quickstart{more}"
     named = os.path.join(*Path(run.shown).parts[:2]) if all_of_it else run.shown
     return f"{command} {shlex.quote(named)}{more}"
-
-
-def _has_finished(run: RunFolder) -> bool:
-    try:
-        return read_status(run).state == FINISHED and run.model.is_dir()
-    except RunError:
-        return False
 
 
 _TAIL_BYTES = 1 << 16
