@@ -93,7 +93,7 @@ def check_reward(
             texts = rows["completions"] + rows["prompts"]
             if not all(isinstance(text, str) for text in texts):
                 raise ValueError("check_reward: with conversational=True the completions and prompts are texts")
-            messages = {
+            messages: dict[str, list[object]] = {
                 "prompts": [_message("user", prompt) for prompt in rows["prompts"]],
                 "completions": [_message("assistant", completion) for completion in rows["completions"]],
             }

@@ -19,7 +19,6 @@ from rlhf_cli.text.redaction import (
     is_secret_key,
     redacted,
     redacted_tree,
-    redacted_values,
     remember,
     remember_typed,
     remember_variable,
@@ -122,7 +121,7 @@ def test_a_password_of_a_remembered_address_and_a_line_of_a_long_key() -> None:
 def test_short_values_and_local_paths_are_kept(tmp_path) -> None:
     for value in ("1", "abcde", str(tmp_path), "${oc.env:NAME}"):
         remember(value)
-        assert redacted_values(f"{value} stays") == f"{value} stays"
+        assert redacted_tree(f"{value} stays", values_only=True) == f"{value} stays"
 
 
 def test_variables_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -53,20 +54,15 @@ class MetricColumns(dict[str, tuple["array[int]", "array[float]"]]):
 
     def __init__(self, wanted: Wanted | None = None) -> None:
         self.num_events = self.last_step = 0
-        self._wanted = wanted
-        self._names_of: dict[tuple[str, ...], list[str]] = {}  # by keys of an event: most events have the same keys
+        self._is_wanted = cache(lambda name: name not in _NOT_METRICS and (wanted is None or wanted(name)))
 
     def take(self, step: int, event: Event) -> None:
         """Add a log event; ignore values that are neither numbers nor null."""
-        step, keys = max(0, min(step, _LAST_STEP)), tuple(event)
+        step = max(0, min(step, _LAST_STEP))
         self.last_step = max(self.last_step, step)
         self.num_events += 1
-        if keys not in self._names_of:
-            named = [name for name in keys if name not in _NOT_METRICS]
-            self._names_of[keys] = [name for name in named if self._wanted is None or self._wanted(name)]
-        for name in self._names_of[keys]:
-            value = event[name]
-            if type(value) in _NUMBERS or isinstance(value, float):
+        for name, value in event.items():
+            if (type(value) in _NUMBERS or isinstance(value, float)) and self._is_wanted(name):
                 steps, values = self.get(name) or self.setdefault(name, (array("i"), array("d")))
                 steps.append(step)
                 values.append(np.nan if value is None else value)  # type: ignore[arg-type]

@@ -22,17 +22,7 @@ from rlhf_cli.plan.devices import num_cores, visible_gpus
 from rlhf_cli.plan.launch_plan import plan_launch
 from rlhf_cli.process import handled
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_status import (
-    FAILED,
-    FINISHED,
-    PREEMPTED,
-    PRUNED,
-    Status,
-    preempt,
-    read_status,
-    set_stop_reason,
-    update_status,
-)
+from rlhf_cli.runs.run_status import RunState, Status, preempt, read_status, set_stop_reason, update_status
 from rlhf_cli.sweeps import SweepOptions
 from rlhf_cli.sweeps.sweep_folder import ReadyJob
 from rlhf_cli.sweeps.warm_processes import JobRequest, WarmProcesses
@@ -222,13 +212,13 @@ class _Runner:
         self._pids.pop(number, None)
         status = end_status(job.folder, code, asked_by=self._asked[0] if self._heard else None)
         job.ends(status)
-        if status.state == FAILED:
+        if status.state == RunState.FAILED:
             code = code if code in (EXIT_CRASH, EXIT_USER_ERROR) else EXIT_CRASH
         else:
-            code = EXIT_OK if status.state == FINISHED else EXIT_PREEMPTED
+            code = EXIT_OK if status.state == RunState.FINISHED else EXIT_PREEMPTED
         status = self._to_come.ended(job, status)
         job.state = status.state
-        self._codes.append(EXIT_OK if status.state == PRUNED else code)
+        self._codes.append(EXIT_OK if status.state == RunState.PRUNED else code)
         self._display.ended(job, status)
 
     def _stop_where_asked(self) -> None:
@@ -252,8 +242,9 @@ def end_status(folder: RunFolder, code: int, *, asked_by: str | None) -> Status:
     try:
         status = read_status(folder)
     except RunError as error:
-        return Status(FAILED, reason=str(error))
-    if status.state in (FINISHED, FAILED, PREEMPTED) and (code >= 0 or status.state == FINISHED):
+        return Status(RunState.FAILED, reason=str(error))
+    has_ended = status.state in (RunState.FAILED, RunState.PREEMPTED) and code >= 0
+    if has_ended or status.state == RunState.FINISHED:
         return set_stop_reason(folder, asked_by) if asked_by is not None else status
     if asked_by is not None and code in (-signal.SIGTERM, -signal.SIGINT, -signal.SIGKILL, EXIT_PREEMPTED):
         return preempt(folder, asked_by)
@@ -266,4 +257,4 @@ def end_status(folder: RunFolder, code: int, *, asked_by: str | None) -> Status:
         if code == EXIT_PREEMPTED:  # its last status was overwritten: it left from a thread while it began to train
             return preempt(folder, last.removeprefix("stopped: "))
         reason = f"its process ended with exit code {code}: {last}"
-    return update_status(folder, state=FAILED, reason=reason)
+    return update_status(folder, state=RunState.FAILED, reason=reason)

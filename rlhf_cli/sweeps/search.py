@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -95,7 +95,7 @@ class Trials(JobsToCome):
                 break  # a trial would stop after its first step
             trial = self.study.ask({**self._plan.space})
             self._asked += 1
-            job = self._plan.job(trial.number, words_of(trial.params))
+            job = self._plan.job(trial.number, trial.params)
             try:
                 (checked_job,) = sweep_folder.checked([job], adjust=self._adjust)
             except UserError as error:
@@ -178,9 +178,7 @@ def run_search(
     at_once = f", {options.at_once} at a time" if options.at_once > 1 else ""
     space = {key: search_space.in_words(distribution) for key, distribution in plan.space.items()}
     how = f"{plan.sweep.trials} by {plan.sweep.sampler}{_HOW[plan.sweep.prune]}{at_once}"
-    aims = " and ".join(
-        f"{'less' if objective.less_is_better else 'more'} {objective.metric}" for objective in plan.objectives
-    )
+    aims = " and ".join(f"{'less' if one.less_is_better else 'more'} {one.metric}" for one in plan.objectives)
     console.print(Text.assemble(("search", "bold"), f" for {aims}"))
     facts = space | {"trials": how, "folder": RunFolder(folder).shown}
     console.print(facts_grid((f"  {name}", text) for name, text in facts.items()))
@@ -233,7 +231,7 @@ def _show_found(console: Console, plan: search_space.SearchPlan, study: Study, f
         fixed = [word for word in plan.fixed if word.partition("=")[0].lstrip("+") not in _OF_ONE_SEARCH]
         found = best[0].params.items() if best else ()
         values = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in found}
-        again = shlex.join(["rlhf", "train", "-m", *fixed, *words_of(values), _SEEDS])
+        again = shlex.join(["rlhf", "train", "-m", *fixed, *search_space.words_of(values), _SEEDS])
         console.print(f"  {again}", markup=False, soft_wrap=True)
     else:
         console.print(f"no trial of {len(tried)} has a value", style="yellow")
@@ -242,11 +240,6 @@ def _show_found(console: Console, plan: search_space.SearchPlan, study: Study, f
         why = ", launch.must_save_by leaves no grace period" if is_late else ""
         line = f"{left} of {plan.sweep.trials} trials are left{why}; `rlhf resume {RunFolder(folder).typed}` continues"
         console.print(line, soft_wrap=True, markup=False)
-
-
-def words_of(params: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the values that Optuna proposed as overrides."""
-    return tuple(f"{key}={value}" for key, value in params.items())
 
 
 def open_study(folder: Path, plan: search_space.SearchPlan) -> Study:

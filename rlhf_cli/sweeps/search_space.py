@@ -160,21 +160,24 @@ class SearchPlan:
     must_save_by: str | None = None
     grace_s: float = 0.0
 
-    def job(self, number: int, words: Sequence[str]) -> SweepJob:
+    def job(self, number: int, params: Mapping[str, object]) -> SweepJob:
         """Return the job of a trial, named by its number and its settings as far as they fit."""
-        values = {key: value for key, _, value in (word.partition("=") for word in words)}
-        shown = {"trial": str(number), **{key: few_digits(value) for key, value in values.items()}}
-        (name,) = names_of([shown])
-        return SweepJob(name, values, (*self.fixed, *words))
+        values = {key: str(value) for key, value in params.items()}
+        (name,) = names_of([{"trial": str(number), **{key: few_digits(value) for key, value in values.items()}}])
+        return SweepJob(name, values, (*self.fixed, *words_of(values)))
 
     def corners(self) -> list[SweepJob]:
         """Return jobs that together set every key to its ends, or to each of its options."""
         ends = {key: ends_of(distribution) for key, distribution in self.space.items()}
         first = {key: values[0] for key, values in ends.items()}
         rows = [first, *({**first, key: value} for key, values in ends.items() for value in values[1:])]
-        names = names_of(rows)
-        words = [tuple(f"{key}={value}" for key, value in row.items()) for row in rows]
-        return [SweepJob(name, row, (*self.fixed, *typed)) for name, row, typed in zip(names, rows, words, strict=True)]
+        named = zip(names_of(rows), rows, strict=True)
+        return [SweepJob(name, row, (*self.fixed, *words_of(row))) for name, row in named]
+
+
+def words_of(values: Mapping[str, object]) -> tuple[str, ...]:
+    """Return values by key, such as those that Optuna proposes, as overrides."""
+    return tuple(f"{key}={value}" for key, value in values.items())
 
 
 def search_plan(typed: list[str]) -> SearchPlan | None:
@@ -219,10 +222,7 @@ def _refuse(space: Space, objectives: Sequence[Objective], rewards: list[str]) -
         hint = "'rewards.NAME.weight=interval(0,2)', or sweep=weights"
         raise ConfigError(what, where="sweep.space", expected=expected, hint=hint)
     if seeds := [key for key in space if is_seed(key)]:
-        what, got = (
-            "the seed cannot be searched, because the best seed is luck",
-            f"{seeds[0]} in the space of the search",
-        )
+        what, got = "the seed cannot be searched: the best seed is luck", f"{seeds[0]} in the space of the search"
         advice = "after the search, run the best settings with several seeds: rlhf train -m ... seed=1,2,3"
         raise ConfigError(what, where="command line", got=got, advice=advice)
     moving = [key for key in space if moves_the_total(key)]

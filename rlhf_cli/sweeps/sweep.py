@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -11,12 +12,12 @@ from rlhf_cli.display.run_tables import show_planned
 from rlhf_cli.display.terminal import Screen, facts_grid
 from rlhf_cli.errors import EXIT_OK, ConfigError, RunError, UserError
 from rlhf_cli.launch.freeze import refuse_foreign_code, refuse_foreign_words
-from rlhf_cli.launch.resuming import Resumed, resumed
+from rlhf_cli.launch.resuming import resumed
 from rlhf_cli.launch.run_states import states_of, without_lost_jobs
 from rlhf_cli.launch.slurm import check_sweep, submit_sweep
 from rlhf_cli.plan.batches import count
 from rlhf_cli.plan.checks.machine_checks import without_passed_deadline
-from rlhf_cli.plan.prepare import prepare_from
+from rlhf_cli.plan.prepare import Prepared, prepare_from
 from rlhf_cli.runs.provenance import other_versions
 from rlhf_cli.runs.run_folder import SWEEP, RunFolder, read_json
 from rlhf_cli.runs.run_status import CREATED, FAILED, FINISHED, QUEUED, RUNNING, Status, read_status, refuse_links
@@ -141,9 +142,8 @@ def _resume_search(folder: Path, allowed: ResumeOptions, options: SweepOptions) 
 
 
 def _is_wanted(status: Status | None, options: SweepOptions) -> bool:
-    if options.only_failed:
-        return status is not None and status.state == FAILED
-    return status is None or status.state not in _LEFT_ALONE
+    state = status.state if status is not None else None
+    return state == FAILED if options.only_failed else state not in _LEFT_ALONE
 
 
 def _ready(
@@ -153,36 +153,29 @@ def _ready(
     options: SweepOptions,
 ) -> list[sweep_folder.ReadyJob]:
     """Return the jobs ready to run, none in a dry run. Raise all their problems before anything is written."""
-    problems = sweep_folder.JobProblems()
-    command = f"rlhf resume {RunFolder(sweep.path).typed}"
-    begun: dict[str, Resumed] = {}
-    for job in (job for job, status in wanted if status is not None):
+    problems, command = sweep_folder.JobProblems(), f"rlhf resume {RunFolder(sweep.path).typed}"
+    prepared, ready = list[Prepared](), list[Callable[[], sweep_folder.ReadyJob]]()
+    for job, status in wanted:
         run = sweep.run_of(job)
         try:
-            refuse_foreign_code(run, trust=allowed.trust, command=command)
-            begun[job.name] = resumed(run, prepare_from(run, []), allowed.allowed)
+            if status is None:
+                refuse_foreign_words(sweep.path, trust=allowed.trust, command=command)
+                (new,) = sweep_folder.checked([job], adjust=without_passed_deadline)
+                prepared.append(new.prepared)
+                ready.append(partial(sweep_folder.freeze, sweep.path, new))
+            else:
+                refuse_foreign_code(run, trust=allowed.trust, command=command)
+                begun = resumed(run, prepare_from(run, []), allowed.allowed)
+                prepared.append(begun.prepared)
+                ready.append(partial(sweep_folder.ready_again, begun, take_over=allowed.take_over))
         except UserError as error:
             problems.add(error, job.name)
-    missing = [job for job, status in wanted if status is None]
-    new: dict[str, sweep_folder.CheckedJob] = {}
-    try:
-        if missing:
-            refuse_foreign_words(sweep.path, trust=allowed.trust, command=command)
-        new = {one.job.name: one for one in sweep_folder.checked(missing, adjust=without_passed_deadline)}
-    except UserError as error:
-        problems.add(error, ", ".join(job.name for job in missing))
     problems.raise_any(len(wanted))
-    prepared = [*(job.prepared for job in begun.values()), *(job.prepared for job in new.values())]
     sweep_folder.refuse_unlogged_watch(options.watch, [one.experiment for one in prepared])
     launches = [one.experiment.launch for one in prepared]
     if launches and launches[0].slurm is not None and not options.dry_run:
         check_sweep(launches)
-    return [
-        sweep_folder.ready_again(begun[job.name], take_over=allowed.take_over)
-        if job.name in begun
-        else sweep_folder.freeze(sweep.path, new[job.name])
-        for job, _ in (() if options.dry_run else wanted)
-    ]
+    return [] if options.dry_run else [make() for make in ready]
 
 
 def _planned(sweep: sweep_folder.SweepFolder, job: SweepJob, status: Status | None, options: SweepOptions) -> str:

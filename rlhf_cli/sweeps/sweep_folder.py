@@ -104,8 +104,7 @@ def new_sweep_folder(jobs: Sequence[CheckedJob], *, is_dry: bool = False) -> Pat
     """
     experiment = jobs[0].prepared.experiment
     names = {experiment_name(job.prepared.composed) for job in jobs}
-    root = Path(experiment.run.root).expanduser().resolve()
-    parent = root / (names.pop() if len(names) == 1 else "sweep")
+    parent = Path(experiment.run.root).expanduser().resolve() / (names.pop() if len(names) == 1 else "sweep")
     if experiment.run.name is None and not is_dry:
         return timed_folder(parent)
     folder = parent / (experiment.run.name or "YYYYMMDD-HHMMSS")
@@ -150,7 +149,7 @@ class ReadyJob(JobProgress):
 def refuse_unlogged_watch(metric: str | None, experiments: Sequence[Experiment]) -> None:
     """Raise ConfigError if no experiment can log the watched metric; None is the usual one."""
     problems = [unlogged(metric, experiment) for experiment in experiments] if metric is not None else []
-    if not problems or None in problems or (first := problems[0]) is None:
+    if None in problems or (first := next(iter(problems), None)) is None:
         return
     why, close = first
     what, expected = f"no run of this sweep logs {metric}: {why}", examples_of_metrics(experiments[0])

@@ -144,15 +144,11 @@ def redacted(text: str) -> str:
     return _text_hider()(text)
 
 
-def redacted_values(text: str) -> str:
-    """Return a text with known secret values as ***. What only looks like a secret stays: models and data wrote it."""
-    return _text_hider(values_only=True)(text)
-
-
 def redacted_tree(node: _Node, *, values_only: bool = False) -> _Node:
     """Return lists, dicts and texts with every text redacted; hide the whole value of a secret key.
 
-    Other types are returned unchanged. With `values_only`, hide only known values, as `redacted_values` does.
+    Other types are returned unchanged. With `values_only`, what only looks like a secret stays, as models and data
+    write it.
     """
     hide = _text_hider(values_only=values_only)
 

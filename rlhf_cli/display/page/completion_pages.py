@@ -17,7 +17,7 @@ from rlhf_cli.analysis.comparison.logged_run import LoggedRun, reward_names
 from rlhf_cli.display.page.curves import rounded
 from rlhf_cli.rewards.completion_text import shown_text
 from rlhf_cli.runs.metrics_file import tables_by_step
-from rlhf_cli.text.redaction import redacted_values
+from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.text.regular_files import LARGEST_TABLE, require_regular
 
 _EFFECTIVE = ".effective"
@@ -108,7 +108,7 @@ def _score(row: Mapping[str, object], name: str) -> dict[str, object]:
     if (closed_by := row.get(f"{name}.closed_by")) is not None:
         score["closed"] = str(closed_by)
     if (error := row.get(f"{name}.error")) is not None:
-        score["error"] = redacted_values(str(error))[:_SHORTEST_TEXT]
+        score["error"] = redacted_tree(str(error), values_only=True)[:_SHORTEST_TEXT]
     return score
 
 
@@ -144,7 +144,7 @@ def _beside(prompt: str, rows: AnswersByRun, longest: int) -> dict[str, object]:
     for place, table in rows.items():
         given = [answer for answer in table if answer["prompt"] == prompt]
         if given:
-            text, total = redacted_values(given[0]["text"]), rounded(given[0]["total"])
+            text, total = redacted_tree(given[0]["text"], values_only=True), rounded(given[0]["total"])
             cut = {"prompt": "", "text": text[:longest], "more": max(0, len(text) - longest), "total": total}
             answers[str(place)] = {**given[0], **cut, "of": len(given)}
-    return {"prompt": redacted_values(prompt)[:_LONGEST_PROMPT], "answers": answers}
+    return {"prompt": redacted_tree(prompt, values_only=True)[:_LONGEST_PROMPT], "answers": answers}
