@@ -90,7 +90,7 @@ KERNEL_TESTS := tests/numerics tests/algorithms tests/rewards/stack tests/evalua
   tests/models/test_reward_model_scorer.py tests/models/test_critic_model.py \
   tests/trainers/ppo tests/trainers/passes tests/trainers/generation tests/trainers/test_left_out_rows.py \
   tests/trainers/test_reward_training.py tests/trainers/test_rloo_baselines.py tests/trainers/test_stacked_rewards.py \
-  tests/trainers/test_same_numbers.py tests/project/test_merged_weights.py
+  tests/trainers/test_same_numbers.py tests/project/test_exported_folder.py
 test-kernels: $(STAMP)  ## the numeric tests under the kernels of three kinds of processor
 	for kernels in USUAL=1 MKL_ENABLE_INSTRUCTIONS=AVX2 ATEN_CPU_CAPABILITY=default; do echo "$$kernels" && \
 	  env -u MKL_ENABLE_INSTRUCTIONS -u ATEN_CPU_CAPABILITY $$kernels \

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from rlhf_cli.display.run_tables import show_planned
 from rlhf_cli.display.terminal import Screen, facts_grid
-from rlhf_cli.errors import EXIT_OK, ConfigError, RunError, UserError
+from rlhf_cli.errors import EXIT_OK, ConfigError, RunError
 from rlhf_cli.launch.freeze import refuse_foreign_code, refuse_foreign_words
 from rlhf_cli.launch.resuming import resumed
 from rlhf_cli.launch.run_states import states_of, without_lost_jobs
@@ -153,24 +153,24 @@ def _ready(
     options: SweepOptions,
 ) -> list[sweep_folder.ReadyJob]:
     """Return the jobs ready to run, none in a dry run. Raise all their problems before anything is written."""
-    problems, command = sweep_folder.JobProblems(), f"rlhf resume {RunFolder(sweep.path).typed}"
-    prepared, ready = list[Prepared](), list[Callable[[], sweep_folder.ReadyJob]]()
-    for job, status in wanted:
+    command = f"rlhf resume {RunFolder(sweep.path).typed}"
+    begun = {job.name for job, status in wanted if status is not None}
+    prepared: list[Prepared] = []
+
+    def check(job: SweepJob) -> Callable[[], sweep_folder.ReadyJob]:
+        """Return the function that writes what has to be written of a job."""
+        if job.name not in begun:
+            refuse_foreign_words(sweep.path, trust=allowed.trust, command=command)
+            (new,) = sweep_folder.checked([job], adjust=without_passed_deadline)
+            prepared.append(new.prepared)
+            return partial(sweep_folder.freeze, sweep.path, new)
         run = sweep.run_of(job)
-        try:
-            if status is None:
-                refuse_foreign_words(sweep.path, trust=allowed.trust, command=command)
-                (new,) = sweep_folder.checked([job], adjust=without_passed_deadline)
-                prepared.append(new.prepared)
-                ready.append(partial(sweep_folder.freeze, sweep.path, new))
-            else:
-                refuse_foreign_code(run, trust=allowed.trust, command=command)
-                begun = resumed(run, prepare_from(run, []), allowed.allowed)
-                prepared.append(begun.prepared)
-                ready.append(partial(sweep_folder.ready_again, begun, take_over=allowed.take_over))
-        except UserError as error:
-            problems.add(error, job.name)
-    problems.raise_any(len(wanted))
+        refuse_foreign_code(run, trust=allowed.trust, command=command)
+        again = resumed(run, prepare_from(run, []), allowed.allowed)
+        prepared.append(again.prepared)
+        return partial(sweep_folder.ready_again, again, take_over=allowed.take_over)
+
+    ready = sweep_folder.for_each([job for job, _ in wanted], check)
     sweep_folder.refuse_unlogged_watch(options.watch, [one.experiment for one in prepared])
     launches = [one.experiment.launch for one in prepared]
     if launches and launches[0].slurm is not None and not options.dry_run:

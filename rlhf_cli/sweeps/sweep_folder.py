@@ -6,9 +6,10 @@ import contextlib
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import track
@@ -42,6 +43,7 @@ from rlhf_cli.tables.metrics import logged_name
 from rlhf_cli.text.redaction import redacted_tree
 
 _FEW = 3
+_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True)
@@ -53,48 +55,42 @@ class CheckedJob:
     plan: Plan
 
 
-class JobProblems:
-    """The problems of a sweep's jobs: each problem once, with the names of its jobs."""
+def for_each(jobs: Iterable[SweepJob], make: Callable[[SweepJob], _Made]) -> list[_Made]:
+    """Return what `make` makes of each job; raise Problems, or the only UserError, after the last one.
 
-    def __init__(self) -> None:
-        self._found: dict[str, tuple[UserError, list[str]]] = {}
-
-    def add(self, error: UserError, name: str) -> None:
-        """Add the problem of a job."""
-        for problem in error.problems if isinstance(error, Problems) else [error]:
-            self._found.setdefault(str(problem), (problem, []))[1].append(name)
-
-    def raise_any(self, num_jobs: int) -> None:
-        """Raise Problems, or the only UserError, if anything was added. `num_jobs` is the total number of jobs."""
-        for error, names in self._found.values():
-            more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
-            if len(names) < num_jobs:
-                error.add_note(f"  {'runs:':<10}{'  '.join(names[:_FEW])}{more}")
-        raise_any(error for error, _ in self._found.values())
+    Each problem is there once, with the names of its jobs unless it is one of all jobs.
+    """
+    made: list[_Made] = []
+    problems: dict[str, tuple[UserError, list[str]]] = {}
+    num_jobs = 0
+    for num_jobs, job in enumerate(jobs, 1):  # noqa: B007
+        try:
+            made.append(make(job))
+        except UserError as error:
+            for problem in error.problems if isinstance(error, Problems) else [error]:
+                problems.setdefault(str(problem), (problem, []))[1].append(job.name)
+    for problem, names in problems.values():
+        more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+        if len(names) < num_jobs:
+            problem.add_note(f"  {'runs:':<10}{'  '.join(names[:_FEW])}{more}")
+    raise_any(problem for problem, _ in problems.values())
+    return made
 
 
 def checked(
     jobs: Sequence[SweepJob], console: Console | None = None, *, adjust: Adjust | None = None
 ) -> list[CheckedJob]:
-    """Return the jobs, each checked like a single run and composed with `adjust`; write nothing.
+    """Return the jobs, each checked like a single run and composed with `adjust`; write nothing."""
 
-    Raise Problems, or the only UserError, with each problem once and the names of its jobs.
-    """
-    found: list[CheckedJob] = []
-    problems = JobProblems()
+    def check(job: SweepJob) -> CheckedJob:
+        prepared = prepare(list(job.words), adjust=adjust)
+        plan = preflight(prepared.experiment, prepared.composed, tries_rewards=True)
+        refuse_other_size(None, prepared, plan.processes)
+        return CheckedJob(job, prepared, plan)
+
+    is_shown, doing = console is not None and console.is_terminal, f"checking {len(jobs)} runs"
     with composing():  # all jobs share one composition context
-        is_shown = console is not None and console.is_terminal
-        doing = f"checking {len(jobs)} runs"
-        for job in track(jobs, doing, console=console, transient=True, disable=not is_shown):
-            try:
-                prepared = prepare(list(job.words), adjust=adjust)
-                plan = preflight(prepared.experiment, prepared.composed, tries_rewards=True)
-                refuse_other_size(None, prepared, plan.processes)
-                found.append(CheckedJob(job, prepared, plan))
-            except UserError as error:
-                problems.add(error, job.name)
-    problems.raise_any(len(jobs))
-    return found
+        return for_each(track(jobs, doing, console=console, transient=True, disable=not is_shown), check)
 
 
 def new_sweep_folder(jobs: Sequence[CheckedJob], *, is_dry: bool = False) -> Path:

@@ -12,6 +12,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, PreTrainedModel
 
 from rlhf_cli.models.byte_tokenizer import byte_tokenizer
+from rlhf_cli.project.exported_folder import ExportedModel, export_model, find_source
 from rlhf_cli.runs.run_folder import RunFolder
 
 SIZE: dict[str, Any] = {
@@ -91,6 +92,11 @@ def finished_run(place: Path, trained: PreTrainedModel | PeftModel | None, /, **
     if trained is not None:
         save(trained, run.model)
     return run
+
+
+def exported(run: RunFolder, out: Path) -> ExportedModel:
+    """Export the model of a finished run."""
+    return export_model(find_source(run, step=None, trust=False), out, lambda message: None)
 
 
 def save(model: PreTrainedModel | PeftModel, folder: Path) -> None:

@@ -12,10 +12,9 @@ from huggingface_hub import ModelCard
 
 from rlhf_cli.errors import ModelError, RunError
 from rlhf_cli.project import exported_folder
-from rlhf_cli.project.exported_folder import ExportedModel, SourceModel, export_model, find_source
 from rlhf_cli.runs.reward_records import BY_REWARDS_OF, write_training_format
 from rlhf_cli.runs.run_folder import RunFolder
-from tests.project.finished_runs import finished_run, random_model
+from tests.project.finished_runs import exported, finished_run, random_model
 
 SECRET = "hf_planted0123456789abcdefghij"
 
@@ -43,14 +42,6 @@ def run(tmp_path: Path) -> RunFolder:
     return finished_run(tmp_path / "work" / "run", random_model("CAUSAL_LM"))
 
 
-def source(run: RunFolder) -> SourceModel:
-    return find_source(run, step=None, trust=False)
-
-
-def given(run: RunFolder, tmp_path: Path) -> ExportedModel:
-    return export_model(source(run), tmp_path / "out", lambda message: None)
-
-
 def rows_of(card: str, first: str) -> list[list[str]]:
     """Return the cells of the table whose first column has this heading."""
     lines = card.split(f"| {first} |", 1)[1].split("\n\n")[0].splitlines()[2:]
@@ -58,7 +49,7 @@ def rows_of(card: str, first: str) -> list[list[str]]:
 
 
 def test_the_tables_of_the_card(run: RunFolder, tmp_path: Path) -> None:
-    given(run, tmp_path)
+    exported(run, tmp_path / "out")
     card = (tmp_path / "out" / "README.md").read_text()
     assert rows_of(card, "reward") == [
         ["correct", "rlhf_cli.rewards.toy:sums_correct", "1.0", ""],
@@ -87,7 +78,7 @@ def test_the_metadata_for_the_hub(tmp_path: Path) -> None:
     (run.path / "eval" / "seen.json").write_text(json.dumps(seen))
     (run.path / "eval" / "cut.json").write_text(evaluation("cut", run.model, 0.98)[:80])
     (run.path / "eval" / "old.json").write_text(evaluation("old", run.model, 0.97, time=1.0))
-    made = given(run, tmp_path)
+    made = exported(run, tmp_path / "out")
     card = ModelCard.load(tmp_path / "out" / "README.md")
     found = card.data.to_dict()
     assert (found["base_model"], found["datasets"]) == ("Qwen/Qwen3-0.6B", ["openai/gsm8k"])
@@ -111,7 +102,7 @@ def test_the_code_for_a_chat_model_uses_its_template(kind: str, tmp_path: Path, 
     run = finished_run(tmp_path / "run", random_model(kind))
     (run.model / "chat_template.jinja").write_text(CHAT)
     write_training_format(run.model, conversations=True)
-    given(run, tmp_path)
+    exported(run, tmp_path / "out")
     code = (tmp_path / "out" / "README.md").read_text().split("```python\n")[1].split("```")[0]
     monkeypatch.chdir(tmp_path)
     ran: dict[str, Any] = {}
@@ -130,7 +121,7 @@ def test_the_base_of_a_chain_of_runs_is_on_the_hub(tmp_path: Path) -> None:
     second = finished_run(
         tmp_path / "rl" / "two", random_model("CAUSAL_LM"), model={"path": str(first.model), "trust_remote_code": False}
     )
-    given(second, tmp_path)
+    exported(second, tmp_path / "out")
     card = ModelCard.load(tmp_path / "out" / "README.md")
     assert card.data.base_model == "Qwen/Qwen3-0.6B"
     assert "the model of the run sft/one" in card.text
@@ -149,7 +140,7 @@ def test_no_secrets_or_local_paths_are_exported(
     }
     config["trainer"]["args"]["hub_token"] = SECRET  # type: ignore[index,call-overload]
     run.config.write_text(yaml.safe_dump(config))
-    given(run, tmp_path)
+    exported(run, tmp_path / "out")
     everything = b"".join(path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file())
     for secret in (SECRET, "judgekey", "judgepassw99", str(tmp_path), "a-machine-of-ours", "/home/user-of-the-test"):
         assert secret.encode() not in everything, secret
@@ -166,13 +157,13 @@ def test_an_interrupted_export_leaves_no_files(run: RunFolder, tmp_path: Path, m
     with monkeypatch.context() as patch:
         patch.setattr(exported_folder, "model_card", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            given(run, tmp_path)
+            exported(run, tmp_path / "out")
     with monkeypatch.context() as patch:
         patch.setattr(exported_folder, "_copy", lambda source, folder, patterns: 1)
         patch.setattr(exported_folder, "clean_configs", lambda folder, kind: None)
         with pytest.raises(ModelError, match="incomplete"):
-            given(run, tmp_path)
+            exported(run, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["work"]
-    given(run, tmp_path)
+    exported(run, tmp_path / "out")
     with pytest.raises(RunError):
-        given(run, tmp_path)
+        exported(run, tmp_path / "out")

@@ -17,7 +17,7 @@ from rlhf_cli.runs.run_status import update_status
 from rlhf_cli.runs.tracking import wandb_files
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.sweeps import sweep_folder
-from rlhf_cli.sweeps.sweep_folder import JobProblems, add_job, begin_sweep, new_sweep_folder, open_sweep, report
+from rlhf_cli.sweeps.sweep_folder import add_job, begin_sweep, for_each, new_sweep_folder, open_sweep, report
 from rlhf_cli.sweeps.sweep_grid import SweepJob
 
 
@@ -25,11 +25,12 @@ from rlhf_cli.sweeps.sweep_grid import SweepJob
     ("names", "notes"), [("a", ["a"]), ("abc", ["a  b  c"]), ("abcd", ["a  b  c and 1 more"]), ("abcde", [])]
 )
 def test_a_problem_names_three_of_its_jobs_unless_all_have_it(names: str, notes: list[str]) -> None:
-    problems = JobProblems()
-    for name in names:
-        problems.add(ConfigError("odd", where="seed"), name)
+    def check(job: SweepJob) -> None:
+        if job.name in names:
+            raise ConfigError("odd", where="seed")
+
     with pytest.raises(UserError) as caught:
-        problems.raise_any(5)
+        for_each([SweepJob(name, {}, ()) for name in "abcde"], check)
     assert [note.split(":")[1].strip() for note in getattr(caught.value, "__notes__", [])] == notes
 
 

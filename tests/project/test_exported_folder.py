@@ -1,4 +1,4 @@
-"""An exported model computes the same as the run's: compared with unmerged PEFT, and with W + s B A by hand.
+"""An exported model loads alone and computes the same: compared with unmerged PEFT, and with W + s B A by hand.
 
 Float32 sums of another order differ by about the square root of the number of terms times 6e-8 of the result; the
 models here have 32 terms and logits near 1, so 1e-5 is many times that and far below what an adapter adds.
@@ -6,26 +6,29 @@ models here have 32 terms and logits near 1, so 1e-5 is many times that and far 
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    GenerationConfig,
+)
 
 from rlhf_cli.errors import ModelError
-from rlhf_cli.project.exported_folder import ExportedModel, export_model, find_source
-from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
-from tests.project.finished_runs import IDS, finished_run, random_model, save, with_adapter
+from rlhf_cli.project.exported_folder import clean_configs
+from rlhf_cli.runs.run_folder import read_json, write_json
+from tests.project.finished_runs import IDS, exported, finished_run, random_model, save, with_adapter
 from tests.support.tolerances import assert_close
 
 AUTO: dict[str, Any] = {"CAUSAL_LM": AutoModelForCausalLM, "SEQ_CLS": AutoModelForSequenceClassification}
 KINDS = {"CAUSAL_LM": "policy", "SEQ_CLS": "reward model"}
-
-
-def exported(run: RunFolder, out: Path) -> ExportedModel:
-    return export_model(find_source(run, step=None, trust=False), out, lambda message: None)
 
 
 @torch.no_grad()
@@ -87,3 +90,35 @@ def test_a_quantised_or_missing_base_is_refused(tmp_path: Path) -> None:
         exported(run, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_generation_uses_the_cache_and_the_right_end_token(tmp_path: Path) -> None:
+    """The run's config has use_cache false; 0 and 1 are the tokenizer's pad and eos."""
+    made = exported(finished_run(tmp_path / "run", random_model("CAUSAL_LM")), tmp_path / "out").folder
+    config = read_json(made / "config.json")
+    assert config["architectures"] == ["LlamaForCausalLM"]
+    assert not set(config) & {"auto_map", "_name_or_path"}
+    assert AutoConfig.from_pretrained(made).use_cache is True
+    generation = GenerationConfig.from_pretrained(made)
+    assert (generation.eos_token_id, generation.pad_token_id) == (1, 0)
+    tokenizer = AutoTokenizer.from_pretrained(made)
+    assert (tokenizer.eos_token_id, tokenizer.pad_token_id) == (1, 0)
+    assert "1+2=" in tokenizer.apply_chat_template([{"role": "user", "content": "1+2="}], tokenize=False)
+    (made / "generation_config.json").unlink()
+    clean_configs(made, "policy")
+    assert read_json(made / "generation_config.json") == {"eos_token_id": 1, "pad_token_id": 0}
+    clean_configs(made, "reward model")
+    assert not (made / "generation_config.json").exists()
+
+
+def test_missing_or_cut_weights_are_refused(tmp_path: Path) -> None:
+    run = finished_run(tmp_path / "run", random_model("CAUSAL_LM"))
+    index = {"weight_map": {"model.embed_tokens.weight": "a", "model.layers.9.x": "a"}}
+    (run.model / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelError, match="incomplete") as refused:
+        exported(run, tmp_path / "out")
+    assert refused.value.got == "no file holds model.layers.9.x"
+    (run.model / "model.safetensors").write_bytes(b"\x00" * 9)
+    with pytest.raises(ModelError, match="incomplete") as refused:
+        exported(run, tmp_path / "out")
+    assert refused.value.got == "no safetensors that can be read"
