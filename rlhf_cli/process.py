@@ -48,6 +48,11 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
+def signal_name(number: int) -> str:
+    """Return the name of a signal: Ctrl-C, SIGTERM."""
+    return CTRL_C if number == signal.SIGINT else signal.Signals(number).name
+
+
 Handler = Callable[[int, FrameType | None], object] | int
 
 
@@ -133,7 +138,7 @@ def stopped_early() -> Iterator[None]:
     """Open a context in which SIGTERM, SIGUSR1 and Ctrl-C raise Interrupted; does nothing outside the main thread."""
 
     def interrupt(number: int, _: FrameType | None) -> NoReturn:
-        raise Interrupted(CTRL_C if number == signal.SIGINT else signal.Signals(number).name)
+        raise Interrupted(signal_name(number))
 
     asking = {signal.SIGTERM, signal.SIGUSR1} | ({signal.SIGINT} if is_ctrl_c_pythons_own() else set())
     with handled(dict.fromkeys(asking, interrupt)):

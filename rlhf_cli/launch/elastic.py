@@ -33,12 +33,12 @@ from torch.distributed.launcher.api import _get_addr_and_port
 from torch.distributed.run import config_from_args, parse_args
 
 from rlhf_cli.config.schema.launch_sections import Launch
-from rlhf_cli.errors import CTRL_C, EXIT_CRASH, EXIT_OK, EXIT_PREEMPTED, EXIT_USER_ERROR, ConfigError, Interrupted
+from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_PREEMPTED, EXIT_USER_ERROR, ConfigError, Interrupted
 from rlhf_cli.launch.ranks_end import STOPPED, RanksEnd, failures_of
 from rlhf_cli.launch.stopping import say_heard
 from rlhf_cli.plan.launch_plan import LaunchPlan
 from rlhf_cli.plan.rank_group import LOOPBACK
-from rlhf_cli.process import PARENT, environment, heard_in_time
+from rlhf_cli.process import PARENT, environment, heard_in_time, signal_name
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.temporary_attributes import temporary_attributes
 
@@ -106,7 +106,7 @@ class StopRequests:
     def ask(self, number: int, _: FrameType | None = None) -> None:
         """Ask every rank to stop; a second request leaves them a moment. Raise Interrupted if no rank runs yet."""
         pids, is_first = self._pids(), self.asked_by is None
-        self.asked_by = CTRL_C if number == signal.SIGINT else signal.Signals(number).name
+        self.asked_by = signal_name(number)
         if not pids:
             raise Interrupted(self.asked_by)
         if is_first:
@@ -124,7 +124,7 @@ class StopRequests:
         """End the process at once if no rank runs: torch waits for other machines and lets no Python handler run."""
         if self._pids():
             return
-        print(f"stopped by {signal.Signals(number).name}: nothing was being trained", file=sys.stderr, flush=True)
+        print(f"stopped by {signal_name(number)}: nothing was being trained", file=sys.stderr, flush=True)
         os._exit(EXIT_PREEMPTED)
 
     def close(self) -> None:
@@ -151,12 +151,8 @@ def run_ranks(
     spec = WorkerSpec("rank", len(plan.ranks), machine, entrypoint=command, args=tuple(words), max_restarts=0)
     agent = _agent(spec, exit_barrier_s=_LOOK_EVERY_S)
     failures: dict[int, ProcessFailure] = {}
-    with (
-        environment(plan.shared),
-        _logged(plan.log),
-        _requests(agent, launch.grace_s) as requests,
-        contextlib.suppress(ServerEnded),
-    ):
+    requested, ended = _requests(agent, launch.grace_s), contextlib.suppress(ServerEnded)
+    with environment(plan.shared), _logged(plan.log), requested as requests, ended:
         failures = agent.run().failures
     codes = {rank: (failure.exitcode, float(failure.timestamp)) for rank, failure in failures.items()}
     found = failures_of(folder, codes, log=plan.log, seen_at=machine.seen_at)
@@ -187,17 +183,15 @@ def run_as_torchrun(words: list[str]) -> int:
             place = _get_addr_and_port(parameters)
             handler = get_rendezvous_handler(parameters)
     except (ValueError, RuntimeError, AssertionError) as error:
-        got = ", ".join(f"{name}={value}" for name, value in os.environ.items() if name.startswith("PET_"))
-        what, got = "torchrun's options in the environment are wrong", f"{got}: {str(error).partition(chr(10))[0]}"
+        given = ", ".join(f"{name}={value}" for name, value in os.environ.items() if name.startswith("PET_"))
+        what = f"torchrun's options in the environment are wrong: {str(error).partition(chr(10))[0]}"
         expected = "PET_NNODES, PET_NPROC_PER_NODE, and PET_MASTER_ADDR and PET_NODE_RANK, or PET_RDZV_ENDPOINT"
-        advice = "`torchrun --help` explains them"
-        raise ConfigError(what, where="environment", got=got, expected=expected, advice=advice) from None
+        raise ConfigError(what, where="environment", got=given, expected=expected) from None
     command, arguments = sys.executable, ("-m", "rlhf_cli", *words)
     spec = WorkerSpec("rank", config.nproc_per_node, handler, entrypoint=command, args=arguments)
     spec.max_restarts, spec.local_addr = config.max_restarts, config.local_addr
     spec.master_addr, spec.master_port = place
     agent = _agent(spec, exit_barrier_s=_EXIT_BARRIER_S)
-    failures: dict[int, ProcessFailure] = {}
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the ranks say themselves why they ended
     with _requests(agent, Launch().grace_s):
         try:
@@ -206,14 +200,10 @@ def run_as_torchrun(words: list[str]) -> int:
             handler.shutdown()
     for rank, failure in failures.items():
         if failure.exitcode < 0 and failure.exitcode not in STOPPED:
-            name = signal.Signals(-failure.exitcode).name
-            print(f"rank {rank} was killed by signal {-failure.exitcode} ({name})", file=sys.stderr, flush=True)
-    codes = {failure.exitcode for failure in failures.values()}
-    codes = codes - {-signal.SIGTERM} or codes
-    if not codes:
-        return EXIT_OK
+            print(f"rank {rank} was killed by {signal_name(-failure.exitcode)}", file=sys.stderr, flush=True)
+    codes = {failure.exitcode for failure in failures.values()} - {-signal.SIGTERM}
     if codes <= set(STOPPED):
-        return EXIT_PREEMPTED
+        return EXIT_PREEMPTED if failures else EXIT_OK
     return EXIT_USER_ERROR if codes <= {*STOPPED, EXIT_USER_ERROR} else EXIT_CRASH
 
 

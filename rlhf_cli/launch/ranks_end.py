@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from rlhf_cli.errors import (
     with_causes,
 )
 from rlhf_cli.launch.stopping import preempted
-from rlhf_cli.process import is_running
+from rlhf_cli.process import is_running, signal_name
 from rlhf_cli.runs import heartbeat as beats
 from rlhf_cli.runs.heartbeat import Heartbeat, heartbeat_files, heartbeats, in_words, while_running
 from rlhf_cli.runs.run_folder import RunFolder, read_json
@@ -76,7 +76,7 @@ class RanksEnd:
     `asked_by` is who asked this machine to stop. `is_late`: ranks were killed after their grace period.
     """
 
-    failures: list[RankFailure] = field(default_factory=list)
+    failures: list[RankFailure]
     asked_by: str | None = None
     is_late: bool = False
 
@@ -92,8 +92,7 @@ def failures_of(
     """
     found, stopped = {failure.rank: failure for failure in _recorded(folder)}, []
     for rank, (code, noticed_at) in codes.items():
-        is_killed_by_torch = code == -signal.SIGKILL and noticed_at > seen_at + _TORCH_KILLS_S
-        if rank in found or is_killed_by_torch:
+        if rank in found or (code == -signal.SIGKILL and noticed_at > seen_at + _TORCH_KILLS_S):
             continue
         if code in STOPPED:
             stopped.append(RankFailure(rank, seen_at, "stopped", exit_code=EXIT_PREEMPTED))
@@ -126,9 +125,8 @@ def _describe_exit(rank: int, code: int, folder: RunFolder, log: Path) -> str:
     during = f" while reward {reward!r} ran" if reward else f" during {beat.phase}" if beat else ""
     if code >= 0:
         return f"ended with code {code}{during} without a message; see {log}"
-    kernel = ", most likely out of memory: see `dmesg | tail`"
-    meaning = kernel if -code == signal.SIGKILL else f"; see {log}"
-    return f"was killed by signal {-code} ({signal.Signals(-code).name}){during}{meaning}"
+    meaning = ", most likely out of memory: see `dmesg | tail`" if -code == signal.SIGKILL else f"; see {log}"
+    return f"was killed by {signal_name(-code)}{during}{meaning}"
 
 
 def raise_end(folder: RunFolder, end: RanksEnd, *, grace_s: float) -> None:
@@ -155,7 +153,6 @@ def error_of(folder: RunFolder, first: RankFailure | None) -> RlhfError:
         reason = f"the ranks ended before the run had{while_running(folder.path)}; see {folder.log}"
         update_status(folder, state=FAILED, reason=reason)
         return RankFailed("training failed", where=str(folder.path), got=reason)
-    happened = f"failed: {first.message}" if first.traceback else first.message
     update_status(folder, state=FAILED, reason=first.message, failing_rank=first.rank)
     if first.exit_code != EXIT_CRASH:
         return UserError(first.message)
@@ -163,7 +160,8 @@ def error_of(folder: RunFolder, first: RankFailure | None) -> RlhfError:
         return GuardStopped(first.message)
     if first.traceback:
         print(first.traceback, file=sys.stderr)
-    return RankFailed(f"rank {first.rank} {happened}", where=str(folder.path))
+    failed = "failed: " if first.traceback else ""
+    return RankFailed(f"rank {first.rank} {failed}{first.message}", where=str(folder.path))
 
 
 _OF_GPU = ("CUDA out of memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "HIP out of memory")

@@ -39,6 +39,7 @@ from rlhf_cli.launch.run_states import JOB_NAME, SLURM_TIMEOUT_S, run_slurm
 from rlhf_cli.plan.devices import ON_SLURM_NODE, planned_processes
 from rlhf_cli.plan.prepare import Prepared
 from rlhf_cli.plan.run_plan import Plan
+from rlhf_cli.process import signal_name
 from rlhf_cli.runs.run_folder import RunFolder, open_run, write_rows
 from rlhf_cli.runs.run_status import FAILED, KILLED, PREEMPTED, QUEUED, RUNNING, own_job_id, read_status, update_status
 
@@ -101,16 +102,12 @@ def _submit(console: Console, runs: list[RunFolder], folder: Path, name: str) ->
     for run, job in zip(runs, jobs, strict=True):
         update_status(run, job_id=job.job_id)
     first, shown = jobs[0].job_id, RunFolder(folder).typed
-    master, is_array = first.partition("_")[0], len(jobs) > 1
-    what = f"array {master}: {len(jobs)} jobs, {first} to {jobs[-1].job_id}" if is_array else f"job {first}"
-    lines = (
-        f"submitted to Slurm: {what}",
-        f"  logs:   {shown}/{SLURM_FOLDER}/{f'{master}_*' if is_array else first}_0_log.out",
-        f"  watch:  rlhf status {shown}",
-        f"  cancel: scancel {master}",
-    )
-    for line in lines:
-        console.print(line, soft_wrap=True, markup=False)
+    master, what, logs = first.partition("_")[0], f"job {first}", first
+    if len(jobs) > 1:
+        what, logs = f"array {master}: {len(jobs)} jobs, {first} to {jobs[-1].job_id}", f"{master}_*"
+    lines = f"submitted to Slurm: {what}\n  logs:   {shown}/{SLURM_FOLDER}/{logs}_0_log.out\n"
+    lines += f"  watch:  rlhf status {shown}\n  cancel: scancel {master}"
+    console.print(lines, soft_wrap=True, markup=False)
 
 
 def sbatch_script(launch: Launch, folder: Path, *, name: str, count: int = 1) -> str:
@@ -131,15 +128,15 @@ def _executor(launch: Launch, folder: Path, name: str) -> SlurmExecutor:
         what = "submitit, which submits to Slurm, is not installed"
         raise ConfigError(what, where="launch.slurm", hint="pip install 'rlhf-cli[slurm]'") from None
     if missing := [name for name in ("sbatch", "srun", "squeue", "scontrol") if shutil.which(name) is None]:
-        what = f"Slurm is not on this machine: there is no {missing[0]}"
-        expected = "a login node of a Slurm cluster"
-        raise ConfigError(what, where="launch.slurm", expected=expected, hint="launch=auto")
+        what = f"this machine is no node of a Slurm cluster: there is no {missing[0]}"
+        raise ConfigError(what, where="launch.slurm", hint="launch=auto")
     # `exec` replaces the script's shell with Python, so that Python is the process that Slurm's warning reaches.
     python = f"exec {shlex.quote(sys.executable)}"
     executor = SlurmExecutor(folder / SLURM_FOLDER, max_num_timeout=_NEVER, python=python)
     modules = os.pathsep.join(entry for entry in sys.path if entry)  # of this process, for example a checkout
-    gpus = {"gpus_per_node": slurm.gpus_per_node} if slurm.gpus_per_node else {}
-    memory = {"mem": f"{round(slurm.mem_gb * 1024)}M"} if slurm.mem_gb is not None else {}
+    asked: dict[str, object] = {"gpus_per_node": slurm.gpus_per_node} if slurm.gpus_per_node else {}
+    asked |= {"mem": f"{round(slurm.mem_gb * 1024)}M"} if slurm.mem_gb is not None else {}
+    asked |= {"ntasks_per_node": 1} if launch.nodes > 1 else {}
     executor.update_parameters(
         job_name=name,
         partition=slurm.partition,
@@ -147,7 +144,6 @@ def _executor(launch: Launch, folder: Path, name: str) -> SlurmExecutor:
         qos=slurm.qos,
         time=slurm.time,
         nodes=launch.nodes,
-        **({"ntasks_per_node": 1} if launch.nodes > 1 else {}),
         cpus_per_task=slurm.cpus_per_task,
         comment=str(folder),
         setup=[*slurm.setup, f"export PYTHONPATH={shlex.quote(modules)}"],
@@ -161,8 +157,7 @@ def _executor(launch: Launch, folder: Path, name: str) -> SlurmExecutor:
             "requeue": True,
             **{key.lstrip("-"): value for key, value in slurm.extra.items() if value is not False},
         },
-        **gpus,
-        **memory,
+        **asked,
     )
     return executor
 
@@ -231,9 +226,8 @@ class OtherNodes:
         """Wait until they have left, and kill those that do not."""
         if self._srun is None:
             return
-        for number in (None, signal.SIGTERM, signal.SIGKILL):
-            if number is not None:
-                self._srun.send_signal(number)
+        for end in (self._srun.poll, self._srun.terminate, self._srun.kill):
+            end()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._srun.wait(_LEAVE_S)
                 return
@@ -300,7 +294,7 @@ class RunInJob:
         after = read_status(folder)
         if code < 0 and after.state in (RUNNING, KILLED):
             likely = ", most likely out of memory" if -code == signal.SIGKILL else ""
-            update_status(folder, state=FAILED, reason=f"killed by signal {-code}{likely}")
+            update_status(folder, state=FAILED, reason=f"killed by {signal_name(-code)}{likely}")
         attempt = {
             "job_id": job_id,
             "host": os.uname().nodename,
@@ -374,9 +368,8 @@ def _listens(pid: int, number: signal.Signals) -> bool:
 
 
 def _earlier_attempts(file: Path) -> list[dict[str, Any]]:
-    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
     found = []
-    for line in lines:
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else ():
         with contextlib.suppress(ValueError):  # cut off by a kill
             found.append(json.loads(line))
     return found
@@ -387,16 +380,14 @@ def _go_on_later(folder: RunFolder, attempts: list[dict[str, Any]]) -> None:
     here = shlex.quote(os.path.join(folder.path, ""))
     latest = attempts[-_MOST_WITHOUT_PROGRESS:]
     if len(latest) == _MOST_WITHOUT_PROGRESS and all(one["step_at_end"] <= one["step_at_start"] for one in latest):
-        reason = f"not requeued: {len(latest)} jobs in a row made no step; launch.slurm.time is too short for a step"
-        update_status(folder, reason=reason)
-        print(f"{reason}; rlhf resume {here} once it is longer", flush=True)
-        return
-    done = run_slurm("scontrol", "requeue", os.environ.get("SLURM_JOB_ID", ""))
-    # Slurm ends this job at once, and perhaps the scontrol command with it: a signal is no problem.
-    problem = "" if done is None or done.returncode <= 0 else done.stderr.strip()
-    if done is None or problem:
-        problem = problem or "scontrol did not answer"
-        update_status(folder, reason=f"saved, but Slurm did not requeue the job: {problem}")
+        problem = f"{len(latest)} jobs in a row made no step; launch.slurm.time is too short for a step"
+    else:
+        done = run_slurm("scontrol", "requeue", os.environ.get("SLURM_JOB_ID", ""))
+        # Slurm ends this job at once, and perhaps the scontrol command with it: a signal is no problem.
+        is_refused = done is not None and done.returncode > 0
+        problem = "scontrol did not answer" if done is None else done.stderr.strip() * is_refused
+    if problem:
+        update_status(folder, reason=f"saved, but not requeued: {problem}")
         print(f"not requeued: {problem}; rlhf resume {here}", flush=True)
-        return
-    print("saved; Slurm has requeued the job, which will continue by itself", flush=True)
+    else:
+        print("saved; Slurm has requeued the job, which will continue by itself", flush=True)

@@ -19,13 +19,12 @@ from types import FrameType
 
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import CTRL_C, EXIT_PREEMPTED, Interrupted, Preempted
-from rlhf_cli.process import heard_in_time
+from rlhf_cli.process import heard_in_time, signal_name
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
 
 _ONE_WISH_S = 1.0
 """Seconds within which repeated signals count as one: Slurm signals a rank and also its parent, which forwards it."""
-_ASKING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
 class Stopping:
@@ -101,17 +100,15 @@ def stopped_by_signals(stopping: Stopping) -> Iterator[None]:
     A signal before the first step ends the process even while torch waits for other ranks.
     """
 
-    def name_of(number: int) -> str:
-        return CTRL_C if number == signal.SIGINT else signal.Signals(number).name
-
     def ask(number: int, _: FrameType | None) -> None:
-        stopping.ask(name_of(number))
+        stopping.ask(signal_name(number))
 
     def leave(number: int) -> None:
         if not stopping.waits_for_step:
-            stopping.leave(name_of(number))
+            stopping.leave(signal_name(number))
 
-    with heard_in_time(dict.fromkeys(_ASKING, ask) | {signal.SIGHUP: signal.SIG_IGN}, leave):
+    asking = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+    with heard_in_time(dict.fromkeys(asking, ask) | {signal.SIGHUP: signal.SIG_IGN}, leave):
         try:
             yield
         finally:
@@ -132,12 +129,12 @@ def _clock(seconds: float) -> str:
 def preempted(folder: RunFolder, reason: str | None = None) -> Preempted:
     """Return the error for a stopped run: last saved step and resume command. `reason` is for its status."""
     checkpoint, go_on = folder.last_checkpoint(), f"`rlhf resume {folder.typed}`"
-    if checkpoint is None:
-        error = Preempted(f"no checkpoint yet; {go_on} restarts at step 0")
-    else:
+    saved = f"no checkpoint yet; {go_on} restarts at step 0"
+    if checkpoint is not None:
         step, reached = int(checkpoint.name.rpartition("-")[2]), read_status(folder).step
         lost = f" (training was at step {reached})" if reached > step else ""
-        error = Preempted(f"saved step {step}{lost}; {go_on}")
+        saved = f"saved step {step}{lost}; {go_on}"
+    error = Preempted(saved)
     error.reason = reason
     return error
 

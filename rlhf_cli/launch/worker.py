@@ -16,6 +16,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias, cast
@@ -184,7 +185,7 @@ class _Training:
             recorded_to = rewind(self.folder.metrics, start)
         stop, by_rule = self._add_callbacks(trainer, bar, mirror)
         with contextlib.ExitStack() as stack:
-            stack.enter_context(_timed_on_device(trainer, self.profiled))
+            stack.enter_context(_timed_waits(trainer, self.profiled))
             if mirror is not None:
                 attempt = mirror.attempt(trainer.add_callback, goes_on_from=start, recorded_to=recorded_to)
                 stack.enter_context(attempt)
@@ -273,9 +274,7 @@ def starting_checkpoint(folder: RunFolder, *, is_main: bool) -> Path | None:
     if is_main:  # avoids that every rank reads all bytes
         finish_commit(folder.checkpoints)
         shared = list(newest_whole(folder.checkpoints))
-    broadcast_object_list(shared)
-    checkpoint: Path | None = shared[0]
-    skipped: list[str] = shared[1]
+    checkpoint, skipped = cast(tuple[Path | None, list[str]], broadcast_object_list(shared))
     if checkpoint is None and skipped:
         what, expected = "no checkpoint of this run is complete", f"a checkpoint whose files match its {MANIFEST}"
         advice = "move the checkpoints away to start at step 0"
@@ -351,19 +350,14 @@ def _timed_phases(experiment: Experiment, heartbeat: Heartbeat) -> Iterator[Prof
     clock = PhaseClock()
     heartbeat.listeners.append(clock.hear)
     heartbeat.reward_listeners.append(clock.run_rewards)
-    try:
-        with counted_slots() as slots:
-            yield clock, slots
-    finally:
-        heartbeat.listeners.remove(clock.hear)
-        heartbeat.reward_listeners.remove(clock.run_rewards)
+    with counted_slots() as slots:
+        yield clock, slots
 
 
-@contextlib.contextmanager
-def _timed_on_device(trainer: ExtendedTrainer, profiled: Profiled | None) -> Iterator[None]:
+def _timed_waits(trainer: ExtendedTrainer, profiled: Profiled | None) -> AbstractContextManager[None]:
+    """Open a context in which a profile counts the waits for other ranks; let phases on a GPU end with its kernels."""
     if profiled is None:
-        yield
-        return
+        return contextlib.nullcontext()
     import torch
     from accelerate import DistributedType
 
@@ -376,11 +370,7 @@ def _timed_on_device(trainer: ExtendedTrainer, profiled: Profiled | None) -> Ite
         clock.settle = torch.cuda.synchronize
     # FSDP and ZeRO gather a layer's weights while another layer computes; waiting would prevent this overlap.
     settle = clock.settle if accelerator.distributed_type == DistributedType.MULTI_GPU else None
-    try:
-        with timed_waits(clock, settle=settle) if accelerator.num_processes > 1 else contextlib.nullcontext():
-            yield
-    finally:
-        clock.settle = None
+    return timed_waits(clock, settle=settle) if accelerator.num_processes > 1 else contextlib.nullcontext()
 
 
 class _LogFile(logging.FileHandler):

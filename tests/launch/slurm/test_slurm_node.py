@@ -154,7 +154,7 @@ def test_a_run_that_comes_no_further_is_not_put_back_for_ever(slurm, folder, job
     assert "too short for a step" in str(read_status(folder).reason)
 
 
-@pytest.mark.parametrize(("number", "says"), [(9, "out of memory"), (11, "killed by signal 11")])
+@pytest.mark.parametrize(("number", "says"), [(9, "out of memory"), (11, "killed by SIGSEGV")])
 def test_a_run_that_is_killed_has_failed(slurm, folder, job_here, number: int, says: str) -> None:
     update = f"import json; f={str(folder.status)!r}; s=json.load(open(f)); s['state']='running'; s['host']='elsewhere'"
     die = f"{update}; json.dump(s, open(f, 'w')); import os; os.kill(os.getpid(), {number})"
