@@ -15,12 +15,13 @@ import yaml
 
 from rlhf_cli.config.asked_keys import asked_of
 from rlhf_cli.config.compose import Composed
-from rlhf_cli.config.environment_references import References, resolved_references, with_references
+from rlhf_cli.config.environment_references import resolved_references, with_references
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import RunError, writing
 from rlhf_cli.launch.run_states import without_lost_jobs
 from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
+from rlhf_cli.plan.prepare import Prepared
 from rlhf_cli.runs import provenance
 from rlhf_cli.runs.run_folder import SWEEP, RunFolder, read_json, write_text
 from rlhf_cli.runs.run_status import (
@@ -57,21 +58,20 @@ def existing_run(experiment: Experiment, composed: Composed) -> RunFolder | None
         what, hint = "a folder of that name exists, and it is not a run", f"run.name={name}-2"
         raise RunError(what, where=str(folder.path), got="no config.yaml in it", expected="another name", hint=hint)
     status = without_lost_jobs({folder: read_status(folder)})[folder]
-    problem, got, hint = "", "", f"run.name=ANOTHER, or rlhf status {folder.typed}"
-    if status.state == RUNNING and (status.host == socket.gethostname() or experiment.run.resume == "never"):
+    is_new, expected = experiment.run.resume == "never", "another name"
+    hint = f"run.name=ANOTHER, or rlhf status {folder.typed}"
+    if status.state == RUNNING and (is_new or status.host == socket.gethostname()):
         problem, job = "is being trained right now", f", job {status.job_id}" if status.job_id is not None else ""
         got = f"process {status.pid} on {status.host}{job}, step {status.step}"
     elif status.state == QUEUED:
         problem, got = "is queued: Slurm will start it", f"job {status.job_id}"
-    elif experiment.run.resume == "never":
-        problem = "exists already"
-        got = f"it is {describe_state(status.state, status.reason)}, at step {status.step}"
+    elif is_new:
+        problem, got = "exists already", f"it is {describe_state(status.state, status.reason)}, at step {status.step}"
+        expected = "another name, or run.resume=auto to continue that run"
         hint = f"run.name={name}-2" if status.state == FINISHED else "run.resume=auto"
-    if problem:
-        is_taken = status.state in (RUNNING, QUEUED)
-        expected = "another name" + ("" if is_taken else ", or run.resume=auto to continue that run")
-        raise RunError(f"run {name!r} {problem}", where=str(folder.path), got=got, expected=expected, hint=hint)
-    return folder
+    else:
+        return folder
+    raise RunError(f"run {name!r} {problem}", where=str(folder.path), got=got, expected=expected, hint=hint)
 
 
 def new_folder(experiment: Experiment, composed: Composed) -> Path:
@@ -101,8 +101,7 @@ def create_run(
     whatever ends this leaves no file. The configuration, which makes the folder a run, is written after the hashing.
     """
     folder = RunFolder(at.resolve() if at is not None else new_folder(experiment, composed))
-    frozen = _frozen(experiment, composed.references)
-    text = yaml.safe_dump(frozen, sort_keys=False, allow_unicode=True)
+    frozen, text = _frozen(experiment, composed)
     with writing_run(folder.path):
         try:
             folder.path.mkdir(parents=True, exist_ok=_is_unbegun(folder.path))
@@ -134,16 +133,16 @@ def planned_folder(experiment: Experiment, composed: Composed) -> Path:
     return _parent(experiment, composed).resolve() / (experiment.run.name or "YYYYMMDD-HHMMSS")
 
 
-def freeze_again(
-    folder: RunFolder, experiment: Experiment, composed: Composed, *, files: dict[str, Path], note: JsonTree
-) -> None:
+def freeze_again(folder: RunFolder, prepared: Prepared, *, files: dict[str, Path], note: JsonTree) -> None:
     """Replace the experiment of a run that is resumed; see `rewrite_config`."""
-    text = yaml.safe_dump(_frozen(experiment, composed.references), sort_keys=False, allow_unicode=True)
+    _, text = _frozen(prepared.experiment, prepared.composed)
     provenance.rewrite_config(folder, text, files=files, note=note)
 
 
-def _frozen(experiment: Experiment, references: References) -> JsonTree:
-    return cast(JsonTree, absolute_paths(with_references(experiment.model_dump(mode="json"), references)))
+def _frozen(experiment: Experiment, composed: Composed) -> tuple[JsonTree, str]:
+    """Return what config.yaml holds, and its text."""
+    frozen = absolute_paths(with_references(experiment.model_dump(mode="json"), composed.references))
+    return cast(JsonTree, frozen), yaml.safe_dump(frozen, sort_keys=False, allow_unicode=True)
 
 
 def writing_run(folder: Path) -> AbstractContextManager[None]:
@@ -153,8 +152,8 @@ def writing_run(folder: Path) -> AbstractContextManager[None]:
 
 def _is_unbegun(folder: Path) -> bool:
     """Return whether a folder holds only hidden files and provenance, as after a kill before it became a run."""
-    provenance_file = RunFolder(folder).provenance
-    return folder.is_dir() and all(entry.name.startswith(".") or entry == provenance_file for entry in folder.iterdir())
+    known = RunFolder(folder).provenance
+    return folder.is_dir() and all(entry.name.startswith(".") or entry == known for entry in folder.iterdir())
 
 
 def absolute_paths(value: JsonValue, *, key: str = "") -> JsonValue:
@@ -164,8 +163,8 @@ def absolute_paths(value: JsonValue, *, key: str = "") -> JsonValue:
     """
     if isinstance(value, dict):
         is_name = key == "args" and str(value.get("model"))[:1] not in "/.~"
-        kept = {"model"} if is_name else set()
-        return {name: item if name in kept else absolute_paths(item, key=name) for name, item in value.items()}
+        places = {name: item for name, item in value.items() if not (is_name and name == "model")}
+        return value | {name: absolute_paths(item, key=name) for name, item in places.items()}
     if isinstance(value, list):
         return [absolute_paths(item, key=key) for item in value]
     if not isinstance(value, str):

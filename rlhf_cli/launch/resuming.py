@@ -83,10 +83,8 @@ class Change:
 
     def is_longer(self, step: int) -> bool:
         """Return whether it lets a run go on that finished at `step`."""
-        new, old = self.new, self.old
-        if self.key not in _LENGTH or not isinstance(new, int | float):
-            return False
-        return new > step if self.key == _LENGTH[0] else isinstance(old, int | float) and new > old
+        limit = {_LENGTH[0]: step, _LENGTH[1]: self.old}.get(self.key)
+        return isinstance(self.new, int | float) and isinstance(limit, int | float) and self.new > limit
 
 
 @dataclass(frozen=True)
@@ -126,14 +124,6 @@ class Resumed:
         if not read_json(self.folder.provenance):
             lines.append("provenance.json is missing, so changes of the data and the reward code cannot be seen")
         return lines
-
-    def noted(self) -> JsonTree:
-        """Return the entry for provenance.json: the step, the changes, the changed files."""
-        return {
-            "step": newest_step(self.folder),
-            "changes": {change.key: change.describe() for change in self.taken},
-            "files": {file.name: [file.before, file.now] for file in self.files},
-        }
 
 
 def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Resumed:
@@ -176,19 +166,18 @@ def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Res
             if now != before and not (name == CONFIG and now == noted.get(PENDING_CONFIG)):
                 files.append(ChangedFile(name, path, before, now))
     _refuse_changes(folder, changes, [file for file in files if kind_of_file(file.name) not in allowed], step)
+    where, got = str(folder.checkpoints), f"checkpoint-{step}" if step else "no checkpoint"
     if (taken or files) and (last := plan.workload.steps) is not None and last < step:
-        what, got = "the run would end before its newest checkpoint", f"step {last}, after checkpoint-{step}"
-        advice = f"a longer run, or `rlhf train ... model.path={typed_path(folder.checkpoints)}/checkpoint-{step}`"
-        raise RunError(what, where=str(folder.checkpoints), got=got, expected=f"{step} steps or more", advice=advice)
+        what, expected = f"the run would end at step {last}, before its newest checkpoint", f"{step} steps or more"
+        hint = f"rlhf train ... model.path={typed_path(folder.checkpoints)}/{got}"
+        raise RunError(what, where=where, got=got, expected=expected, hint=hint)
     # The ranks would refuse these only after loading a model.
     if status.state == FINISHED and step < status.step:
         what, expected = "the run has finished, and its last checkpoint was not kept", f"checkpoint-{status.step}"
-        got = f"checkpoint-{step}" if step else "no checkpoint"
         hint = f"rlhf train ... model.path={typed_path(folder.model)}"
-        raise RunError(what, where=str(folder.checkpoints), got=got, expected=expected, hint=hint)
+        raise RunError(what, where=where, got=got, expected=expected, hint=hint)
     if step:
-        newest = checkpoints_in(folder.checkpoints)[-1][1]
-        missing_state(newest, may_lose=prepared.experiment.run.resume_weights_only)
+        missing_state(folder.checkpoints / got, may_lose=prepared.experiment.run.resume_weights_only)
     return Resumed(folder, status, prepared, plan, taken, tuple(files))
 
 
@@ -238,9 +227,7 @@ def _why_not(condition: Condition | None, experiment: Experiment, ran_as: int | 
         return f"lr_scheduler_type={led[0]} goes on from the rate to which the evaluations led" if led else None
     if condition == "steps do not shape the run":
         if schedule not in _ANY_LENGTH:
-            return (
-                f"lr_scheduler_type={schedule} spreads the learning rate over all steps: later steps would get another"
-            )
+            return f"lr_scheduler_type={schedule} spreads the learning rate over all steps"
         is_share = isinstance(warmup, float) and 0 < warmup < 1
         if schedule != "constant" and (is_share or setting("warmup_ratio")):
             return "the warm-up is a share of all steps"
@@ -308,11 +295,10 @@ def _refuse_changes(folder: RunFolder, changes: list[Change], files: list[Change
         hints.append(" ".join(f"--allow {name}" for name in allowable) + f"  # use the new values from step {step} on")
     another = "rlhf train ... model.path=CHECKPOINT  # a new run, for a key that cannot be allowed"
     lines = [f"{change.describe()}\n  {change.reason}" for change in refused]
-    what = "these changes would not continue the same run"
-    got = "\n".join([*lines, *(file.describe() for file in files)])
-    expected, hint = ("the old value, before the arrow" if refused else "the old files"), "\n".join(hints)
+    got, hint = "\n".join([*lines, *(file.describe() for file in files)]), "\n".join(hints)
+    what, where = "these changes would not continue the same run", f"{folder.shown}, at step {step}"
     advice = another if any(change.effect == "never" for change in refused) else None
-    raise RunError(what, where=f"{folder.shown}, at step {step}", got=got, expected=expected, hint=hint, advice=advice)
+    raise RunError(what, where=where, got=got, expected="the old values and files", hint=hint, advice=advice)
 
 
 def resume_once(console: Console, run: Resumed, *, take_over: bool, leader: Leader | None = None) -> None:
@@ -329,7 +315,7 @@ def resume_once(console: Console, run: Resumed, *, take_over: bool, leader: Lead
             from rlhf_cli.launch.slurm import check_slurm, submit_frozen
 
             check_slurm(experiment.launch)
-            _freeze_changes(run, is_own_job=False)
+            freeze_changes(run)
             submit_frozen(console, folder)
             return
         launch = plan_launch(experiment, folder.path, resume=True, accelerate_env=run.plan.accelerate_env)
@@ -339,19 +325,23 @@ def resume_once(console: Console, run: Resumed, *, take_over: bool, leader: Lead
         for line in [*([taken_over] if taken_over else []), *changes]:
             console.print(f"  {line}", markup=False, soft_wrap=True)
         with gpus_held(launch, folder):
-            _freeze_changes(run, is_own_job=is_own_job)
+            freeze_changes(run, is_own_job=is_own_job)
             train_frozen(console, folder, launch, experiment.launch, resume=True, leader=leader)
             show_end_of(console, folder)
 
 
-def _freeze_changes(run: Resumed, *, is_own_job: bool) -> None:
-    """Write what a run goes on with; nothing can refuse it any more."""
+def freeze_changes(run: Resumed, *, is_own_job: bool = False) -> None:
+    """Write what a run, alone or a sweep's, goes on with; nothing can refuse it any more."""
     assert run.plan is not None
     if run.status.state == FINISHED:  # killed before it trains, it would look done with its longer configuration
         update_status(run.folder, state=PREEMPTED, reason="it is longer now, and has not gone on yet")
     if run.taken or run.files:
-        prepared = run.prepared
-        freeze_again(run.folder, prepared.experiment, prepared.composed, files=run.plan.files, note=run.noted())
+        note: JsonTree = {
+            "step": newest_step(run.folder),
+            "changes": {change.key: change.describe() for change in run.taken},
+            "files": {file.name: [file.before, file.now] for file in run.files},
+        }
+        freeze_again(run.folder, run.prepared, files=run.plan.files, note=note)
     if not is_own_job:  # a node of Slurm's may have another cache, and so another key
         take_as_ours(run.folder)
 

@@ -27,9 +27,9 @@ from rlhf_cli.display.run_tables import shortened_line, tally
 from rlhf_cli.display.sweep_progress import JobProgress
 from rlhf_cli.display.terminal import show_commands
 from rlhf_cli.errors import ConfigError, Problems, RunError, UserError, raise_any
-from rlhf_cli.launch.freeze import create_run, experiment_name, freeze_again, take_as_ours, timed_folder, writing_run
+from rlhf_cli.launch.freeze import create_run, experiment_name, timed_folder, writing_run
 from rlhf_cli.launch.one_run import refuse_other_size
-from rlhf_cli.launch.resuming import Resumed
+from rlhf_cli.launch.resuming import Resumed, freeze_changes
 from rlhf_cli.launch.run_states import states_of, without_lost_jobs
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import Adjust, Prepared, prepare
@@ -157,9 +157,7 @@ def ready_again(begun: Resumed, *, take_over: bool) -> ReadyJob:
     """Return a frozen job, started or not, ready to run; note allowed changes in its folder."""
     assert begun.plan is not None  # it is None only for a finished run
     experiment, plan, folder = begun.prepared.experiment, begun.plan, begun.folder
-    if begun.taken or begun.files:
-        freeze_again(folder, experiment, begun.prepared.composed, files=plan.files, note=begun.noted())
-    take_as_ours(folder)
+    freeze_changes(begun)
     is_begun = begun.status.state != CREATED
     return ReadyJob(
         name=folder.path.name, folder=folder, experiment=experiment, plan=plan, resume=is_begun, take_over=take_over
