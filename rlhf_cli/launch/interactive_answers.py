@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 def interaction(experiment: Experiment) -> Interact | None:
     """Return how such a run answers prompts, None for a run whose model generates an answer in one piece."""
-    is_one_piece = not (experiment.tools or experiment.environments or experiment.rollout is not None)
-    return None if is_one_piece else interactive_answers
+    interacts = experiment.tools or experiment.environments or experiment.rollout is not None
+    return interactive_answers if interacts else None
 
 
 def interactive_answers(
@@ -84,10 +84,10 @@ def _only_evaluated(experiment: Experiment, model: Path, each: int, batch_size: 
     """Return the experiment for a trainer of one process that only evaluates: without critic, adapter and reference."""
     from rlhf_cli.evaluation.evaluation_run import named_files
 
-    trainer, smallest = experiment.trainer, {"num_generations": 2, "per_device_train_batch_size": 2}
-    left_out = {*PpoArgs.model_fields, *_OF_TRAINING}
+    trainer, left_out = experiment.trainer, {*PpoArgs.model_fields, *_OF_TRAINING}
     args = {name: value for name, value in trainer.args.items() if name not in left_out}
-    args |= smallest | dict.fromkeys(("gradient_accumulation_steps", "steps_per_generation", "num_iterations"), 1)
+    args |= dict.fromkeys(("num_generations", "per_device_train_batch_size"), 2)
+    args |= dict.fromkeys(("gradient_accumulation_steps", "steps_per_generation", "num_iterations"), 1)
     args |= {"num_generations_eval": each, "per_device_eval_batch_size": each * max(1, batch_size // each)}
     args |= {"beta": 0.0, "max_steps": 1, "log_completions": False, "eval_strategy": "no", "save_strategy": "no"}
     of_model = {"path": str(model), "build": None, "lora": None, "quantize": None, **named_files(model, experiment)}

@@ -75,16 +75,15 @@ class Watchdog:
         """Look from time to time, in a thread, whether the rank makes progress; show each look in `looks`."""
         looked_at = time.monotonic()
         while not self.is_closed.wait(self.look_s):
-            was_stopped, looked_at = self._is_late(looked_at), time.monotonic()
+            late_s, looked_at = time.monotonic() - looked_at - self.look_s, time.monotonic()
             looks[0] = (looks[0] + 1) % 256
             beat = self.heartbeat.read()
-            if was_stopped:
+            if self._was_stopped(late_s):
                 self.heartbeat.beat()  # start again
             elif beat.is_watched and beat.age_s > self.timeout_s:
                 self._judge(beat)
 
-    def _is_late(self, looked_at: float) -> bool:
-        late_s = time.monotonic() - looked_at - self.look_s
+    def _was_stopped(self, late_s: float) -> bool:
         return late_s > min(_LATE_LOOKS * self.look_s + _LATE_S, self.timeout_s / 2)
 
     @contextlib.contextmanager
@@ -116,7 +115,8 @@ class Watchdog:
             time.sleep(self.look_s)
             if os.getppid() != owner:
                 return
-            is_excused = self._is_late(looked_at) or is_stopped(owner) or not self.heartbeat.read().is_watched
+            was_stopped = self._was_stopped(time.monotonic() - looked_at - self.look_s)
+            is_excused = was_stopped or is_stopped(owner) or not self.heartbeat.read().is_watched
             silent, last = 0 if is_excused or looks[0] != last else silent + 1, looks[0]
         beat = self.heartbeat.read()  # before the signal, which may end the hang
         os.kill(owner, _DUMP)
@@ -131,10 +131,7 @@ class Watchdog:
         if self.world_size > 1 and any(self.folder.path.glob(failure_file(self.folder, "*").name)):
             return  # a rank has reported a failure, and this one will be ended soon
         found = {
-            ident: tuple(
-                f"{frame_line.filename}:{frame_line.lineno} in {frame_line.name}"
-                for frame_line in traceback.extract_stack(frame)
-            )
+            ident: tuple(f"{line.filename}:{line.lineno} in {line.name}" for line in traceback.extract_stack(frame))
             for ident, frame in sys._current_frames().items()
         }
         stacks = (found.pop(self.thread), *(stack for stack in found.values() if _is_of_rewards(stack)))
@@ -199,8 +196,8 @@ def _failure_of(beat: Beat, stacks: tuple[tuple[str, ...], ...], timeout_s: floa
     `stacks` are its threads', main thread first, each `file:line in function`, innermost last; () if unreadable.
     """
     rewards = "reward " + ", ".join(map(repr, beat.rewards)) if beat.rewards else ""
-    what = f"no progress for {beat.age_s:.{0 if beat.age_s >= 10 else 1}f} s"
-    what += ": it is stopped, by a signal such as SIGSTOP" if is_stopped else f", in {rewards or beat.phase}"
+    doing = ": it is stopped, by a signal such as SIGSTOP" if is_stopped else f", in {rewards or beat.phase}"
+    what = f"no progress for {beat.age_s:.{0 if beat.age_s >= 10 else 1}f} s{doing}"
     hint = "launch.hang_timeout_s=3600  # or off, if a step takes that long"
     if beat.rewards:
         key = f"rewards.{beat.rewards[0]}"
@@ -209,7 +206,7 @@ def _failure_of(beat: Beat, stacks: tuple[tuple[str, ...], ...], timeout_s: floa
     got = "\n".join(_innermost(stacks)) or "unknown: its stack could not be read"
     expected = f"progress within launch.hang_timeout_s={timeout_s:g}"
     error = RlhfError(what, where=where, got=got, expected=expected, hint=hint)
-    told = "\n".join("\n".join(("thread:", *(f"  {line}" for line in stack))) for stack in stacks) or "  unknown"
+    told = "\n".join("\n  ".join(("thread:", *stack)) for stack in stacks) or "  unknown"
     trace = f"rank {beat.rank} hangs; its threads, the innermost place last:\n{told}"
     return RankFailure(beat.rank, time.time() - beat.age_s, message=str(error), traceback=trace)
 

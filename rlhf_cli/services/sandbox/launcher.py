@@ -81,11 +81,11 @@ def _supervise(job: SandboxJob, report: Report) -> None:
         raise RuntimeError(trouble)
     report({"in_force": confinement.in_force})
     brood = Brood()
-    reason = brood.watch(
-        program, until=started + job["timeout_s"], memory_bytes=job["memory_bytes"], max_processes=job["max_processes"]
-    )
+    limits = {"memory_bytes": job["memory_bytes"], "max_processes": job["max_processes"]}
+    reason = brood.watch(program, until=started + job["timeout_s"], **limits)
     brood.end()
-    report({"returncode": os.waitstatus_to_exitcode(brood.status(program)), "killed_reason": reason})
+    status = brood.ended.get(program, signal.SIGKILL)  # its end may not have been observed
+    report({"returncode": os.waitstatus_to_exitcode(status), "killed_reason": reason})
 
 
 def _become_program(job: SandboxJob, confinement: _Confinement, trouble: int, guard: int) -> NoReturn:
@@ -186,7 +186,8 @@ class Brood:
     """All descendants of this process, watched and ended together."""
 
     def __init__(self) -> None:
-        self._ended: dict[int, int] = {}
+        self.ended: dict[int, int] = {}
+        """Process -> wait status."""
 
     def watch(self, program: int, *, until: float, memory_bytes: int, max_processes: int) -> str | None:
         """Wait for `program` to end and return None, or return the reason to end it.
@@ -197,7 +198,7 @@ class Brood:
         """
         while True:
             self.reap()
-            if program in self._ended:
+            if program in self.ended:
                 return None
             left = until - time.monotonic()
             if left <= 0:
@@ -211,10 +212,6 @@ class Brood:
             if news is not None and news.si_signo == signal.SIGTERM:
                 return "launcher"
 
-    def status(self, pid: int) -> int:
-        """Return the wait status of `pid`, or SIGKILL if its end was not observed."""
-        return self._ended.get(pid, signal.SIGKILL)
-
     def reap(self) -> bool:
         """Reap ended children; return False if there are no children left."""
         try:
@@ -222,7 +219,7 @@ class Brood:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
                     return True
-                self._ended[pid] = status
+                self.ended[pid] = status
         except ChildProcessError:
             return False
 
