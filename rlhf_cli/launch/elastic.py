@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from pathlib import Path
 from types import FrameType
 
 from torch.distributed import TCPStore
@@ -40,7 +39,6 @@ from rlhf_cli.plan.launch_plan import LaunchPlan
 from rlhf_cli.plan.rank_group import LOOPBACK
 from rlhf_cli.process import PARENT, environment, heard_in_time, signal_name
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.temporary_attributes import temporary_attributes
 
 _LOOK_EVERY_S = 0.1
 _SHUTDOWN_S = 10
@@ -152,7 +150,7 @@ def run_ranks(
     agent = _agent(spec, exit_barrier_s=_LOOK_EVERY_S)
     failures: dict[int, ProcessFailure] = {}
     requested, ended = _requests(agent, launch.grace_s), contextlib.suppress(ServerEnded)
-    with environment(plan.shared), _logged(plan.log), requested as requests, ended:
+    with environment(plan.shared), requested as requests, ended:
         failures = agent.run().failures
     codes = {rank: (failure.exitcode, float(failure.timestamp)) for rank, failure in failures.items()}
     found = failures_of(folder, codes, log=plan.log, seen_at=machine.seen_at)
@@ -192,7 +190,6 @@ def run_as_torchrun(words: list[str]) -> int:
     spec.max_restarts, spec.local_addr = config.max_restarts, config.local_addr
     spec.master_addr, spec.master_port = place
     agent = _agent(spec, exit_barrier_s=_EXIT_BARRIER_S)
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the ranks say themselves why they ended
     with _requests(agent, Launch().grace_s):
         try:
             failures = agent.run().failures
@@ -210,6 +207,7 @@ def run_as_torchrun(words: list[str]) -> int:
 def _agent(spec: WorkerSpec, *, exit_barrier_s: float) -> LocalElasticAgent:
     """Return torch's agent for the ranks of this machine."""
     spec.monitor_interval = _LOOK_EVERY_S
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the ranks say themselves why they ended
     # Ranks append to the run's log and record failures themselves: torch's own files hold whole seconds only, and one
     # that a full disk cut off ends its launcher.
     logs = DefaultLogsSpecs(os.devnull)
@@ -228,19 +226,3 @@ def _requests(agent: LocalElasticAgent, grace_s: float) -> Iterator[StopRequests
             yield requests
         finally:
             requests.close()
-
-
-@contextlib.contextmanager
-def _logged(file: Path) -> Iterator[None]:
-    """Send the elastic agent's messages to the run's log."""
-    logger = logging.getLogger("torch.distributed.elastic")
-    handler = logging.FileHandler(file, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s launcher %(levelname)s %(name)s: %(message)s"))
-    handler.addFilter(lambda record: "exit barrier" not in str(record.msg))  # see exit_barrier_timeout
-    logger.addHandler(handler)
-    try:
-        with temporary_attributes(logger, propagate=False):
-            yield
-    finally:
-        logger.removeHandler(handler)
-        handler.close()

@@ -5,7 +5,6 @@ torch's elastic agent starts these processes (launch/elastic.py).
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from pathlib import Path
@@ -25,19 +24,16 @@ def main(argv: list[str] | None = None) -> int:
     A rank that stopped with all others, at the same step, returns 0: torch would otherwise end those that still save.
     One that was interrupted returns 75.
     """
-    parser = argparse.ArgumentParser(prog="python -m rlhf_cli.launch.rank_process")
-    parser.add_argument("run", type=Path)
-    parser.add_argument("--resume", action="store_true")
-    options = parser.parse_args(argv)
+    run, *flags = sys.argv[1:] if argv is None else argv
     if PARENT in os.environ:
         die_with(int(os.environ[PARENT]))
-    folder = open_run(options.run)
+    folder = open_run(Path(run))
     if PARENT in os.environ:
         with (folder.path / log_name(int(os.environ.get(NODE, "0")))).open("a", encoding="utf-8") as log:
             os.dup2(log.fileno(), sys.stderr.fileno())
     try:
         with lasting_output(), safe_output():
-            run_rank(folder, resume=options.resume)
+            run_rank(folder, resume="--resume" in flags)
     except Preempted:
         return EXIT_OK
     except KeyboardInterrupt:

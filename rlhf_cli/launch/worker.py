@@ -176,8 +176,7 @@ class _Training:
         start = recorded_to = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
         if self.is_main:
             if self.resume and (changed := other_versions(self.folder)) is not None:
-                _log.warning("the run began with other versions: %s", changed)
-                print(f"warning: the run began with other versions, so it may continue differently: {changed}")
+                _warn(f"the run began with other versions, so it may continue differently: {changed}")
             add_to_provenance(self.folder, **verify_launch.trainer_facts(trainer))
             for lengths in getattr(trainer, "lengths", {}).values():
                 if lengths.dropped or lengths.cut:
@@ -261,6 +260,11 @@ def _mirror_of(folder: RunFolder, experiment: Experiment, bar: TrainingBar) -> M
     )
 
 
+def _warn(text: str) -> None:
+    _log.warning(text)
+    print(f"warning: {text}")
+
+
 def starting_checkpoint(folder: RunFolder, *, is_main: bool) -> Path | None:
     """Return the newest checkpoint that verifies, the same on every rank; None if there are no checkpoints.
 
@@ -281,8 +285,7 @@ def starting_checkpoint(folder: RunFolder, *, is_main: bool) -> Path | None:
         raise RunError(what, where=str(folder.checkpoints), got="\n".join(skipped), expected=expected, advice=advice)
     if is_main:
         for line in skipped:
-            _log.warning("skipped %s", line)
-            print(f"warning: skipped {line}")
+            _warn(f"skipped {line}")
         print(f"going on from {checkpoint.name}" if checkpoint else "there is no checkpoint yet: starting at step 0")
     return checkpoint
 
@@ -402,10 +405,7 @@ def logging_into(folder: RunFolder, rank: int) -> Iterator[Callable[[], int]]:
         is_first = message not in warned
         # A message of Python's warnings starts with the file it warns about.
         file = message.partition(":")[0] if record.name == "py.warnings" else record.pathname
-        # Libraries may also be installed beside the environment: in a folder with their metadata.
-        package = next((one for one in Path(file).parents if not (one / "__init__.py").is_file()), Path(file))
-        is_library = file.startswith(("<", *_LIBRARIES)) or "site-packages" in package.parts
-        is_library = is_library or any(package.glob("*.dist-info"))
+        is_library = file.startswith(("<", *_LIBRARIES)) or "site-packages" in Path(file).parts
         warned.setdefault(message, record.name == "py.warnings" if file.startswith(_OURS) else is_library)
         return is_first
 

@@ -7,7 +7,6 @@ The isolation is set up by `launcher.py` in the new process. Linux only.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import json
 import logging
@@ -21,7 +20,6 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal, TypeAlias, TypedDict, cast, get_args
@@ -189,10 +187,8 @@ def _run(
     max_processes: int = 4,
     max_file_mb: int = 1,
 ) -> tuple[ProgramResult, dict[str, bool]]:
-    _clear_left()
     with (
         tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as folder,
-        _locked(folder),
         tempfile.TemporaryFile() as job_file,
         tempfile.TemporaryFile() as reports,
         tempfile.TemporaryFile() as stdin_file,
@@ -236,40 +232,12 @@ def _run(
 
 _PREFIX, _USERS = "rlhf-sandbox-", range(61184, 65520)
 """The folders, and systemd's range for dynamic users: one for each run, so the kernel counts its processes alone."""
-_JUST_MADE_S = 10.0
 _REMOVE = '(chmod -R u+rwx "$0"; rm -rf -- "$0") >/dev/null 2>&1 &'
 
 
 def _remove(folder: str) -> None:
     os.rename(folder, left := f"{folder}-left")
     subprocess.run(["sh", "-c", _REMOVE, left], start_new_session=True)
-
-
-@contextlib.contextmanager
-def _locked(folder: str) -> Iterator[bool]:
-    """Lock a folder while the context is open, and yield whether no living process had locked it."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        yield False  # without locks on this file system, an owner cannot be ruled out
-    else:
-        yield True
-    finally:
-        os.close(descriptor)
-
-
-@functools.cache
-def _clear_left() -> None:
-    """Remove the folders of this user whose process was killed, once per process."""
-    for place in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            found, user = place.lstat(), os.geteuid()
-            is_ours = found.st_uid == user or (user == 0 and found.st_uid in _USERS)
-            if is_ours and time.time() - found.st_ctime > _JUST_MADE_S:  # else it may not be locked yet
-                with _locked(str(place)) as is_left:
-                    if is_left:
-                        _remove(str(place))
 
 
 def _listen(
