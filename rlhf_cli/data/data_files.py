@@ -9,17 +9,17 @@ from __future__ import annotations
 import glob
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
+from typing import cast
 
-from rlhf_cli.data.column_kinds import ColumnKind, Kind, as_kind, kind_of, label, merge
+from rlhf_cli.data.column_kinds import ColumnKind, Kind, RecordKind, as_kind, kind_of, label, merge
 from rlhf_cli.data.file_readers import read_csv, read_lines, read_list, read_parquet_head, shorten
-from rlhf_cli.data.source import SUFFIXES, WRITTEN, DataSource, Row, Wanted
+from rlhf_cli.data.source import SUFFIXES, DataSource, Row
 from rlhf_cli.errors import DataError
 
-_ANYTHING = Wanted()
 _HELD_OUT = re.compile(r"(^|[^a-z])(test|testing|valid|validation|val|dev|eval|evaluation)([^a-z]|$)")
 
 
@@ -61,26 +61,19 @@ class Scan:
                 if value is not None and column not in self.seen:
                     self.seen[column] = (where, shorten(str(value), width=40))
 
-    def typed(self) -> Scan:
-        """Return the same with rows as the table stores them, and the texts of numbers only where these may differ."""
-        spare = [WRITTEN + name for name, kind in self.kinds.items() if kind in (ColumnKind.INTEGER, ColumnKind.TEXT)]
-        kinds = {name: kind for name, kind in self.kinds.items() if name not in spare}
-        rows = [{name: as_kind(cell, kinds[name]) for name, cell in row.items() if name in kinds} for row in self.rows]
-        return replace(self, kinds=kinds, rows=rows)
-
 
 @dataclass(frozen=True)
 class Format:
     """A format of data files.
 
-    `read(path, wanted)` yields `(place, row)` of a file without types of its own. None for Parquet, which has types, so
-    `datasets` loads it.
+    `read(path, texts)` yields `(place, row)` of a file without types of its own; its columns `texts` hold text. None
+    for Parquet, which has types, so `datasets` loads it.
     """
 
     name: str
-    read: Callable[[Path, Wanted], Iterator[tuple[str, Row]]] | None
+    read: Callable[[Path, Collection[str]], Iterator[tuple[str, Row]]] | None
 
-    def scan(self, paths: Sequence[Path], limit: int = 0, wanted: Wanted = _ANYTHING) -> Scan:
+    def scan(self, paths: Sequence[Path], limit: int = 0, source: DataSource | None = None) -> Scan:
         """Read the files and keep at most `limit` rows; of Parquet, read only the schema and these rows.
 
         Raise DataError on the first bad line, on a read column with two kinds of value, and on a file without rows.
@@ -93,18 +86,19 @@ class Format:
         found = Scan()
         for path in paths:
             before = found.num_rows
-            found.add(self.read(path, wanted), limit, wanted.is_read)
+            found.add(self.read(path, source.texts if source else ()), limit, source.reads if source else bool)
             if found.num_rows == before or not found.kinds:
                 raise _no_rows(path)
-        return found.typed()
+        kind = RecordKind(found.kinds)
+        return replace(found, rows=[cast(Row, as_kind(row, kind)) for row in found.rows])
 
 
 FORMATS = {
     known.name: known
     for known in (
-        Format("jsonl", lambda path, wanted: read_lines(path, wanted.written)),
-        Format("json", lambda path, wanted: read_list(path, wanted.written)),
-        Format("csv", lambda path, wanted: read_csv(path, wanted.texts, wanted.written)),
+        Format("jsonl", lambda path, _: read_lines(path)),
+        Format("json", lambda path, _: read_list(path)),
+        Format("csv", read_csv),
         Format("parquet", None),
     )
 }

@@ -15,13 +15,12 @@ import json
 import re
 import shlex
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from rlhf_cli.data.column_kinds import ColumnKind, Kind, merge
-from rlhf_cli.data.source import WRITTEN, Row
+from rlhf_cli.data.source import Row
 from rlhf_cli.errors import DataError, in_a_line
 
 
@@ -85,39 +84,15 @@ _BATCH_ROWS = 10_000
 _BEYOND = "JSON nested too deeply to read, or with a whole number of thousands of digits"
 
 
-def read_lines(path: Path, written: Collection[str] = ()) -> Iterator[tuple[str, Row]]:
-    """Yield the rows of a JSONL file, or of a list, with their `file:line`. Raise DataError at the first bad line.
-
-    `written` are columns whose numbers are also returned as they are written.
-    """
+def read_lines(path: Path) -> Iterator[tuple[str, Row]]:
+    """Yield the rows of a JSONL file, or of a list, with their `file:line`. Raise DataError at the first bad line."""
     for number, line in numbered_lines(path):
         if number == 1 and line.startswith("["):
-            yield from read_list(path, written)
+            yield from read_list(path)
             return
         if line.strip():
             where = f"{path}:{number}"
-            row = _parse(line, path, where)
-            yield where, row | _texts_of(row, json.loads(line, **_AS_WRITTEN) if written else row, written)
-
-
-_AS_WRITTEN: Any = {"parse_int": str, "parse_float": str}
-
-
-def value_at(row: object, path: str) -> object:
-    """Return the value of a column, or at a path into one such as `a.b`; None if there is none."""
-    if isinstance(row, Mapping) and path in row:
-        return row[path]
-    for part in path.split("."):
-        row = dict(zip(map(str, range(len(row))), row, strict=True)) if isinstance(row, list) else row
-        row = row.get(part) if isinstance(row, Mapping) else None
-    return row
-
-
-def _texts_of(row: Row, as_written: Row, columns: Collection[str]) -> Row:
-    """Return the numbers in `columns`, and true and false, as texts under other names."""
-    numbers = [column for column in columns if isinstance(value_at(row, column), int | float)]
-    texts = {column: value_at(as_written, column) for column in numbers}
-    return {WRITTEN + name: json.dumps(text) if isinstance(text, bool) else str(text) for name, text in texts.items()}
+            yield where, _parse(line, path, where)
 
 
 def _in_json(path: Path, line: str) -> str | None:
@@ -169,7 +144,7 @@ def _check_text(row: object, source: str, where: str) -> None:
 _EXPECTED = 'a list of objects, such as [{"prompt": "..."}]'
 
 
-def read_list(path: Path, written: Collection[str] = ()) -> Iterator[tuple[str, Row]]:
+def read_list(path: Path) -> Iterator[tuple[str, Row]]:
     """Yield the rows with their place, `file: item 3` (from 1; a parsed JSON value has no line number).
 
     A file of one object a line is read like `read_lines`. Raise DataError if it is not a list of objects.
@@ -181,7 +156,7 @@ def read_list(path: Path, written: Collection[str] = ()) -> Iterator[tuple[str, 
         value = json.loads(text)
     except json.JSONDecodeError as error:
         if error.msg == "Extra data" and text.startswith("{"):
-            yield from read_lines(path, written)
+            yield from read_lines(path)
             return
         what, where = f"malformed JSON: {error.msg}", f"{path}:{error.lineno}"
         got = shorten(dict(enumerate(text.splitlines(), 1)).get(error.lineno, ""), around=error.colno)
@@ -197,12 +172,11 @@ def read_list(path: Path, written: Collection[str] = ()) -> Iterator[tuple[str, 
         filtered = shlex.quote(f".{key if (key := keys[0]).isidentifier() else json.dumps(key)}") if keys else ""
         hint = f"jq {filtered} {old} > {new}" if keys else None
         raise DataError("this JSON file is not a list", where=str(path), got=shorten(text), expected=ways, hint=hint)
-    as_written = json.loads(text, **_AS_WRITTEN) if written else value
     for number, row in enumerate(value, 1):
         if not isinstance(row, dict):
             where = f"{path}: item {number}"
             raise DataError("this item is not a JSON object", where=where, got=row, expected=_EXPECTED)
-        yield f"{path}: item {number}", row | _texts_of(row, as_written[number - 1], written)
+        yield f"{path}: item {number}", row
     _check_text(value, text, str(path))
 
 
@@ -213,10 +187,8 @@ _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(?!$)(\.[0-9]+)?([eE][+-]?[0-9]+)?")  # 
 csv.field_size_limit(1 << 30)
 
 
-def read_csv(path: Path, texts: Collection[str] = (), written: Collection[str] = ()) -> Iterator[tuple[str, Row]]:
+def read_csv(path: Path, texts: Collection[str] = ()) -> Iterator[tuple[str, Row]]:
     """Yield the rows with the `file:line` of their last line; the columns in `texts` hold text.
-
-    `written` are columns whose numbers are also returned as they are written.
 
     Read the file twice, first to infer the column types. Raise DataError on a row with more or fewer cells than the
     header, and on an empty or repeated column name.
@@ -227,8 +199,7 @@ def read_csv(path: Path, texts: Collection[str] = (), written: Collection[str] =
             kind = merge(kinds.get(column, ColumnKind.NULL), _kind_of_cell(cell))
             kinds[column] = ColumnKind.TEXT if column in texts or kind == ColumnKind.MIXED else kind
     for where, cells in _cells(path):
-        also = {WRITTEN + column: cells[column] or None for column in written if column in cells}
-        yield where, {column: _convert(cell, kinds[column]) for column, cell in cells.items()} | also
+        yield where, {column: _VALUES[kinds[column]](cell) if cell else None for column, cell in cells.items()}
 
 
 def _cells(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
@@ -287,12 +258,12 @@ def _kind_of_cell(cell: str) -> Kind:
     return ColumnKind.NUMBER if _NUMBER.fullmatch(cell) else ColumnKind.TEXT
 
 
-def _convert(cell: str, kind: Kind) -> object:
-    if not cell:
-        return None
-    if kind == ColumnKind.BOOL:
-        return cell.lower() == "true"
-    return int(cell) if kind == ColumnKind.INTEGER else float(cell) if kind == ColumnKind.NUMBER else cell
+_VALUES: dict[Kind, Callable[[str], object]] = {
+    ColumnKind.TEXT: str,
+    ColumnKind.BOOL: lambda cell: cell.lower() == "true",
+    ColumnKind.INTEGER: int,
+    ColumnKind.NUMBER: float,
+}
 
 
 def read_parquet_head(paths: Sequence[Path], limit: int) -> tuple[tuple[str, ...], list[Row], int]:

@@ -22,8 +22,8 @@ from datasets.fingerprint import Hasher
 
 from rlhf_cli.data import worlds
 from rlhf_cli.data.column_kinds import ARROW_NAMES, ColumnKind, Kind, ListKind, RecordKind, as_kind
-from rlhf_cli.data.preparing import mixed_kinds, prepare, template_columns
-from rlhf_cli.data.source import DataSource, Template, Wanted
+from rlhf_cli.data.preparing import mixed_kinds, prepare
+from rlhf_cli.data.source import DataSource, Template
 from rlhf_cli.errors import DataError, in_a_line
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _read(source: DataSource, seed: int, prompt: Template | None, *, is_alone: b
         dataset = datasets.Dataset.from_list(worlds.generate(source.world, source.args, seed=seed, name=source.name))
     else:
         with quiet():
-            dataset = _read_files(source, source.wanted(template_columns(prompt or "")))
+            dataset = _read_files(source)
     if source.split is not None and not source.is_hub:
         dataset = _split(dataset, source)
     if source.bounds is not None:
@@ -105,7 +105,7 @@ def _split(dataset: datasets.Dataset, source: DataSource) -> datasets.Dataset:
     return sliced
 
 
-def _read_files(source: DataSource, wanted: Wanted) -> datasets.Dataset:
+def _read_files(source: DataSource) -> datasets.Dataset:
     from rlhf_cli.data.data_files import find_files  # a world needs no file, and no reader of files
 
     paths, file_format = find_files(source)
@@ -118,35 +118,35 @@ def _read_files(source: DataSource, wanted: Wanted) -> datasets.Dataset:
             got, where = in_a_line(error.__cause__ or error), ", ".join(files)
             raise DataError("not a readable Parquet file", where=where, got=got) from error
     stamps = [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
-    texts = sorted(wanted.texts) if file_format.name == "csv" else []
-    key = repr((_code(), file_format.name, stamps, texts, sorted(wanted.written)))
+    texts = sorted(source.texts) if file_format.name == "csv" else []
+    key = repr((_code(), file_format.name, stamps, texts))
     fingerprint = hashlib.sha256(key.encode()).hexdigest()[:32]
     file = Path(datasets.config.HF_DATASETS_CACHE) / "rlhf" / f"{fingerprint}.arrow"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         partial = file.with_name(f"{fingerprint}-{uuid4().hex}")  # other processes may write the same file
         try:
-            _write(partial, paths, file_format, wanted)
+            _write(partial, paths, file_format, source)
             partial.replace(file)
         finally:
             partial.unlink(missing_ok=True)
     dataset = datasets.Dataset.from_file(str(file))
     mixed = [name for name, kind in dataset.features.items() if kind == datasets.Json()]
-    if any(map(wanted.is_read, mixed)):
-        file_format.scan(paths, wanted=wanted)  # raises: the table was written for a reader of other columns
+    if any(map(source.reads, mixed)):
+        file_format.scan(paths, 0, source)  # raises: the table was written for a reader of other columns
     dataset._fingerprint = fingerprint
     return cast(datasets.Dataset, dataset.remove_columns(mixed))
 
 
-def _write(file: Path, paths: Sequence[Path], file_format: Format, wanted: Wanted) -> None:
+def _write(file: Path, paths: Sequence[Path], file_format: Format, source: DataSource) -> None:
     """Write the rows of the files into an Arrow file. Raise DataError if they are invalid."""
     assert file_format.read is not None
-    table = RecordKind(file_format.scan(paths, wanted=wanted).kinds)
+    table = RecordKind(file_format.scan(paths, 0, source).kinds)
     # pyarrow makes no JSON column of Python's values; the writer makes one of texts.
     written = features_of(table.fields, datasets.Value("string")).arrow_schema
     with ArrowWriter(features=features_of(table.fields), path=str(file)) as writer:
         for path in paths:
-            rows = (row for _, row in file_format.read(path, wanted))
+            rows = (row for _, row in file_format.read(path, source.texts))
             while batch := [as_kind(row, table, as_json=True) for row in islice(rows, _BATCH_ROWS)]:
                 writer.write_table(pa.Table.from_pylist(batch, schema=written))
         writer.finalize()

@@ -32,10 +32,10 @@ class Preview:
     origin: str
 
 
-def peek(source: DataSource, limit: int = 8, *, prompt: Template | None = None, seed: int = 0) -> Preview:
+def peek(source: DataSource, limit: int = 8, *, seed: int = 0) -> Preview:
     """Return columns, first `limit` rows and row count of a source; `seed` is for a world without its own.
 
-    The rows are read for the template `prompt`. JSONL, JSON and CSV files are read and checked to the end; for Parquet,
+    JSONL, JSON and CSV files are read and checked to the end; for Parquet,
     only the schema and the first rows are read. A world is generated. A hub dataset is not accessed. Raise DataError if
     the source is invalid.
     """
@@ -52,7 +52,7 @@ def peek(source: DataSource, limit: int = 8, *, prompt: Template | None = None, 
 
     paths, file_format = find_files(source)
     origin = str(paths[0]) if len(paths) == 1 else f"{len(paths)} {file_format.name} files, the first is {paths[0]}"
-    scanned = file_format.scan(paths, limit, source.wanted(template_columns(prompt or "")))
+    scanned = file_format.scan(paths, limit, source)
     columns = tuple(name for name, kind in scanned.kinds.items() if kind != ColumnKind.MIXED)  # the others are read
     return Preview(columns, scanned.rows, scanned.num_rows, origin)
 
@@ -86,7 +86,7 @@ def first_rows(sources: Sequence[DataSource], *, prompt: Template | None, seed: 
     source = sources[0]
     if len(sources) == 1 and not source.is_hub and source.keep is None and source.sort is None:
         last = (source.bounds or (0, 0))[0] + limit
-        _, table = prepare_preview(source, peek(source, last, prompt=prompt, seed=seed), prompt)
+        _, table = prepare_preview(source, peek(source, last, seed=seed), prompt)
         if table is not None:
             return [opened(table[row]) for row in range(min(limit, len(table)))]
     from rlhf_cli.data.loading import load_split  # imports datasets

@@ -25,7 +25,7 @@ from rlhf_cli.data.dialogues import (
 from rlhf_cli.data.images import with_images
 from rlhf_cli.data.learnt_columns import read_columns
 from rlhf_cli.data.rows import DIALOGUES, Table, map_rows, numbered, values_of
-from rlhf_cli.data.source import WRITTEN, DataSource, Row, Template, missing_column, typed_rename
+from rlhf_cli.data.source import DataSource, Row, Template, missing_column, typed_rename
 from rlhf_cli.errors import DataError
 from rlhf_cli.text.template_grammar import is_text, parse
 
@@ -70,9 +70,7 @@ def prepare(
             elif near is not None:
                 error.hint, error.advice = None, f"write {{{near}}} for {{{column}}} in data.prompt"
             raise error
-        written = {name: WRITTEN + source.rename.get(name, name) for name in template_columns(prompt)}
-        table = map_rows(table, _add_prompt, {"prompt": ""}, template=prompt, written=written, name=source.name)
-        table = table.select_columns([name for name in table.column_names if not name.startswith(WRITTEN)])
+        table = map_rows(table, _add_prompt, {"prompt": ""}, template=prompt, name=source.name)
     table = without_repeats(with_answers(table, columns), columns)
     table = kept_and_sorted(table, source, is_whole=is_whole)
     return with_images(table, source) if source.trainer is not None and "images" in source.trainer.along else table
@@ -148,9 +146,8 @@ def template_columns(template: Template, *, name: str = "data.prompt") -> set[st
     return {column for text in texts for column in parse(text, where=name, error=DataError).columns}
 
 
-def _add_prompt(row: Row, index: int, template: Template, written: Mapping[str, str], name: str) -> Row:
-    texts = {column: row[text] for column, text in written.items() if row.get(text) is not None}
-    return {"prompt": render(template, {**row, **texts}, name=f"data.prompt, row {index + 1} of {name}")}
+def _add_prompt(row: Row, index: int, template: Template, name: str) -> Row:
+    return {"prompt": render(template, row, name=f"data.prompt, row {index + 1} of {name}")}
 
 
 def _fill(template: str, row: Mapping[str, object], name: str) -> str:
@@ -165,7 +162,14 @@ def _fill(template: str, row: Mapping[str, object], name: str) -> str:
             got = "nothing (null)" if value is None else f"a {type(value).__name__}"
             what = f"the prompt template cannot use the column {column!r}"
             raise DataError(what, where=name, got=got, expected="text or a number")
-    return parsed.fill({column: "" if row[column] is None else row[column] for column in parsed.columns})
+    return parsed.fill({column: _written(row[column]) for column in parsed.columns})
+
+
+def _written(value: object) -> object:
+    """Return a value as a template writes it: a whole number without the point that its column needs."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return "" if value is None else value
 
 
 def mixed_kinds(sources: Sequence[DataSource], tables: Sequence[Table]) -> dict[str, Kind]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -38,21 +38,6 @@ _UNREADABLE = (".txt", ".gz", ".zst", ".zip", ".tar", ".arrow", ".xlsx", ".xml",
 _HUB_ID = re.compile(r"(?:[\w-][\w.-]*/[\w-][\w.-]*|[\w-]+)", re.ASCII)
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """How the columns of a file are read; the names are those in the file.
-
-    texts: columns that hold text in a format without types. written: columns whose numbers the prompt template writes
-    as the file does; their texts are in another column, whose name begins with WRITTEN. is_read: whether the values of
-    a column must be of one kind, because something reads it by its name.
-    """
-
-    texts: frozenset[str] = frozenset()
-    written: frozenset[str] = frozenset()
-    is_read: Callable[[str], bool] = bool
-
-
-WRITTEN = "_written_"
 READ_AS_TEXT = ("prompt", "completion", "chosen", "rejected", "reference", "text")
 """Columns that a trainer reads as text or messages. In a CSV, which has no types, they are always text."""
 
@@ -144,12 +129,14 @@ class DataSource:
             error.where += f", {', '.join(self.paths)}"
         return error
 
-    def wanted(self, in_template: Collection[str]) -> Wanted:
-        """Return how the files are read for a prompt template with these columns."""
-        texts, written = (
-            frozenset(self.rename.get(column, column) for column in own) for own in (READ_AS_TEXT, in_template)
-        )
-        return Wanted(texts, written - texts, lambda column: column in self.rename.values() or self.is_read(column))
+    @property
+    def texts(self) -> frozenset[str]:
+        """Return the columns, by their names in the files, that hold text in a format without types."""
+        return frozenset(self.rename.get(column, column) for column in READ_AS_TEXT)
+
+    def reads(self, column: str) -> bool:
+        """Return whether the values of a column of the files must be of one kind: something reads it by its name."""
+        return column in self.rename.values() or self.is_read(column)
 
 
 def typed_rename(name: str, new: str, old: str) -> str:

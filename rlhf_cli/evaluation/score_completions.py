@@ -154,7 +154,7 @@ def completions_in(path: Path, limit: int, experiment: Experiment | None, label:
         source.is_read = lambda column: column in ("completion", label) or is_read(column)
         is_made = "prompt" in (*columns, *renames) or template is None
         prompt = None if is_made or template_columns(template) - {*columns, *renames} else template
-    preview = peek(source, limit, prompt=prompt)
+    preview = peek(source, limit)
     if not preview.rows:
         expected = "a row a completion, with its prompt"
         raise DataError("the file has no rows", where=str(path), got="none", expected=expected)

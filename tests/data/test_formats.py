@@ -18,26 +18,16 @@ import pytest
 
 from rlhf_cli.data.column_kinds import ColumnKind, ListKind, RecordKind, kind_of, label, merge
 from rlhf_cli.data.data_files import FORMATS, Scan
-from rlhf_cli.data.file_readers import read_csv, read_lines, read_parquet_head
+from rlhf_cli.data.file_readers import read_csv, read_parquet_head
 from rlhf_cli.data.loading import features_of, load_split
 from rlhf_cli.data.rows import RowTable
-from rlhf_cli.data.source import WRITTEN, DataSource
+from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import DataError
 
 NULL, BOOL, INTEGER, NUMBER, TEXT, MIXED = ColumnKind
 KINDS: dict[str, Any] = {
     "null": None, "flag": True, "integer": 1, "number": 0.5, "text": "x", "list": [1], "object": {"a": 1}, "set": {1},
 }  # fmt: skip
-
-
-def test_numbers_below_a_column_are_read_as_they_are_written(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"a": [{"n": 1.50}], "b": {"n": 2.0}, "c": 3.00}\n')
-    ((_, row),) = read_lines(tmp_path / "a.jsonl", ("a.0.n", "b.n", "c", "a.1.n"))
-    assert {name: text for name, text in row.items() if name.startswith(WRITTEN)} == {
-        f"{WRITTEN}a.0.n": "1.50",
-        f"{WRITTEN}b.n": "2.0",
-        f"{WRITTEN}c": "3.00",
-    }
 
 
 def test_kinds_of_values() -> None:

@@ -163,7 +163,7 @@ def test_first_rows_and_a_preview_equal_those_of_a_training(workplace: Path, sou
         read = load_split([source], prompt=prompt, seed=3)
         ours = first_rows([source], prompt=prompt, seed=3, limit=4)
         assert ours == [read[row] for row in range(min(4, len(read)))]
-        columns, found = prepare_preview(source, peek(source, 9, prompt=prompt, seed=3), prompt)
+        columns, found = prepare_preview(source, peek(source, 9, seed=3), prompt)
         assert list(columns) == read.column_names
         assert found is None or [found[row] for row in range(len(found))] == read.to_list()[: len(found)]
         assert (found is None) == (source.split == "train[50%:]" or source.select == (15, 20))  # it looked at 9 rows

@@ -82,7 +82,7 @@ def source_problems(subject: Subject) -> Check[DataFacts]:
 
 
 def _read(source: DataSource, prompt: Template | None, seed: int) -> ReadSource:
-    preview = peek(source, limit=_LOOKED_AT, prompt=prompt, seed=seed)
+    preview = peek(source, limit=_LOOKED_AT, seed=seed)
     is_sliced = source.split is not None and "[" in source.split  # `datasets` takes the slice, and counts it
     count, select = None if is_sliced else preview.num_rows, source.select
     if count is not None and select is not None:
