@@ -17,7 +17,7 @@ import contextlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
+from itertools import dropwhile, takewhile
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from rlhf_cli.data.rows import DIALOGUES, RowTable, Table, kind_of_text, map_rows, values_of
@@ -307,22 +307,16 @@ def without_repeats(table: Table, columns: Sequence[str]) -> Table:
 
 
 def _rest(prompt: object, answer: object) -> object:
-    """Return what follows the prompt's messages in an answer that begins with them; other answers unchanged.
+    """Return what follows the prompt's messages in an answer that begins with them, all or those behind the rules.
 
-    The answer may lack the prompt's system message, and blanks around a text.
+    Other answers are unchanged.
     """
     if not (kind_of_text(prompt) == kind_of_text(answer) == "messages"):
         return answer
-    (rules, asked), (repeated, said) = (_halves(cast("list[Row]", value)) for value in (prompt, answer))
-    begins = len(asked) < len(said) and _bare(said[: len(asked)]) == _bare(asked)
-    is_repeat = begins and bool(asked or repeated) and _bare(repeated) in ([], _bare(rules))
-    return said[len(asked) :] if is_repeat else answer
-
-
-def _halves(messages: list[Row]) -> tuple[list[Row], list[Row]]:
-    """Return the system messages with which a dialogue begins, and the messages after them."""
-    rules = [*takewhile(lambda message: message["role"] in ("system", "developer"), messages)]
-    return rules, messages[len(rules) :]
+    asked, said = cast("list[Row]", prompt), cast("list[Row]", answer)
+    behind = [*dropwhile(lambda message: message["role"] in ("system", "developer"), asked)]
+    starts = (start for start in (asked, behind) if start and len(start) < len(said))
+    return next((said[len(start) :] for start in starts if _bare(said[: len(start)]) == _bare(start)), answer)
 
 
 def _bare(messages: list[Row]) -> list[tuple[object, str, object]]:
