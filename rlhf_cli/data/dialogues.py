@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from itertools import dropwhile, takewhile
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from rlhf_cli.data.rows import DIALOGUES, RowTable, Table, kind_of_text, map_rows, values_of
+from rlhf_cli.data.rows import DIALOGUES, RowTable, Table, at_rows, kind_of_text, map_rows, values_of
 from rlhf_cli.data.source import Row, missing_column
 from rlhf_cli.errors import DataError
 from rlhf_cli.text.suggest import nearest
@@ -209,9 +209,8 @@ def _read(row: Mapping[str, object], index: int, columns: Mapping[str, bool], na
                     raise ValueError(f"it is text, and other rows hold messages: {value!r:.60}")
         except ValueError as error:
             what = f"the column {column!r} cannot be read as messages"
-            where = f"{name}, row {index + 1} (the first row is 1)"
             expected = "[{role: user, content: ...}, ...], or ShareGPT's [{from: human, value: ...}, ...]"
-            raise DataError(what, where=where, got=f"{error}", expected=expected) from None
+            raise DataError(what, where=at_rows(name, index + 1), got=f"{error}", expected=expected) from None
     return read
 
 
@@ -275,8 +274,8 @@ def with_calls(table: Table, columns: Sequence[str]) -> Table:
 
 def with_labels(table: Table, columns: Sequence[str]) -> Table:
     """Return the rows with KTO's labels as true or false if all of them are texts that say so."""
-    labels = values_of(table, "label") if "label" in columns else ()
-    if not {str(value).lower() if isinstance(value, str) else "" for value in labels or [""]} <= {*_GOOD, *_BAD}:
+    labels = values_of(table, "label") if "label" in columns else [""]
+    if not {value.lower() if isinstance(value, str) else "" for value in labels} <= {*_GOOD, *_BAD}:
         return table
     return map_rows(table, lambda row, _: {"label": row["label"].lower() in _GOOD}, {"label": ""})
 
@@ -298,10 +297,8 @@ def with_answers(table: Table, columns: Sequence[str]) -> Table:
 def without_repeats(table: Table, columns: Sequence[str]) -> Table:
     """Return the rows without the prompt's messages at the beginning of answers in `columns`: TRL joins both."""
     answers = [column for column in columns if column in ANSWERS and "prompt" in table.column_names]
-    pairs = (
-        pair for answer in answers for pair in zip(values_of(table, "prompt"), values_of(table, answer), strict=True)
-    )
-    if not any(_rest(*pair) is not pair[1] for pair in pairs):
+    both = (zip(values_of(table, "prompt"), values_of(table, answer), strict=True) for answer in answers)
+    if all(_rest(prompt, said) is said for pairs in both for prompt, said in pairs):
         return table
     return map_rows(table, lambda row, _: {name: _rest(row["prompt"], row[name]) for name in answers}, {})
 
@@ -392,9 +389,8 @@ def split_transcripts(table: Table, *, is_whole: bool = True, name: str = "data"
     prepared = map_rows(table, split_row, dict.fromkeys(made, dialogue))
     if not is_whole or not len(prepared) or any(values_of(prepared, "prompt")):
         return prepared
-    got = f"{table[0].get('chosen', table[0])!r:.80}"
+    got, hint = f"{table[0].get('chosen', table[0])!r:.80}", "data.transcripts=false"
     expected = "texts such as '\\n\\nHuman: Hello\\n\\nAssistant: Hi!', the same in both up to the last answer"
-    hint = "data.transcripts=false"
     raise DataError("no row is a pair of transcripts", where=name, got=got, expected=expected, hint=hint)
 
 
@@ -420,5 +416,4 @@ def split_row(row: Mapping[str, object], _index: int = 0) -> dict[str, object]:
         shared = len([*takewhile(lambda messages: messages[0] == messages[1], pairs)])
         return {"prompt": better[:shared] or "", "chosen": better[shared:], "rejected": worse[shared:] or rejected}
     parts = split_pair(chosen, rejected) if isinstance(chosen, str) and isinstance(rejected, str) else None
-    prompt, chosen, rejected = parts or ("", chosen, rejected)
-    return {"prompt": prompt, "chosen": chosen, "rejected": rejected}
+    return dict(zip(("prompt", *_PAIR), parts or ("", chosen, rejected), strict=True))

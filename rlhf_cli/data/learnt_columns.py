@@ -15,6 +15,7 @@ from rlhf_cli.data.rows import (
     DIALOGUES,
     TEXT_PARTS,
     Table,
+    at_rows,
     check_rows,
     is_empty,
     kind_of_text,
@@ -235,8 +236,7 @@ def check_columns(
         for number, value in enumerate(values_of(dataset, column) if column not in IMAGES else (), 1):
             if (wrong := _wrong(column, value, kinds.get(column), reads)) is not None:
                 what = f"the trainer cannot read the column {column!r}"
-                where = f"{name}, row {number} (the first row is 1)"
-                raise DataError(what, where=where, got=f"{value!r:.160}", expected=wrong)
+                raise DataError(what, where=at_rows(name, number), got=f"{value!r:.160}", expected=wrong)
     return columns
 
 
@@ -313,25 +313,23 @@ def _has_prompt(dataset: Table, columns: Sequence[str], name: str) -> bool:
         for pair in pairs
         for answer in pair
     )
-    if is_whole and ("prompt" not in columns or isinstance(first["prompt"], str)):
+    if "prompt" in columns and not (is_whole and isinstance(first["prompt"], str)):
+        return True
+    if is_whole:
         both = zip(values_of(dataset, "chosen"), values_of(dataset, "rejected"), strict=True)
         for number, (chosen, rejected) in enumerate(cast("Iterable[tuple[_Messages, _Messages]]", both), 1):
             if chosen[0] != rejected[0]:
-                what, where = (
-                    "the two dialogues of a pair begin differently",
-                    f"{name}, row {number} (the first row is 1)",
-                )
+                what, got = "the two dialogues of a pair begin differently", f"{chosen[0]} and {rejected[0]}"[:160]
                 expected = "the same prompt in both, and another answer: TRL takes the messages that both begin with"
-                raise DataError(what, where=where, got=f"{chosen[0]} and {rejected[0]}"[:160], expected=expected)
-    if "prompt" in columns:
-        return not (is_whole and isinstance(first["prompt"], str))
+                raise DataError(what, where=at_rows(name, number), got=got, expected=expected)
+        return "prompt" not in columns
     is_text = isinstance(first["chosen"], str)
     dialogue = next((column for column in DIALOGUES if column in dataset.column_names), None)
     named = {column: first[column] for column in OTHER_NAMES["prompt"] if column in dataset.column_names}
     question = stand_in("prompt", [*named], guesses=False, first=named) or dialogue
     column, _, part = (question or "").rpartition(".")
     asked = first.get(question or "", as_object(first.get(column)).get(part, ""))
-    if is_whole or (is_text and all(str(asked).strip() in str(first[answer]) for answer in ("chosen", "rejected"))):
+    if is_text and all(str(asked).strip() in str(first[answer]) for answer in ("chosen", "rejected")):
         return True
     hint = prompt_hint(name, question or "EXISTING_COLUMN", dataset.column_names)
     if question is not None and isinstance(asked, str) and not is_text:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from rlhf_cli.data.rows import Table, numbered
+from rlhf_cli.data.rows import Table, at_rows
 from rlhf_cli.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def check_overlong(
 
     It cannot under `error`, if no prompt is left, or if a conversation would have to be truncated.
     """
-    hint, advice, where = None, None, f"{name}, {numbered([row + 1 for row in overlong])} (the first row is 1)"
+    hint, advice, where = None, None, at_rows(name, *(row + 1 for row in overlong))
     if policy == "error":
         problem = f"prompts of more than {limit} tokens leave the policy no room to answer"
         advice = "data.overlong_prompts=drop or truncate, or a smaller trainer.args.max_completion_length"

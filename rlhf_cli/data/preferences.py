@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from rlhf_cli.data.rows import Table, is_empty, numbered, values_of
+from rlhf_cli.data.rows import Table, at_rows, is_empty, values_of
 from rlhf_cli.data.source import missing_column
 from rlhf_cli.errors import DataError
 
@@ -119,8 +119,7 @@ def sound_pairs(dataset: Table, rules: PairRules, *, name: str = "data") -> tupl
         first = next(iter(bad))
         texts = (f"{column} {value!r:.60}" for column, value in dataset[first].items() if column in _TEXTS + IDS)
         got = f"row {first + 1}, {bad[first].replace('_', ' ')}: {', '.join(texts)}"
-        where = f"{name}, {numbered([row + 1 for row in bad])} (the first row is 1)"
-        what = f"{len(bad)} of {len(dataset)} pairs teach nothing"
+        what, where = f"{len(bad)} of {len(dataset)} pairs teach nothing", at_rows(name, *(row + 1 for row in bad))
         expected = "two different answers, neither of them empty"
         raise DataError(what, where=where, got=got, expected=expected, hint="reward_model.on_bad_pair=drop")
     if not rules.columns:
@@ -132,7 +131,7 @@ def sound_pairs(dataset: Table, rules: PairRules, *, name: str = "data") -> tupl
     if wrong and not rules.drops_bad_margins:
         rows, columns = sorted(wrong), f"column{'s' if len(rules.columns) > 1 else ''} {' and '.join(rules.columns)}"
         what = f"the {columns} cannot be read as a margin in {len(wrong)} of {len(dataset)} pairs"
-        where = f"{name}, {numbered([row + 1 for row in rows])} (the first row is 1)"
+        where = at_rows(name, *(row + 1 for row in rows))
         got = "\n".join(f"row {row + 1}: {wrong[row]}" for row in rows[:_SHOWN])
         expected = "finite numbers: a margin of 0 or more, and a chosen score that is not below the rejected one"
         advice = "reward_model.margin.on_bad=drop drops and counts such pairs"

@@ -24,7 +24,7 @@ from rlhf_cli.data.dialogues import (
 )
 from rlhf_cli.data.images import with_images
 from rlhf_cli.data.learnt_columns import read_columns
-from rlhf_cli.data.rows import DIALOGUES, Table, map_rows, numbered, values_of
+from rlhf_cli.data.rows import DIALOGUES, Table, at_rows, map_rows, values_of
 from rlhf_cli.data.source import DataSource, Row, Template, missing_column, typed_rename
 from rlhf_cli.errors import DataError
 from rlhf_cli.text.template_grammar import is_text, parse
@@ -213,10 +213,10 @@ def kept_and_sorted(table: Table, source: DataSource, *, is_whole: bool = True) 
         where = f"{source.name}.sort"
         numbers = _numbers(table, column, where)
         if missing := [place + 1 for place, value in enumerate(numbers) if value is None]:
-            where += f", {numbered(missing)} (the first row is 1)"
-            raise DataError(f"rows cannot be sorted by {column!r}", where=where, got="nothing (null)")
-        ordered = {place: value for place, value in enumerate(numbers) if value is not None}
-        table = table.select(sorted(ordered, key=lambda place: -ordered[place] if falls else ordered[place]))
+            what = f"rows cannot be sorted by {column!r}"
+            raise DataError(what, where=at_rows(where, *missing), got="nothing (null)")
+        ordered = cast("list[float]", numbers)
+        table = table.select(sorted(range(len(ordered)), key=lambda row: -ordered[row] if falls else ordered[row]))
     return table
 
 

@@ -8,7 +8,7 @@ from typing import TypeAlias, cast
 import jinja2
 
 from rlhf_cli.data.dialogues import ANSWERS
-from rlhf_cli.data.rows import DIALOGUES, Table, kind_of_text
+from rlhf_cli.data.rows import DIALOGUES, Table, at_rows, kind_of_text
 from rlhf_cli.errors import DataError
 
 TEMPLATE_ERRORS = (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, RecursionError)
@@ -35,13 +35,10 @@ def check_rendering(table: Table, columns: Sequence[str], write: Write, *, name:
             messages = cast("Messages", value if column == "prompt" else [*asked, *cast("list[object]", value)])
             wrong = _wrong(messages, write, settings | {"add_generation_prompt": column == "prompt"})
             if wrong is not None:
-                raise DataError(
-                    f"the chat template {wrong[0]}",
-                    where=f"{name}, row {number + 1} (the first row is 1), {column}",
-                    got=wrong[1],
-                    expected="roles, contents, tool calls and tools that the template writes; rename other columns",
-                    hint="model.chat_template=FILE.jinja, or model.tokenizer=FOLDER_OR_HUB_ID",
-                )
+                what, where = f"the chat template {wrong[0]}", f"{at_rows(name, number + 1)}, {column}"
+                expected = "roles, contents, tool calls and tools that the template writes; rename other columns"
+                hint = "model.chat_template=FILE.jinja, or model.tokenizer=FOLDER_OR_HUB_ID"
+                raise DataError(what, where=where, got=wrong[1], expected=expected, hint=hint)
 
 
 def _wrong(messages: Messages, write: Write, settings: Mapping[str, object]) -> tuple[str, str] | None:

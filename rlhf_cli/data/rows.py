@@ -127,10 +127,7 @@ def shared_prompts(held_out: Table, training: Sequence[Table]) -> frozenset[byte
 def describe_shared(shared: int, rows: int) -> str:
     """Return the warning about evaluation rows whose prompts are also trained on."""
     which = "all" if shared == rows else f"{shared} of"
-    return (
-        f"{which} {rows} evaluation rows have a prompt that the model is trained on: their figures say little about "
-        "new prompts"
-    )
+    return f"{which} {rows} evaluation rows have a prompt that the model is trained on, so say little about new prompts"
 
 
 def _asked(row: Mapping[str, object]) -> object:
@@ -185,19 +182,14 @@ def hold_out_places(dataset: Table, fraction: float, seed: int) -> tuple[list[in
     order = list(groups)
     Random(seed).shuffle(order)
     wanted = round(fraction * len(dataset))
-    held: list[int] = []
+    held: set[int] = set()
     for key in order:
-        if len(held) >= wanted:
-            break
-        held += groups[key]
+        held.update(groups[key] if len(held) < wanted else ())
     if not held or len(held) == len(dataset):
-        what = f"too few prompts to hold out {fraction:g} of them"
-        got = f"{len(dataset)} rows, {len(groups)} different prompts"
+        what, got = f"too few prompts to hold out {fraction:g} of them", f"{len(dataset)} rows, {len(groups)} prompts"
         advice = "use more rows, another fraction, or a separate source for evaluation (data.eval.path)"
         raise DataError(what, where="data.eval", got=got, advice=advice)
-    out = set(held)
-    train = [index for index in range(len(dataset)) if index not in out]
-    return train, sorted(held)
+    return [index for index in range(len(dataset)) if index not in held], sorted(held)
 
 
 def check_rows(dataset: Table, columns: Sequence[str], name: str = "data") -> None:
@@ -213,9 +205,8 @@ def check_rows(dataset: Table, columns: Sequence[str], name: str = "data") -> No
             raise missing_column(column, dataset.column_names, name)
         if empty := [number for number, value in enumerate(values_of(dataset, column), 1) if is_empty(value)]:
             what = f"the column {column!r} is empty in {len(empty)} of {len(dataset)} rows"
-            got, where = repr(dataset[empty[0] - 1][column]), f"{name}, {numbered(empty)} (the first row is 1)"
-            advice = "drop these rows from the file, or name another column with `rename`"
-            raise DataError(what, where=where, got=got, expected="text or messages", advice=advice)
+            got, advice = repr(dataset[empty[0] - 1][column]), "drop these rows, or name another column with `rename`"
+            raise DataError(what, where=at_rows(name, *empty), got=got, expected="text or messages", advice=advice)
 
 
 def kind_of_text(value: object) -> str | None:
@@ -245,10 +236,10 @@ def refuse_no_text(column: str, value: object, name: str) -> str:
     raise DataError(what, where=name, got=got, expected=expected, advice=advice)
 
 
-def numbered(numbers: Sequence[int]) -> str:
-    """Return `rows 3, 5`, with at most five numbers."""
+def at_rows(where: str, *numbers: int) -> str:
+    """Return a place such as `data, rows 3, 5 (the first row is 1)`, with at most five numbers."""
     shown = ", ".join(map(str, numbers[:_SHOWN])) + (", ..." if len(numbers) > _SHOWN else "")
-    return f"row{'s' if len(numbers) > 1 else ''} {shown}"
+    return f"{where}, row{'s' if len(numbers) > 1 else ''} {shown} (the first row is 1)"
 
 
 def values_of(dataset: Table, column: str) -> Iterable[object]:

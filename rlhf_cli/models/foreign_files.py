@@ -67,13 +67,10 @@ def _refusal(error: Exception, paths: Mapping[str, str | None]) -> RlhfError | N
     if any(file.endswith(_TEMPLATE) for file in files):
         model = str(getattr(calls.get("apply_chat_template", {}).get("self"), "name_or_path", ""))
         is_other = paths.get("model.chat_template") and Path(model) in map(Path, filter(None, paths.values()))
-        return ModelError(
-            "the model's chat template fails; it ran in a sandbox",
-            where="model.chat_template" if is_other else f"{_key_of(model, paths)}: {model}",
-            got=got,
-            expected="a template that accepts the conversations of the data",
-            hint="model.chat_template=FILE.jinja, or model.tokenizer=FOLDER_OR_HUB_ID  # of a model with another",
-        )
+        where = "model.chat_template" if is_other else f"{_key_of(model, paths)}: {model}"
+        hint = "model.chat_template=FILE.jinja, or model.tokenizer=FOLDER_OR_HUB_ID  # of a model with another"
+        what, expected = "the model's chat template fails", "a template that accepts the conversations of the data"
+        return ModelError(what, where=where, got=got, expected=expected, hint=hint)
     if not any(part in files[-1] for part in ("site-packages", "dist-packages", "/lib/python")):
         return None
     loads = [frame.f_locals for frame, file in zip(frames, files, strict=True) if file.endswith(_PICKLE)]
@@ -105,13 +102,10 @@ def _not_loaded(error: Exception, frames: Sequence[FrameType], paths: Mapping[st
     is_of_machine = isinstance(error, OSError | ImportError | MemoryError) or "OutOfMemory" in type(error).__name__
     if not named or is_of_machine or f"{os.sep}transformers{os.sep}" not in frames[-1].f_code.co_filename:
         return None
-    model = str(named[0])
-    return ModelError(
-        "transformers cannot load this model",
-        where=f"{_key_of(model, paths)}: {model}",
-        got=in_a_line(error)[:_LONGEST],
-        expected="a config.json whose values this version of transformers knows, and weights that fit it",
-    )
+    model, what = str(named[0]), "transformers cannot load this model"
+    where, got = f"{_key_of(model, paths)}: {model}", in_a_line(error)[:_LONGEST]
+    expected = "a config.json whose values this version of transformers knows, and weights that fit it"
+    return ModelError(what, where=where, got=got, expected=expected)
 
 
 def _key_of(model: str, paths: Mapping[str, str | None]) -> str:

@@ -89,13 +89,9 @@ def _repair(folder: Path, where: str) -> None:
     names = {_folder_name(model.file, model.sha256): _PREFIX + name for name, model in PACKAGED_MODELS.items()}
     if folder.name in names and _packaged(names[folder.name], where) == str(folder):
         return
-    raise ModelError(
-        "a model in rlhf's cache is damaged",
-        where=where,
-        got=f"{folder}: {damaged} is missing, cut off or unreadable",
-        expected="the files that the conversion wrote",
-        advice=f"`rm -r {shlex.quote(str(folder))}`, then name the GGUF file, package:NAME or another model",
-    )
+    what, got = "a model in rlhf's cache is damaged", f"{folder}: {damaged} is missing, cut off or unreadable"
+    advice = f"`rm -r {shlex.quote(str(folder))}`, then name the GGUF file, package:NAME or another model"
+    raise ModelError(what, where=where, got=got, advice=advice)
 
 
 def _packaged(named: str, where: str) -> str:
@@ -108,13 +104,9 @@ def _packaged(named: str, where: str) -> str:
     if (file := _file_of(model)) is not None:
         if (found := _sha256(file)) == model.sha256:
             return _converted(file, found, where)
-        raise ModelError(
-            "the package holds another model file than expected, or a damaged one",
-            where=where,
-            got=f"{file}: sha256 {found}",
-            expected=f"sha256 {model.sha256}",
-            hint=f"{model.install} --force-reinstall",
-        )
+        what, hint = "the package holds another model file, or a damaged one", f"{model.install} --force-reinstall"
+        got, expected = f"{file}: sha256 {found}", f"sha256 {model.sha256}"
+        raise ModelError(what, where=where, got=got, expected=expected, hint=hint)
     (answer,) = look_up([HubQuestion("model", model.hub)])
     if answer.state in ("there", "cached"):
         return model.hub
@@ -150,15 +142,12 @@ def _converted(file: Path, sha256: str, where: str) -> str:
         done = subprocess.run(words, capture_output=True, text=True, env=environment)
         if done.returncode == 0:
             return
-        lines, is_cut = done.stderr.strip().splitlines(), done.returncode == _CUT
-        other = "the model's own folder or hub id, or a GGUF file of another model"
-        raise ModelError(
-            "this file is not a whole GGUF file" if is_cut else "transformers cannot read this GGUF file",
-            where=where,
-            got=f"{file} ({file.stat().st_size} bytes): {lines[-1][:300] if lines else done.returncode}",
-            expected="a whole file, of an architecture that transformers knows as GGUF, with its tokenizer",
-            advice="download the file again, and compare its size" if is_cut else other,
-        )
+        lines = done.stderr.strip().splitlines()
+        got = f"{file} ({file.stat().st_size} bytes): {lines[-1][:300] if lines else done.returncode}"
+        what, advice = "transformers cannot read this GGUF file", "name the model's own folder or hub id"
+        if done.returncode == _CUT:
+            what, advice = "this file is not a whole GGUF file", "download the file again, and compare its size"
+        raise ModelError(what, where=where, got=got, advice=advice)
 
     return str(build_once(_folder_name(file.name, sha256), start))
 

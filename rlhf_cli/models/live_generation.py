@@ -231,10 +231,6 @@ class LiveBatch:
         """Return (N, V) float32 logits of the next token; the model reads only the last of `ids`."""
         return self._read(self._model.prepare_inputs_for_generation(self.ids, next_sequence_length=1, **self._inputs))
 
-    def append(self, tokens: Tensor) -> None:
-        """Append (N,) tokens to the rows."""
-        self.ids = torch.cat([self.ids, tokens.unsqueeze(1)], dim=1)
-
     def drop_ended(self) -> Tensor:
         """Remove ended rows from batch and cache. Return the places of the others in the batch so far."""
         kept = self.is_live.nonzero().squeeze(1)
@@ -352,19 +348,17 @@ class Generating:
         if self.stops is not None:
             prompts = cast(Tensor, named["input_ids"])
             named["stopping_criteria"] = StoppingCriteriaList([self.stops.criterion(prompts.shape[1])])
-        own = sorted(name for name in _OWN if named.get(name))
-        if self.is_plain:
-            self.mode = GenerationMode("plain", _SET)
-        elif own:
-            self.mode = GenerationMode("plain", f"generate gets {', '.join(own)}")
-        else:
+        own = ", ".join(sorted(name for name in _OWN if named.get(name)))
+        why = _SET if self.is_plain else f"generate gets {own}" if own else None
+        if why is None:
             try:
                 found = stock(*args, **named, custom_generate=self.decode)
-            except NotEligible as why:  # raised before the first forward pass or random draw
-                self.mode = GenerationMode("plain", str(why))
+            except NotEligible as error:  # raised before the first forward pass or random draw
+                why = str(error)
             else:
                 self.mode = GenerationMode("live", _LEAVES)
                 return found
+        self.mode = GenerationMode("plain", why)
         return stock(*args, **named)
 
     @contextlib.contextmanager
@@ -410,10 +404,15 @@ class Generating:
             logits, num_read = batch.read_prompts(once_each=not drops_out(model))
             self.prompt_slots += num_read * width
             while True:
-                tokens, total = self._choose(logits, batch, processors, generation_config, num_rows)
+                scores = processors(cast(LongTensor, batch.ids), cast(FloatTensor, logits))
+                if generation_config.do_sample:
+                    probabilities = scores.softmax(-1)
+                    tokens, total = draw(probabilities, batch.rows, num_rows), probabilities.sum()
+                else:
+                    tokens, total = scores.argmax(dim=-1), scores.new_zeros(())
                 live = batch.rows if num_live == len(batch.rows) else batch.rows[batch.is_live]
                 found[live, step] = tokens if num_live == len(batch.rows) else tokens[batch.is_live]
-                batch.append(tokens.where(batch.is_live, padding))
+                batch.ids = torch.cat([batch.ids, tokens.where(batch.is_live, padding).unsqueeze(1)], dim=1)
                 self.num_tokens, step = self.num_tokens + num_live, step + 1
                 batch.is_live &= ~stopping_criteria(cast(LongTensor, batch.ids), None)
                 # The host waits for the device only here.
@@ -427,15 +426,3 @@ class Generating:
                 self.decoded_slots += len(batch.rows)
                 logits = batch.read_tokens()
         return torch.cat([input_ids, found[:, :step]], dim=1)
-
-    def _choose(
-        self, logits: Tensor, batch: LiveBatch, processors: LogitsProcessorList, config: GenerationConfig, num_rows: int
-    ) -> tuple[Tensor, Tensor]:
-        """Return (N,) tokens, and the sum of what they were drawn from."""
-        scores = processors(cast(LongTensor, batch.ids), cast(FloatTensor, logits))
-        if config.do_sample:
-            probabilities = scores.softmax(-1)
-            tokens, total = draw(probabilities, batch.rows, num_rows), probabilities.sum()
-        else:
-            tokens, total = scores.argmax(dim=-1), scores.new_zeros(())
-        return tokens, total

@@ -83,11 +83,10 @@ class PolicyModel:
         self.path, self.device = path, torch.device(device)
         self._generating = Generating(is_plain=generation == "plain")
         trust: dict[str, Any] = {"trust_remote_code": trust_remote_code}
-        given = trust if revision is None else {**trust, "revision": revision}
         with self._loading():
-            load_model, _, load_reader, self.config = loaders_of(str(path), **given)
+            load_model, _, load_reader, self.config = loaders_of(str(path), revision=revision, **trust)
             self._load = partial(load_model, str(path), dtype=dtype, **trust)
-            given = given if tokenizer is None else trust
+            given = trust if tokenizer or revision is None else {**trust, "revision": revision}
             templates = (chat_template, response_template)
             self._reader: Any = load_tokenizer(tokenizer or str(path), *templates, load=load_reader, **given)
         self.tokenizer = getattr(self._reader, "tokenizer", self._reader)

@@ -102,18 +102,16 @@ class RewardModelScorer:
         # The model finds the end of a right-padded row by its own pad token.
         if self._tokenizer.pad_token_id is None:
             if self._tokenizer.eos_token_id is None:
-                raise ModelError(
-                    "the reward model's tokenizer has neither a pad nor an eos token", where=where_reward_model(path)
-                )
+                what = "the reward model's tokenizer has neither a pad nor an eos token"
+                raise ModelError(what, where=where_reward_model(path))
             self._tokenizer.pad_token = self._tokenizer.eos_token
         text_config.pad_token_id = int(self._tokenizer.pad_token_id)
         # The KV cache is useless in a single pass, and as large as the activations.
         text_config.use_cache = False
         module: torch.nn.Module = self._model  # transformers wraps `to`, which makes mypy take the device for the model
         module.to(self._device).eval()
-        self.why_not_packed = (
-            (why_not_scored_packed(self._model) or self._why_slow()) if may_pack else "may_pack is False"
-        )
+        why = why_not_scored_packed(self._model) or self._why_slow()
+        self.why_not_packed = why if may_pack else "may_pack is False"
         self._has_tried = False
 
     def __call__(self, prompts: Sequence[object], completions: Sequence[object], **_: object) -> list[float]:
@@ -138,13 +136,9 @@ class RewardModelScorer:
         scores = self._scores(rows)
         for row, score in enumerate(scores):
             if not math.isfinite(score):
-                raise ModelError(
-                    f"the reward model's score of row {row} is not a number",
-                    where=where_reward_model(self.path),
-                    got=score,
-                    expected="a finite logit",
-                    advice="dtype: float32 (float16 overflows in many models)",
-                )
+                what, advice = (f"the score of row {row} is not a number", "dtype: float32; float16 may overflow")
+                where = where_reward_model(self.path)
+                raise ModelError(what, where=where, got=score, expected="a finite logit", advice=advice)
         return scores, [len(ids) for ids in encoded]
 
     def check_prompt(self, prompt: object) -> None:
@@ -156,10 +150,8 @@ class RewardModelScorer:
         if isinstance(prompt, str) and isinstance(completion, str):
             return prompt + completion
         if not (isinstance(prompt, list) and isinstance(completion, list)):
-            raise TypeError(
-                "a prompt and its completion are both texts, or both lists of messages; "
-                f"got {type(prompt).__name__} and {type(completion).__name__}"
-            )
+            kinds = f"{type(prompt).__name__} and {type(completion).__name__}"
+            raise TypeError(f"a prompt and its completion are both texts, or both lists of messages; got {kinds}")
         self.check_prompt(prompt)
         return str(apply_chat_template({"messages": prompt + completion}, self._tokenizer)["text"])
 
@@ -217,11 +209,9 @@ class RewardModelScorer:
             order = sorted(range(len(rows)), key=lambda row: len(rows[row]), reverse=True)
             starts = range(0, len(order), self.batch_size)
             score, batches = self._padded, (sorted(order[start : start + self.batch_size]) for start in starts)
-        scores = {
-            row: found
-            for batch in batches
-            for row, found in zip(batch, score([rows[row] for row in batch]), strict=True)
-        }
+        scores: dict[int, float] = {}
+        for batch in batches:
+            scores.update(zip(batch, score([rows[row] for row in batch]), strict=True))
         return [scores[row] for row in range(len(rows))]
 
     def _packed(self, rows: list[list[int]]) -> list[float]:

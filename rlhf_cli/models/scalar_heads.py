@@ -79,12 +79,8 @@ def load_reward_model(
             adapted = _with_adapter(body, path, revision)
             # PEFT does not load strictly: it may ignore a saved head that its config does not list.
             in_use = {name.replace(".modules_to_save.default", ""): one for name, one in adapted.named_parameters()}
-            ignored = {
-                name
-                for name in saved.keys() & in_use.keys()
-                if not torch.equal(in_use[name], saved[name].to(in_use[name].dtype))
-            }
-            if ignored:
+            both = {name: (in_use[name], saved[name]) for name in saved.keys() & in_use.keys()}
+            if ignored := {name for name, (used, its) in both.items() if not torch.equal(used, its.to(used.dtype))}:
                 raise _lost(path, ignored, body, "they are in the adapter's file, and PEFT did not load them")
             try:
                 return LoadedRewardModel(adapted, read_tokenizer())
@@ -157,12 +153,10 @@ def _loading(path: str) -> Iterator[None]:
         yield
     except (*_UNREADABLE, RuntimeError, ImportError, UserWarning, UnpicklingError) as error:
         has_code = isinstance(error, UnpicklingError) or "trust_remote_code" in str(error)
-        raise ModelError(
-            "the reward model cannot be loaded" + ("; its code was not executed" if has_code else ""),
-            where=where_reward_model(path),
-            got=f"{type(error).__name__}: {error!s:.400}",
-            expected=EXPECTED_REWARD_MODEL + (" that loads without code of its own" if has_code else ""),
-        ) from error
+        what = "the reward model cannot be loaded" + ("; its code was not executed" if has_code else "")
+        got, expected = f"{type(error).__name__}: {error!s:.400}", EXPECTED_REWARD_MODEL
+        expected += " that loads without code of its own" if has_code else ""
+        raise ModelError(what, where=where_reward_model(path), got=got, expected=expected) from error
 
 
 @contextmanager
@@ -302,11 +296,10 @@ def check_tokens(
     """
     if Path(path).expanduser().is_dir() and Path(tokenizer).expanduser().is_dir():
         return
-    written = AutoTokenizer.from_pretrained(
-        tokenizer, revision=revision, trust_remote_code=trust_remote_code
-    ).get_vocab()
+    given = {"trust_remote_code": trust_remote_code}
+    written = AutoTokenizer.from_pretrained(tokenizer, revision=revision, **given).get_vocab()
     try:
-        read = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code).get_vocab()
+        read = AutoTokenizer.from_pretrained(path, **given).get_vocab()
     except (OSError, ValueError):  # a critic is saved without a tokenizer, so only the sizes can be compared
         read = written
     refuse_other_tokens(read, written, critic.config.get_text_config().vocab_size, where=_CRITIC)

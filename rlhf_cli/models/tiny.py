@@ -79,8 +79,7 @@ def build_tiny_model(
     with torch.random.fork_rng(devices=[]), _one_thread():
         torch.manual_seed(build["seed"])
         model = LlamaForCausalLM(config)
-        if build["warm_start"]:
-            settings = build["warm_start"]
+        if settings := build["warm_start"]:
             steps = settings["steps"]
             rising = max(1, steps // 16)
             optimizer = torch.optim.AdamW(model.parameters(), lr=settings["learning_rate"], weight_decay=0.0)
@@ -127,7 +126,5 @@ def _tensors(
     ]
     ids = [torch.tensor([*prompt, *completion]) for prompt, completion in texts]
     learned = [torch.tensor([-100] * len(prompt) + completion) for prompt, completion in texts]
-    return (
-        pad_sequence(ids, batch_first=True, padding_value=tokenizer.pad_token_id),
-        pad_sequence(learned, batch_first=True, padding_value=-100),
-    )
+    padded = pad_sequence(ids, batch_first=True, padding_value=tokenizer.pad_token_id)
+    return padded, pad_sequence(learned, batch_first=True, padding_value=-100)

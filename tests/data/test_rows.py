@@ -8,12 +8,12 @@ import pytest
 from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.rows import (
     RowTable,
+    at_rows,
     check_rows,
     hold_out,
     hold_out_places,
     is_empty,
     map_rows,
-    numbered,
     refuse_no_text,
 )
 from rlhf_cli.data.source import DataSource
@@ -46,7 +46,7 @@ def test_a_fraction_of_ten_prompts_is_held_out(fraction: float, held: int | None
     table = RowTable([{"prompt": str(n)} for n in range(10)], ["prompt"])
     if held is None:
         error = refusal(hold_out_places, table, fraction, 0)
-        assert (error.where, error.got) == ("data.eval", "10 rows, 10 different prompts")
+        assert (error.where, error.got) == ("data.eval", "10 rows, 10 prompts")
         assert "data.eval.path" in error.advice
         return
     train, out = hold_out_places(table, fraction, 0)
@@ -113,6 +113,7 @@ def test_check_rows_names_the_empty_ones(refusal) -> None:
     assert ("text" in error.expected, "rename" in error.advice) == (True, True)
     error = refusal(check_rows, RowTable([], ["prompt"]), ["prompt"], "data.eval")
     assert (error.where, error.got, "select" in error.advice) == ("data.eval", "0 rows", True)
-    assert [numbered([3]), numbered([3, 5]), numbered([*range(5)])] == ["row 3", "rows 3, 5", "rows 0, 1, 2, 3, 4"]
+    assert at_rows("x", 3) == "x, row 3 (the first row is 1)"
+    assert at_rows("x", *range(1, 7)) == "x, rows 1, 2, 3, 4, 5, ... (the first row is 1)"
     chats = [[{"role": "user", "content": "x"}], [], [{"role": "user", "content": " "}]]
     assert "rows 2, 3 (" in refusal(check_rows, datasets.Dataset.from_dict({"prompt": chats}), ["prompt"]).where

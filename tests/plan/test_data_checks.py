@@ -118,7 +118,7 @@ def test_pairs_of_equal_answers_give_a_notice(trainer: str, write: Write) -> Non
 # what is typed; what the errors say: the key, what was got and expected, what to type or do
 REFUSED = """
 path=rows.jsonl select=[1,21]        | data.select  [1, 21]  at most 20 / '~data.select'
-path=rows.jsonl eval.fraction=0.01   | data.eval  20 rows, 20 different prompts / another fraction
+path=rows.jsonl eval.fraction=0.01   | data.eval  20 rows, 20 prompts / another fraction
 path=gone.jsonl eval.path=gone.jsonl | data.path / gone.jsonl / a file
 path=gone.jsonl eval.path=held.jsonl | data.path / gone.jsonl / a file
 mix={m:{path:rows.jsonl},n:{path:text.jsonl}} | data.mix.n  text  integer, as in data.mix.m / rename.other_a=a
