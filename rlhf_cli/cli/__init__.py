@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import gc
 import importlib
 import os
 import re
 import shlex
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import rlhf_cli
 from rlhf_cli.cli.options import JSON, print_help, read_options, usage_of
@@ -50,7 +49,6 @@ rlhf VERB --help says more; {more}rlhf --version.
 """
 _HELP_ALL = "--help-all"
 
-_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 _CALLING = f"{os.path.dirname(os.path.dirname(__file__))}{os.sep}rewards{os.sep}stack{os.sep}"
 """The folder whose code calls rewards."""
 _LONG = ("train", "resume")
@@ -124,8 +122,6 @@ def _dispatch(words: list[str]) -> int:
     with contextlib.ExitStack() as stack:
         if verb in _LONG:
             stack.enter_context(lasting_output())
-        else:
-            stack.enter_context(_quick_start())
         if JSON in rest and JSON in usage.flags:
             from rlhf_cli.cli.output import json_alone
 
@@ -147,25 +143,6 @@ def _meant(verb: str, rest: list[str]) -> list[str]:
         return ["--help"]
     is_whole = rest or re.match(rf"rlhf {close}( \[|  )", usage_of(close).text)
     return [close, *rest] if is_whole else [close, "--help"]
-
-
-@contextlib.contextmanager
-def _quick_start() -> Iterator[None]:
-    """Open a context in which imports and class creation run faster.
-
-    Garbage collection runs rarely: modules stay, so it would scan everything again and again and free little. pydantic
-    does not search the installed distributions for plugins.
-    """
-    before = gc.get_threshold()
-    is_ours = _PLUGINS not in os.environ
-    os.environ.setdefault(_PLUGINS, "__all__")
-    gc.set_threshold(100_000, 50, 100)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-        if is_ours:
-            os.environ.pop(_PLUGINS, None)
 
 
 def _refused(error: RlhfError) -> int:
@@ -208,8 +185,7 @@ def _run(verb: str, words: list[str]) -> int:
         _refuse_encoding(words)
         # Importing a verb is slow, and the user may press Ctrl-C during it.
         with stopped_early():
-            with _quick_start():
-                module = importlib.import_module(f"rlhf_cli.cli.verbs.{verb}")
+            module = importlib.import_module(f"rlhf_cli.cli.verbs.{verb}")
             if verb in _LONG:
                 from rlhf_cli.plan.rank_group import has_launcher, starts_ranks
 

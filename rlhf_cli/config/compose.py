@@ -82,11 +82,10 @@ def compose(typed: list[str], frozen: tuple[JsonTree, Path | None] | None = None
         ConfigStore.instance().store(name=_FROZEN, node=kept)
     with composing() as loader:
         try:
-            for folder in conf_folders.search_dirs()[:-1]:
-                from rlhf_cli.config.composing_errors import refuse_oversized  # Hydra would read such a file for hours
+            if conf_folders.search_dirs()[1:]:
+                from rlhf_cli.config.composing_errors import oversized_files  # Hydra would read such a file for hours
 
-                for file_of_user in sorted(folder.rglob("*.yaml")):
-                    refuse_oversized(file_of_user)
+                raise_any(oversized_files())
             config, choices = loader.compose(name, overrides)
         except (HydraException, OmegaConfBaseException, ValueError, TypeError, *_OF_BAD_FILES) as error:
             from rlhf_cli.config.composing_errors import explain  # needed only for a mistake
@@ -124,14 +123,13 @@ def rewrite(typed: list[str]) -> list[str]:
     known = groups()
     rewritten: list[str] = []
     appended: dict[str, list[str]] = {group: [] for group in APPENDED_GROUPS}
-    for at_word, word in enumerate(typed):
-        text = quote_paths(word)
+    for text in map(quote_paths, typed):
         match = _OVERRIDE.match(text)
         if match is None:
             if not text.startswith("~"):
                 from rlhf_cli.config.composing_errors import not_an_override  # needed only for a mistake
 
-                raise not_an_override(typed, at_word, known)
+                raise not_an_override(text, known)
             rewritten.append(text)
             continue
         key, value = match["key"].strip(), match["value"]

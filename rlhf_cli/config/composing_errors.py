@@ -10,7 +10,6 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,7 +21,7 @@ from omegaconf.errors import InterpolationKeyError, InterpolationToMissingValueE
 
 from rlhf_cli.config.conf_folders import Groups, find, groups, search_dirs, shipped_dir
 from rlhf_cli.config.origins import COMMAND_LINE, Origin, Origins
-from rlhf_cli.config.schema.experiment import field_at, valid_keys
+from rlhf_cli.config.schema.experiment import valid_keys
 from rlhf_cli.config.schema_errors import NAMED_REWARDS, named_rewards
 from rlhf_cli.config.suggestions import nearest_path
 from rlhf_cli.errors import ConfigError, raise_any
@@ -40,6 +39,7 @@ _LARGEST = 8 << 20
 _MOST_REFERENCES = 50
 _BY_PATH = {"model": "local", "data": "file"}
 """Group -> its option with a `path` to the user's own model or data."""
+_NOT_COMPOSED, _NOT_READ = "the configuration cannot be composed", "a configuration file cannot be read"
 
 
 def explain(
@@ -51,7 +51,7 @@ def explain(
     """
     raise_any(_bad_files(), because=error)
     if isinstance(error, RecursionError | AssertionError):
-        raise hydra_error(error) from error
+        raise _without_end(error) from error
     raise_any(_word_problems(overrides), because=error)
     for file in () if of_files.shapes else (shipped_dir() / "train.yaml", *_chosen_files(overrides)):
         of_files.add_file(file, "")  # nothing was merged
@@ -59,23 +59,25 @@ def explain(
     raise_any([*file_problems(overrides), *of_files.chosen_twice, *shapes], because=error)
     raise_any(_absent_deletions(overrides, composed), because=error)
     if isinstance(error, ValueError | TypeError):  # OmegaConf's, of `gate.by=x` where `gate` is a list
-        what = "the configuration cannot be composed"
         expected = "the number of an entry for a list (from 0), the name of a key for a mapping"
-        raise ConfigError(what, where=COMMAND_LINE, got=str(error), expected=expected) from error
+        raise ConfigError(_NOT_COMPOSED, where=COMMAND_LINE, got=str(error), expected=expected) from error
     raise error
+
+
+# Files
 
 
 def hydra_error(error: Exception) -> ConfigError:
     """Return a ConfigError for any other error of YAML, Hydra or OmegaConf."""
     if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark) is not None:
         twice = str(error.problem).startswith("found duplicate key")
-        what = "a configuration file is not valid YAML"
         where = str(Origin(Path(mark.name.removeprefix("file://")), mark.line + 1))
         expected = "each key once" if twice else "`key: value` lines, indented with spaces"
         known = "mapping values|[%@`]' that cannot start any|could not find expected|found unexpected"
         is_text = re.search(known, str(error.problem)) is not None
         advice = "a text with `: ` or ` #` in it, or that begins with one of %@`{[*&!|>, is written in quotes"
-        return ConfigError(what, where=where, got=error.problem, expected=expected, advice=advice if is_text else None)
+        what, in_quotes = "a configuration file is not valid YAML", advice if is_text else None
+        return ConfigError(what, where=where, got=error.problem, expected=expected, advice=in_quotes)
     raise_any(_bad_files(), because=error)
     if isinstance(error, RecursionError | AssertionError):
         return _without_end(error)
@@ -86,30 +88,43 @@ def hydra_error(error: Exception) -> ConfigError:
     match = re.match(r"^In '?([\w/.-]+)'?: ", message)
     file = find(match[1]) if match is not None else None
     place = str(Origin(file)) if file is not None else None
-    return ConfigError("the configuration cannot be composed", where=place, got=message, hint="rlhf list")
+    return ConfigError(_NOT_COMPOSED, where=place, got=message, hint="rlhf list")
 
 
 def _user_files() -> Iterator[Path]:
     return (file for folder in search_dirs()[:-1] for file in sorted(folder.rglob("*.yaml")))
 
 
+def oversized_files() -> Iterator[ConfigError]:
+    """Yield an error for each user file that is too deep, or that its aliases expand to a huge one."""
+    for file in _user_files():
+        try:
+            yaml.compose(read_regular(file, _LARGEST), Loader=SAFE_LOADER)
+        except OversizedYaml as error:
+            line = error.problem_mark.line + 1 if error.problem_mark is not None else None
+            expected = "few aliases, no alias inside its own node, and at most 100 levels"
+            yield ConfigError(_NOT_READ, where=str(Origin(file, line)), got=error.problem, expected=expected)
+        except (yaml.YAMLError, OSError, UnicodeDecodeError):
+            continue  # composing reports it, if the file is used
+
+
 def _bad_files() -> Iterator[ConfigError]:
     """Yield an error for each user file that is not UTF-8 text or has too many references in one value."""
     for file in _user_files():
-        got, line = "", None
+        line = None
         try:
-            for at, text in enumerate(read_regular(file, _LARGEST).split("\n"), 1):
-                if not got and ("\0" in text or text.count("${") > _MOST_REFERENCES):
-                    got = "a NUL byte: UTF-16, or damaged" if "\0" in text else "too many references in one value"
-                    line = at
+            lines = enumerate(read_regular(file, _LARGEST).split("\n"), 1)
+            line = next(at for at, text in lines if "\0" in text or text.count("${") > _MOST_REFERENCES)
+            got = "a NUL byte (UTF-16, or damaged), or too many references in one value"
+        except StopIteration:
+            continue
         except UnicodeDecodeError as error:
             line = error.object.count(b"\n", 0, error.start) + 1
             got = f"byte {error.object[error.start]:#04x}, which is not UTF-8"
         except OSError as error:
             got = str(error.strerror)
-        if got:
-            where, expected = str(Origin(file, line)), "a file in UTF-8 (iconv -f latin1 -t utf-8 OLD > NEW)"
-            yield ConfigError("a configuration file cannot be read", where=where, got=got, expected=expected)
+        expected = "a file in UTF-8 (iconv -f latin1 -t utf-8 OLD > NEW)"
+        yield ConfigError(_NOT_READ, where=str(Origin(file, line)), got=got, expected=expected)
 
 
 def _without_end(error: Exception) -> ConfigError:
@@ -117,32 +132,18 @@ def _without_end(error: Exception) -> ConfigError:
 
     `error` is a RecursionError or, for such a choice, an AssertionError of Hydra's.
     """
-    names = "|".join(re.escape(file.stem) for file in _user_files())
-    is_choice = isinstance(error, AssertionError)
-    got = "a choice that is not a name" if is_choice else "defaults, or references, without an end"
-    entry = re.compile(r"\s*-.*" + (r"\$\{" if is_choice else rf"\b({names})\b"))
+    got, entry = "a choice that is not a name", r"\s*-.*\$\{"
+    if isinstance(error, RecursionError):
+        names = "|".join(re.escape(file.stem) for file in _user_files())
+        got, entry = "defaults, or references, without an end", rf"\s*-.*\b({names})\b"
     places = [
         str(Origin(file, number))
         for file in _user_files()
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
-        if entry.match(line)
+        if re.match(entry, line)
     ]
     expected = "defaults that do not include each other, choices that are names, few references in one value"
-    what, where = "the configuration cannot be composed", ", ".join(places) or None
-    return ConfigError(what, where=where, got=got, expected=expected)
-
-
-def refuse_oversized(file: Path) -> None:
-    """Raise ConfigError for a YAML file that is too deep, or that its aliases expand to a huge one."""
-    try:
-        yaml.compose(read_regular(file, _LARGEST), Loader=SAFE_LOADER)
-    except OversizedYaml as error:
-        line = error.problem_mark.line + 1 if error.problem_mark is not None else None
-        what = "a configuration file becomes too large to read"
-        expected = "few aliases, no alias inside its own node, and at most 100 levels"
-        raise ConfigError(what, where=str(Origin(file, line)), got=error.problem, expected=expected) from None
-    except (yaml.YAMLError, OSError, UnicodeDecodeError):
-        return  # composing reports it, if the file is used
+    return ConfigError(_NOT_COMPOSED, where=", ".join(places) or None, got=got, expected=expected)
 
 
 def file_problems(overrides: list[str]) -> list[ConfigError]:
@@ -153,8 +154,7 @@ def file_problems(overrides: list[str]) -> list[ConfigError]:
     problems = [error for file in _chosen_files(overrides) if (error := _missing_header(file)) is not None]
     chosen = [text.lstrip("+").partition("=") for text in overrides]
     waiting, seen = [(group.partition("@")[0], name) for group, _, name in chosen], set[Path]()
-    while waiting:
-        group, name = waiting.pop(0)
+    for group, name in waiting:  # which grows
         if (file := find(f"{group}/{name}")) is not None and file not in seen:
             seen.add(file)
             for entry in _entries(file, group):
@@ -173,51 +173,36 @@ def _missing_header(file: Path) -> ConfigError | None:
     first = next((line for line in lines if line.strip()), "")
     if re.match(r"\s*#\s*@package\s+_global_\s*$", first):
         return None
-    wrong = next(
-        (f"line {at}: {line.strip()}" for at, line in enumerate(lines, 1) if re.match(r"#.*(@|_global_)", line)), ""
-    )
+    place = str(Origin(file, 1))
     if first.startswith("\ufeff"):
-        what, place = "the file begins with a byte order mark, which hides its first line", str(Origin(file, 1))
+        what = "the file begins with a byte order mark, which hides its first line"
         hint = f"sed -i '1s/^\\xEF\\xBB\\xBF//' {place.rpartition(':')[0]}"
         return ConfigError(what, where=place, got=repr(first[:30]), expected="UTF-8 without the mark", hint=hint)
+    wrong = (f"line {at}: {line.strip()}" for at, line in enumerate(lines, 1) if re.match(r"#.*(@|_global_)", line))
     what = f"a file in {file.parent.name} must set keys of the whole configuration"
-    got = wrong or f"no `{_HEADER}`: its keys would go below a key {file.parent.name!r}"
+    got = next(wrong, f"no `{_HEADER}`: its keys would go below a key {file.parent.name!r}")
     expected = "the comment below as the first line of the file, before every other comment"
-    return ConfigError(what, where=str(Origin(file, 1)), got=got, expected=expected, hint=_HEADER)
+    return ConfigError(what, where=place, got=got, expected=expected, hint=_HEADER)
 
 
-def not_an_override(typed: list[str], at: int, known: Groups) -> ConfigError:
-    """Return an error for the word `typed[at]`, which is no override, with what it may stand for."""
-    text = typed[at]
+# Words
+
+
+def not_an_override(text: str, known: Groups) -> ConfigError:
+    """Return an error for a word that is no override, with what it may stand for."""
     path, close = Path(text), nearest(text, known.get("exp", {}))
-    hint = f"+exp={close}" if close is not None else "rlhf list exp"
-    if (joined := _joined(typed[:at], text, typed[at + 1 :])) is not None:
-        hint = shlex.quote(joined)
-    elif (path / "config.yaml").is_file():
+    if (path / "config.yaml").is_file():
         hint = f"rlhf resume {shlex.quote(text)}, or rlhf show {shlex.quote(text)}"
     elif path.suffix in (".yaml", ".yml"):
-        hint = _moved(text, "exp") or shlex.quote(f"+exp={path.stem}")
+        hint = shlex.quote(f"+exp={path.stem}")
     elif of_groups := [group for group, options in known.items() if text in options]:
         hint = {"reward": f"+reward@rewards.{text}", "exp": "+exp"}.get(of_groups[0], of_groups[0]) + f"={text}"
     elif text in valid_keys([]) or re.fullmatch(r"[A-Za-z_]\w*(\.\w+)+", text):
         hint = f"{text}=VALUE"
-    expected = "key=value, such as trainer.args.learning_rate=1e-5, in quotes if it has blanks"
-    expected += "; or a group choice, such as +exp=quickstart"
+    else:
+        hint = f"+exp={close}" if close is not None else "rlhf list exp"
+    expected = "key=value without blanks, or in quotes; or a group choice, such as +exp=NAME of conf/exp/NAME.yaml"
     return ConfigError(f"{text!r} is not an override", where=COMMAND_LINE, expected=expected, hint=hint)
-
-
-def _joined(before: list[str], text: str, after: list[str]) -> str | None:
-    """Return the override that the shell split at blanks, or None: `key = 1`, `key: 1`, `+exp NAME`, `key={a: 1}`."""
-    of, rest = before[-1] if before else "", [*after, ""]
-    if rest[0][:1] == "=" and (value := rest[0][1:] or rest[1]):
-        return f"{text}={value}"
-    if rest[0] and (text[-1] == ":" or text.strip("+") in ("", *groups())):
-        return f"{text.rstrip(':')}{'=' * bool(text.strip('+'))}{rest[0]}"
-    if of.endswith("="):
-        return of + text
-    if "=" in of and (of[-1] in ":," or any(of.count(sign) > of.count(end) for sign, end in ("{}", "[]", "()"))):
-        return " ".join([of, text, *takewhile(lambda word: word and "=" not in word, rest)])
-    return None
 
 
 def no_such_option(key: str, value: str, options: Mapping[str, Path]) -> ConfigError:
@@ -227,34 +212,21 @@ def no_such_option(key: str, value: str, options: Mapping[str, Path]) -> ConfigE
     if option is None:
         what, hint = "a ready-made reward needs a name of your own", f"reward@rewards.NAME={value}"
         return ConfigError(what, where=COMMAND_LINE, got=got, hint=hint)
-    close, stem = VALUE_SYNONYMS.get(group, {}).get(option.lower()), re.sub(r"^.*/|\.ya?ml$", "", option)
-    close = next((name for name in (close, stem) if name in options), None) or nearest(option, options)
-    moved = None if stem in options else _moved(option, group)
-    is_path = group == "model" or re.search(r"[/:.]", option) or Path(option).exists()
-    is_own = option and group in _BY_PATH and is_path
-    own = f"{group}={_BY_PATH[group]} {shlex.quote(f'{group}.path={option}')}" if is_own else f"rlhf list {group}"
-    named = f"{option.replace('_', '').lower().removesuffix('trainer')}trainer" if group == "trainer" else ""
-    close = next((name for name in options if f"{name}trainer" == named), close)
-    refused = next((row for name, row in UNSUPPORTED.items() if name.lower() == named), None)
-    as_key = key if at or group != "reward" else f"reward@rewards.{close}"
-    hint = moved or (f"{as_key}={close}" if close and refused is None else own)
-    advice = f"rlhf does not run TRL's: {refused.why}; {refused.instead}" if refused is not None else None
-    what, expected = f"there is no {group} named {option!r}", "one of " + ", ".join(options)
+    stem, trainer = re.sub(r"^.*/|\.ya?ml$", "", option), f"{re.sub('_|trainer', '', option.lower())}trainer"
+    meant = (VALUE_SYNONYMS.get(group, {}).get(option.lower()), stem, trainer.removesuffix("trainer"))
+    close = next((name for name in meant if name in options), None) or nearest(option, options)
+    named = {name.lower(): row for name, row in UNSUPPORTED.items()} if group == "trainer" else {}
+    advice, is_path = None, group == "model" or re.search(r"[/:.]", option) or Path(option).exists()
+    if refused := named.get(trainer):
+        advice, close = f"rlhf does not run TRL's: {refused.why}; {refused.instead}", None
+    if close is not None:
+        hint = f"{key if at or group != 'reward' else f'reward@rewards.{close}'}={close}"
+    elif option and group in _BY_PATH and is_path:
+        hint = f"{group}={_BY_PATH[group]} {shlex.quote(f'{group}.path={option}')}"
+    else:
+        hint = f"rlhf list {group}"
+    what, expected = f"there is no {group} named {option!r}", f"conf/{group}/NAME.yaml, or one of {', '.join(options)}"
     return ConfigError(what, where=COMMAND_LINE, got=got, expected=expected, hint=hint, advice=advice)
-
-
-def _moved(text: str, group: str) -> str | None:
-    """Return the command that brings the file `text` to where the options of `group` are, None if there is no file."""
-    named = Path(re.sub(r"\.ya?ml$", "", text))
-    if not named.name:
-        return None
-    place = Path("conf", group, f"{named.name}.yaml")
-    files = [named.with_suffix(suffix) for suffix in (".yaml", ".yml")] + [place.with_suffix(".yml")]
-    file = next((file for file in files if file.is_file()), place)
-    if file in (place, place.resolve()) or not file.is_file():
-        return None
-    make = "" if place.parent.is_dir() else f"mkdir -p {place.parent} && "
-    return f"{make}mv {shlex.quote(str(file))} {shlex.quote(str(place))}"
 
 
 def no_such_group(key: str, text: str) -> ConfigError:
@@ -266,8 +238,7 @@ def no_such_group(key: str, text: str) -> ConfigError:
         return ConfigError(what, where=COMMAND_LINE, got=text, expected=expected, hint=hint)
     what = "Hydra only composes the configuration; it runs nothing here"
     expected = "run.root and run.name for the run folder, -m for a sweep, -j N for runs at a time"
-    advice = "leave it out; docs/how-to/sweeps.md says how sweeps are run"
-    return ConfigError(what, where=COMMAND_LINE, got=text, expected=expected, advice=advice)
+    return ConfigError(what, where=COMMAND_LINE, got=text, expected=expected, advice="leave it out")
 
 
 def reason_of(error: HydraException) -> str:
@@ -284,31 +255,19 @@ def _word_problems(overrides: list[str]) -> Iterator[ConfigError]:
         try:
             is_sweep = OverridesParser.create().parse_override(text).is_sweep_override()
         except HydraException as error:
-            what, got, quoted = "a value cannot be read", f"{typed}\n{reason_of(error)}", f"\"{key}='{{}}'\""
-            expected = (
-                f"a list as [a,b], a mapping as {{a: 1}}, a text in quotes within quotes: {quoted.format('TEXT')}"
-            )
-            is_plain = value and set(value).isdisjoint("'\"[{$`\\!")
-            hint = quoted.format(value) if is_plain else None
-            meant = value.translate(_TYPOGRAPHIC).rstrip(",")
-            if re.fullmatch(r"\S+=\S+(\s+\S+=\S+)+", typed):
-                hint = typed  # several words in one pair of quotes
-            elif meant not in ("", value):
-                hint = f"{key}={meant}"
+            quoted, meant = f"\"{key}='{{}}'\"", value.translate(_TYPOGRAPHIC).rstrip(",")
+            hint = quoted.format(value) if value and set(value).isdisjoint("'\"[{$`\\!") else None
+            hint = f"{key}={meant}" if meant not in ("", value) else hint
             hint = hint if hint is not None and hint.isprintable() else None
+            what, got = "a value cannot be read", f"{typed}\n{reason_of(error)}"
+            expected = f"[a,b] for a list, {{a: 1}} for a mapping, quotes within quotes: {quoted.format('TEXT')}"
             yield ConfigError(what, where=COMMAND_LINE, got=got, expected=expected, hint=hint)
             continue
         if is_sweep:
             what = "several values for one key make a sweep, with one run per value"
             expected = f"one value here; a list is '{key}=[{value}]', a text with a comma \"{key}='{value}'\""
-            hint = f"rlhf train -m ... '{_known(key)}={value}'"
+            hint = f"rlhf train -m ... '{key}={value}'"
             yield ConfigError(what, where=COMMAND_LINE, got=typed, expected=expected, hint=hint)
-
-
-def _known(key: str) -> str:
-    """Return the key, without a first part that is not in the schema, as `sweep.` of `sweep.seed`."""
-    rest = key.partition(".")[2]
-    return rest if rest and field_at(key.split(".")) is None and field_at(rest.split(".")) is not None else key
 
 
 def _unlike_shapes(overrides: list[str], of_files: Origins) -> Iterator[ConfigError]:
@@ -336,12 +295,11 @@ def _absent_deletions(overrides: list[str], composed: Callable[[list[str]], Dict
     keys = [key for key, _ in leaves(OmegaConf.to_container(config, resolve=False))]
     for text in deletions:
         key, _, value = text[1:].partition("=")
-        close = nearest_path(key, keys)
         if key not in keys or value:
-            what = f"{key} does not have the value {value}"
-            what = what if key in keys else f"{key} does not exist, so ~ cannot delete it"
+            close = nearest_path(key, keys)
+            is_there = f"does not have the value {value}" if key in keys else "does not exist, so ~ cannot delete it"
             expected, hint = "~KEY of an existing key; `rlhf show` lists them", f"'~{close}'" if close else None
-            yield ConfigError(what, where=COMMAND_LINE, got=text, expected=expected, hint=hint)
+            yield ConfigError(f"{key} {is_there}", where=COMMAND_LINE, got=text, expected=expected, hint=hint)
 
 
 # References, `${...}`
@@ -368,9 +326,9 @@ def reference_problems(config: DictConfig, origins: Origins) -> Iterator[ConfigE
 def _reference_problem(key: str, text: str, error: Exception, where: str, keys: list[str]) -> ConfigError:
     variable = _ENVIRONMENT.search(text)
     if variable is not None and variable["name"] not in os.environ:
-        what = f"the environment variable {variable['name']} is not set"
-        expected = f"the variable, or a default: ${{oc.env:{variable['name']},VALUE}}"
-        return ConfigError(what, where=where, got=text, expected=expected, hint=f"export {variable['name']}=...")
+        name = variable["name"]
+        what, expected = f"the environment variable {name} is not set", f"it, or a default: ${{oc.env:{name},VALUE}}"
+        return ConfigError(what, where=where, got=text, expected=expected, hint=f"export {name}=...")
     if not isinstance(error, InterpolationKeyError):
         got = f"{text}\n{str(error).splitlines()[0]}"
         expected = "${KEY} for the value of another key, ${oc.env:NAME} for a variable; \\${ for a literal ${"
@@ -390,18 +348,18 @@ def _reference_problem(key: str, text: str, error: Exception, where: str, keys: 
 # Defaults lists
 
 _SELF, _OVERRIDE, _DEFAULTS = "_self_", "override", "defaults"
-_ENTRY = re.compile(r"(?P<word>\w+ +)?(?P<group>[\w./-]+)(?P<at>@[\w.]*)?\s*[:=]\s*(?P<option>[\w.-]+)")
+_ENTRY = re.compile(r"(\w+ +)?(?P<path>[\w./-]+)(?P<at>@[\w.]*)?(\s*[:=]\s*(?P<option>[\w.-]+))?")
 _FORM = "an entry of `defaults` is a NAME of the same group, `/GROUP: OPTION`, or `override /GROUP: OPTION`"
+_NOT_THE_FORM = "the entry is not in the form that Hydra reads"
 
 
 def _entries(file: Path, group: str) -> Iterator[ConfigError | tuple[str, str]]:
     """Yield an error, or the group and the name of the file that it builds on, for each entry of a defaults list."""
     root = yaml.compose(file.read_text(encoding="utf-8"), Loader=SAFE_LOADER)
     pairs = root.value if isinstance(root, yaml.MappingNode) else []
-    found = next((pair for pair in pairs if nearest(str(pair[0].value), [_DEFAULTS])), None)
-    if found is None:
+    key, value = next((pair for pair in pairs if nearest(str(pair[0].value), [_DEFAULTS])), (None, None))
+    if key is None:
         return
-    key, value = found
     if key.value != _DEFAULTS or not isinstance(value, yaml.SequenceNode):
         what, where = "an experiment builds on a list called `defaults`", str(Origin(file, key.start_mark.line + 1))
         yield ConfigError(what, where=where, got=str(key.value), expected=_FORM, hint=f"defaults: [NAME, {_SELF}]")
@@ -434,46 +392,36 @@ def _entries(file: Path, group: str) -> Iterator[ConfigError | tuple[str, str]]:
 def _corrected(text: str, own: str) -> tuple[str, str, Sequence[str]]:
     """Return what is wrong with an entry ('' if it is right), the corrected entry, and the names it may have.
 
-    `own` is the group of the file that has it.
+    `own` is the group of the file that has it. An entry is `GROUP: OPTION`, or the name of a file of the same group.
     """
     known, match = groups(), _ENTRY.fullmatch(text)
-    if match is None:
-        return _corrected_name(text, own)
-    group, at, option = match["group"].strip("/"), match["at"] or "", match["option"]
-    if not match["group"].startswith("/") and f"{own}/{group}" in known:
+    if match is None or text == _SELF:
         return "", text, ()
-    what, names = "", list[str]()
+    group, at, option = match["path"].strip("/"), match["at"] or "", match["option"]
+    is_name, above, what, names = option is None and (group not in known or group in known[own]), "", "", [*known]
+    if is_name:
+        above, _, option = group.removesuffix(".yaml").rpartition("/")
+        group = above or own
+    elif option is None:
+        what, option, names = _NOT_THE_FORM, "NAME", []
+    if (is_name and " " in text) or (text[0] != "/" and f"{own}/{group}" in known):
+        return "", text, ()
     if group not in known:
-        what, names = f"there is no group {group!r}", [*known]
-        group = nearest(group, known) or "GROUP"
-    elif option not in known[group]:
+        what, group = f"there is no group {group!r}", nearest(group, known) or "GROUP"
+    elif not what and option not in known[group]:
         what, names = f"there is no {group} named {option!r}", [*known[group]]
-        option = VALUE_SYNONYMS.get(group, {}).get(option.lower()) or nearest(option, names) or "NAME"
-    if group == own:
-        return what or "the entry is not in the form that Hydra reads", option, names
-    if group == "reward" and not at.startswith("@rewards."):
-        at = f"@rewards.{re.sub(r'^@?(rewards?([.]|$))?', '', at) or option}"
-    has_default = f"\n  - {group}:" in (shipped_dir() / "train.yaml").read_text(encoding="utf-8")
-    meant = f"{f'{_OVERRIDE} ' * (has_default and not at)}/{group}{at}: {option}"
-    if " ".join(text.removeprefix("optional").split()) != meant:
-        what = what or "the entry is not in the form that Hydra reads"
-    return what, meant, names
-
-
-def _corrected_name(text: str, own: str) -> tuple[str, str, Sequence[str]]:
-    """Return the same for an entry that is the name of a file, of the same group unless it begins with `/`."""
-    known = groups()
-    place, at, package = text.partition("@")
-    above, _, name = place.strip("/").rpartition("/")
-    name, names = name.removesuffix(".yaml"), known.get(above or own, {})
-    bare = text.rpartition(" ")[2].strip("/")
-    if bare in known and bare not in names:  # a group without its option
-        return "the entry is not in the form that Hydra reads", _corrected(f"/{bare}: NAME", own)[1], ()
-    if text == _SELF or "${" in text or " " in text or (name in names and (text[0] == "/" or not above)):
-        return "", text, ()
-    if name in names or nearest(text.strip("_"), ["self"]):
-        return "the entry is not in the form that Hydra reads", f"/{text}" if name in names else _SELF, ()
-    what = f"there is no {above or own} named {name!r}"
-    if holder := next((other for other in known if name in known[other]), None):
-        return what, _corrected(f"/{holder}: {name}", own)[1], [*names]
-    return what, (nearest(name, names) or "NAME") + at + package, [*names]
+        holder = next((other for other in known if option in known[other]), None) if is_name else None
+        if is_name and nearest(text.strip("_"), ["self"]):
+            return _NOT_THE_FORM, _SELF, ()
+        group, is_name = holder or group, is_name and holder is None
+        meant = option if holder else VALUE_SYNONYMS.get(group, {}).get(option.lower()) or nearest(option, names)
+        option = meant or "NAME"
+    if is_name or group == own:
+        meant = f"/{above}/{option}{at}" if above else f"{option}{at}" if is_name else option
+    else:
+        if group == "reward" and not at.startswith("@rewards."):
+            at = f"@rewards.{re.sub(r'^@?(rewards?([.]|$))?', '', at) or option}"
+        has_default = f"\n  - {group}:" in (shipped_dir() / "train.yaml").read_text(encoding="utf-8")
+        meant = f"{f'{_OVERRIDE} ' * (has_default and not at)}/{group}{at}: {option}"
+    is_right = " ".join(text.removeprefix("optional").removesuffix(".yaml").split()) == meant
+    return what or ("" if is_right else _NOT_THE_FORM), meant, names if what else ()

@@ -7,7 +7,6 @@ its origin. `rlhf show` prints it, and every error about a key names it.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,9 +17,6 @@ from rlhf_cli.errors import ConfigError
 from rlhf_cli.text.regular_files import SAFE_LOADER
 
 COMMAND_LINE = "command line"
-
-
-_OTHER_BASE = re.compile(r"[-+]?\d[\d_]*:|[-+]?0[0-7_]+$")
 
 
 @dataclass(frozen=True)
@@ -45,8 +41,6 @@ class Origins:
     by_key: dict[str, Origin] = field(default_factory=dict)
     single: set[str] = field(default_factory=set)
     """Keys that a file sets to a value without keys below it, usually null."""
-    not_as_written: dict[str, str] = field(default_factory=dict)
-    """Key -> a number's text in a file, where YAML 1.1 reads another one: 12:30:45 in base 60, 017 in base 8."""
     shapes: dict[str, type[yaml.Node | None]] = field(default_factory=dict)
     """Whether a file sets a key to a mapping, a list or a plain value."""
     unlike: list[tuple[str, Origin, Origin]] = field(default_factory=list)
@@ -67,11 +61,6 @@ class Origins:
                 self.by_key[key] = Origin(file, line)
                 self.single.discard(key)
                 self.single |= {key} if entries is None else set()
-                self.not_as_written.pop(key, None)
-                parts = node.value if isinstance(node, yaml.SequenceNode) else [node]
-                for scalar in (part for part in parts if isinstance(part, yaml.ScalarNode)):
-                    if scalar.tag.endswith(":int") and _OTHER_BASE.match(scalar.value):
-                        self.not_as_written[key] = scalar.value
             for key_node, below in reversed(entries or ()):
                 name = f"{key}.{key_node.value}" if key else str(key_node.value)
                 if key != package or key_node.value != "defaults":
@@ -103,7 +92,6 @@ class Origins:
             for known in [known for known in self.by_key if known.startswith(key + ".")]:
                 self.by_key[known] = Origin(None)
             self.by_key[key] = Origin(None)
-            self.not_as_written.pop(key, None)
             # A null becomes a section when a key below it is given: `stop.when=...` is then all of `stop`.
             parts = key.split(".")
             for parent in (".".join(parts[:place]) for place in range(1, len(parts))):
@@ -125,3 +113,9 @@ class Origins:
         """Return `rewards.x.weight (conf/exp/mine.yaml:12)` for error messages; without an origin only the key."""
         origin = self.of(key)
         return f"{key} ({origin})" if origin else key
+
+    def error(
+        self, key: str, what: str, got: object = None, hint: str | None = None, *, expected: str | None = None
+    ) -> ConfigError:
+        """Return an error about a key, with its place."""
+        return ConfigError(what, where=self.where(key), got=got, expected=expected, hint=hint)

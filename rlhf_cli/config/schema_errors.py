@@ -19,7 +19,6 @@ from rlhf_cli.config import trl_args
 from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
 from rlhf_cli.config.origins import Origin, Origins
 from rlhf_cli.config.schema.experiment import field_at, keys_of_section, section_at, valid_keys
-from rlhf_cli.config.schema.model_and_data import OF_A_SOURCE
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
 from rlhf_cli.config.suggestions import KnownKeys, answer, as_typed, fitted, former_name, meant_key, meant_value, mended
 from rlhf_cli.config.trl_args import SCHEDULE, WrongArgument
@@ -33,7 +32,6 @@ Path = list[int | str]
 
 _FORMS = {
     "run": "at most 128 letters, digits, '.', '_' and '-', the first a letter or a digit: it names the run's folder",
-    "launch": "HOST:PORT, such as node1:29500",
     "rewards": "at most 128 letters, digits and '_', the first not a digit: overrides name the reward so",
 }
 """Section -> the pattern for its texts, in words."""
@@ -109,7 +107,7 @@ def argument_problems(wrong: Iterable[WrongArgument], tree: JsonTree, origins: O
                 instead = trl_args.OFF.get(argument.name, f"'~{key}'")
             yield ConfigError(f"{key} has another key in rlhf", where=origins.where(key), hint=instead)
         elif argument.kind == "unknown" and "." in argument.name:
-            yield _unknown_inside(argument, args, origins)
+            yield _unknown_inside(argument, origins)
         elif argument.kind == "unknown":
             yield _unknown_argument(name, argument, known, origins.where(key))
         else:
@@ -131,15 +129,12 @@ def _unknown_argument(trainer: str, argument: WrongArgument, known: KnownKeys, w
     return ConfigError(what, where=where, expected=expected, hint=hint, advice=advice)
 
 
-def _unknown_inside(argument: WrongArgument, args: JsonTree, origins: Origins) -> ConfigError:
+def _unknown_inside(argument: WrongArgument, origins: Origins) -> ConfigError:
     """Return the error for a key that an argument with a mapping does not take."""
     outer, _, name = argument.name.partition(".")
-    of_outer, key, text = f"{_ARGS}{outer}", f"{_ARGS}{argument.name}", args[outer]
-    close, is_schedule = nearest(name, argument.expected.split(", ")), outer == "lr_scheduler_kwargs"
-    hint = f"'~{key}'" + (f" {of_outer}.{close}={as_typed(argument.value)}" if close else "")
-    if isinstance(text, str):  # optim_args
-        hint = f"\"{of_outer}='{text.replace(name, close)}'\"" if close else f"'~{of_outer}'"
-    elif is_schedule and not close:
+    key, close = f"{_ARGS}{argument.name}", nearest(name, argument.expected.split(", "))
+    hint = f"'~{key}'" + (f" {_ARGS}{outer}.{close}={as_typed(argument.value)}" if close else "")
+    if outer == "lr_scheduler_kwargs" and not close:
         able = [schedule for schedule, keys in trl_args.schedule_fields().items() if name in keys]
         hint = "".join(f"{_ARGS}{SCHEDULE}={schedule}, or " for schedule in able[:1]) + hint
     expected = f"one of {argument.expected}" if argument.expected else f"no key, with this {SCHEDULE}"
@@ -244,9 +239,6 @@ def _meant_text(
         return f"{pair[1]}: {pair[2]}" if origin is not None and origin.file else f"{key}.{pair[1]}={pair[2]}"
     if is_section and given is not None and str(given).lower() in ("off", "false", "no", "none"):
         return SECTIONS_OFF.get(key, f"{key}=null")
-    if "string_pattern_mismatch" in kinds and path[0] in ("rewards", "tools"):
-        below = [inner for inner, _ in leaves(section(section(tree, str(path[0])), str(path[1])))]
-        return ".".join([str(path[0]), re.sub(r"\W", "_", str(path[1])), *below[:1]])
     if "string_type" in kinds and isinstance(given, dict) and [*given.values()] == [None]:
         return f'{path[-1]}: "{{{next(iter(given))}}}"'
     if isinstance(given, list) and given and kinds <= {"int_type", "float_type", "bool_type"}:
@@ -287,15 +279,10 @@ def _section_choice(path: Path, given: JsonValue, origins: Origins) -> str | Non
         return f"model=local model.path={given.get('path') or 'FOLDER_OR_HUB_ID'}"
     if group == "data.eval" and isinstance(given, float | str):
         return f"{group}.{'path' if isinstance(given, str) else 'fraction'}={given}"
-    if group == "model.lora" and given is True:
-        return "model.lora.r=16"
     if group == "data" and isinstance(given, dict) and given.get("mix"):
-        of_a_source = None if given.get("world") or given.get("path") else next(filter(given.get, OF_A_SOURCE), None)
-        return "data=file data.path=null" if of_a_source is None else f"'~data.{of_a_source}'"
+        return "data=file data.path=null" if given.get("path") or given.get("world") else None
     if group == "data" and isinstance(given, dict) and isinstance(file := given.get("path"), str):
-        several = f"[{','.join(map(str.strip, file.split(',')))}]" if "," in file else file
-        typed = f"data.path={several}"
-        return f"data=file {shlex.quote(typed) if re.search('[^-+~@%./:=A-Za-z0-9_]', typed) else typed}"
+        return f"data=file {shlex.quote(f'data.path={file}')}"
     if group in APPENDED_GROUPS or not options or isinstance(given, dict | list | int | float):
         return None
     word = "null" if given is None else str(given)

@@ -15,7 +15,6 @@ import typing
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cache, partial
 from typing import Annotated, Any
 
@@ -37,9 +36,6 @@ _OFTEN = (_ARGS, (), ("run",), ("launch",), ("model", "lora"), ("critic",), ("kl
 """The sections in the order of preference among equally near keys."""
 _SHARED_WORDS = 100
 """Distances from here on mean that two parts share words; smaller ones mean a typo."""
-
-_UNITS = {"k": 1e3, "m": 1e6, "s": 1, "sec": 1, "min": 60, "h": 3600, "d": 86400}
-"""What people write behind a number -> the factor; `m` behind seconds means minutes."""
 
 Path = tuple[str, ...]
 Rank = tuple[int, int, int, int]
@@ -230,15 +226,7 @@ def _candidates(key: str, value: object, choices: Iterable[str]) -> Iterator[obj
             yield TypeAdapter(kind).validate_python(word if isinstance(value, str) else value)
     if isinstance(value, float) and 1 < value < 1e15:
         yield round(value)
-    if isinstance(value, str):
-        with suppress(ValueError, ZeroDivisionError):  # 1/2, 50%, 0,5
-            yield float(Fraction(word.rstrip("%").replace(",", ".")) / (100 if word[-1:] == "%" else 1))
-        if (scaled := re.fullmatch(r"([\d_]*\.?\d+) ?([a-z]+)", word.lower())) and scaled[2] in _UNITS:
-            minutes = scaled[2] == "m" and key.endswith("_s")
-            number = float(scaled[1].replace("_", "")) * (60 if minutes else _UNITS[scaled[2]])
-            yield from (round(number), number)
-        yield re.sub(r"[^A-Za-z0-9._-]+", "-", value).strip("._-")[:128] or None  # the name of a run
-    elif isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, int | float) and not isinstance(value, bool):
         yield str(value)
     yield [value] if word else None
 

@@ -312,10 +312,8 @@ _READERS = {
     "transformers_continuous_batching_config": ("transformers", _GENERATION, "ContinuousBatchingConfig"),
 }
 """Argument -> the package, the file and the name of what gets its keys."""
-_LIGER = ("rope", "swiglu", "geglu", "cross_entropy", "fused_linear_cross_entropy", "rms_norm", "layer_norm")
-"""The kernels of liger_kernel, which need not be installed."""
-_ON_TOP = ("SFTTrainer", "RewardTrainer", "CPOTrainer", "ORPOTrainer", "TPOTrainer")
-"""Trainers with which transformers' own keys of checkpointing work: the others hand them to torch, which refuses."""
+_TRANSFORMERS_OWN = {name: TrlField(name, kind) for name, kind in (("every_n_layers", "int"), ("offload", "bool"))}
+"""Keys of checkpointing that transformers takes out before it calls torch."""
 SCHEDULE, _SCHEDULES = "lr_scheduler_type", "optimization.py"
 _HANDED_ON = {
     "get_reduce_on_plateau_schedule": ("torch", "optim/lr_scheduler.py", "ReduceLROnPlateau"),
@@ -333,33 +331,18 @@ def inner_fields(name: str, trainer: str, args: JsonTree) -> Inner | None:
     """
     if name == "lr_scheduler_kwargs":
         return schedule_fields().get(str(args.get(SCHEDULE, fields_of(trainer)[SCHEDULE].default)))
-    if name == "optim_args":
-        form = r'optim_args\.(?:get|pop)\("(\w+)|"(\w+)" in ctx\.optim|for key in \((".*")\)'
-        names = re.findall(r"\w+", " ".join(sum(re.findall(form, _source("trainer_optimizer.py")), ())))
-        return {key: TrlField(key, "str") for key in names} or None
-    if name == "dataset_kwargs":
-        return {"skip_prepare_dataset": TrlField("skip_prepare_dataset", "bool")}
-    if name == "liger_kernel_config":
-        return {key: TrlField(key, "bool") for key in _LIGER}
     if name not in _READERS:
         return None
-    own = re.findall(r'gc_kwargs\.pop\("(\w+)", (\w+)\)', _source("trainer.py")) if trainer in _ON_TOP else []
-    of_checkpoints = {key: TrlField(key, type(ast.literal_eval(default)).__name__) for key, default in own}
-    return _fields_of(*_READERS[name]) | (of_checkpoints if _READERS[name] == _CHECKPOINT else {})
+    own = _TRANSFORMERS_OWN if _READERS[name] == _CHECKPOINT else {}
+    return _fields_of(*_READERS[name]) | own
 
 
 def wrong_inside(name: str, trainer: str, args: JsonTree) -> Iterator[WrongArgument]:
-    """Yield what is wrong in an argument with a mapping; `optim_args` is a text, `KEY=VALUE,KEY=VALUE`."""
-    value, fields, of_optimizer = args[name], inner_fields(name, trainer, args), name == "optim_args"
-    text = value if isinstance(value, str) else ""
-    is_json = text.startswith("{") or (text != "" and Path(text).is_file())  # transformers reads it itself
-    if fields is None or value is None or (is_json and not of_optimizer):
+    """Yield what is wrong in an argument with a mapping; a text is a file, or JSON, which transformers reads itself."""
+    value, fields = args[name], inner_fields(name, trainer, args)
+    if fields is None or not isinstance(value, dict):
         return
-    pairs = list(value.items()) if isinstance(value, dict) else [pair.split("=") for pair in text.split(",")]
-    if any(len(pair) != 2 for pair in pairs):
-        yield WrongArgument("wrong", name, value, "KEY=VALUE,KEY=VALUE" if of_optimizer else "a mapping")
-        return
-    for key, inside in ((str(key).strip(), inside) for key, inside in pairs):
+    for key, inside in value.items():
         if key not in fields:
             yield WrongArgument("unknown", f"{name}.{key}", inside, ", ".join(fields))
         elif (expected := expected_instead(fields[key], inside)) is not None:

@@ -12,17 +12,17 @@ from rlhf_cli.config.rules.class_rules import callback_problems, trainer_class_p
 from rlhf_cli.config.rules.launch_rules import rollout_problems, slurm_problems, strategy_problems
 from rlhf_cli.config.rules.metric_rules import evaluation_problems, expect_problems, stop_problems, sweep_problems
 from rlhf_cli.config.rules.reward_rules import reward_problems, sampling_problems, tool_problems, truncation_problems
+from rlhf_cli.config.rules.section_rules import section_problems
 from rlhf_cli.config.rules.trainer_rules import (
     adapter_problems,
     advantage_problems,
     name_problems,
     ppo_problems,
     quantize_problems,
-    teacher_problems,
     template_problems,
     wrong_arguments,
 )
-from rlhf_cli.config.schema.experiment import Experiment, field_at
+from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.trl_args import RESERVED_ARGS
 from rlhf_cli.errors import ConfigError, UserError, raise_any
 from rlhf_cli.rewards.stack.returned_scores import LARGEST
@@ -31,8 +31,8 @@ from rlhf_cli.text.json_values import leaves, section
 from rlhf_cli.text.redaction import is_secret_key, remember, secret_in
 
 _RULES: tuple[Callable[[Experiment, Origins], Iterable[UserError]], ...] = (
-    *(reward_problems, ppo_problems, advantage_problems, truncation_problems, sampling_problems, tool_problems),
-    *(template_problems, name_problems, teacher_problems, adapter_problems, quantize_problems),
+    *(section_problems, reward_problems, ppo_problems, advantage_problems, truncation_problems, sampling_problems),
+    *(tool_problems, template_problems, name_problems, adapter_problems, quantize_problems),
     *(evaluation_problems, stop_problems, expect_problems, sweep_problems),
     *(callback_problems, trainer_class_problems, slurm_problems, strategy_problems, rollout_problems),
 )
@@ -85,18 +85,6 @@ def _elsewhere(known: list[UserError], new: Iterable[UserError]) -> list[UserErr
 def _wrong_leaves(composed: Composed) -> Iterator[UserError]:
     """Yield a problem for every missing value, infinite number, secret, and key that would run foreign code."""
     from_environment = {".".join(map(str, path)) for path in composed.references}
-    lists = {key for key, shape in composed.origins.shapes.items() if shape.__name__ == "SequenceNode"}
-    if composed.origins.not_as_written:
-        from rlhf_cli.config.suggestions import accepts  # needed only for a mistake
-    for key, text in composed.origins.not_as_written.items():
-        what, place = f"YAML reads another number in {key} than the one you wrote", composed.origins.where(key)
-        got = f"{text}, which YAML reads in base {60 if ':' in text else 8}"
-        field = field_at(key.split("."))
-        is_text = field is not None and accepts(field, text)
-        typed = f"'{key}=\"{text}\"'" if is_text else f"{key}={int(''.join(filter(str.isdigit, text)))}"
-        hint = None if key in lists else typed
-        expected = "a number without a colon or a leading zero, or a text in quotes"
-        yield ConfigError(what, where=place, got=got, expected=expected, hint=hint)
     for key, value in leaves(composed.tree):
         name, where = key.rpartition(".")[2], composed.origins.where
         if is_secret_key(name):

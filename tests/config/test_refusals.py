@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import pytest
@@ -208,8 +209,6 @@ class Sample(BaseModel):
     count: int = Field(default=1, gt=0)
     share: float = Field(default=0.5, ge=0, le=1)
     rate: float = Field(default=1e-05, gt=0)
-    wait_s: float | Literal["off"] = 1.0
-    mem_gb: float | None = None
     switch: bool = False
     word: Literal["steps", "epoch"] = "steps"
     names: list[str] = Field(default_factory=list)
@@ -223,14 +222,7 @@ class Sample(BaseModel):
         ("count", "7", "count=7"),
         ("count", 7.5, "count=8"),
         ("count", -7, "count=1"),  # the default: a sign is never flipped
-        ("share", "1/2", "share=0.5"),
-        ("share", "50%", "share=0.5"),
-        ("share", "0,5", "share=0.5"),
         ("share", -0.2, "share=0.5"),
-        ("count", "2k", "count=2000"),
-        ("count", "1.5M", "count=1500000"),
-        ("wait_s", "10m", "wait_s=600"),
-        ("wait_s", "1.5 h", "wait_s=5400"),
         ("title", 7, "'title=\"7\"'"),
         ("count", 0, "count=1"),
         ("rate", -0.0, "rate=1e-05"),  # a rate of 1 is taken, and is no rate that anybody means
@@ -241,7 +233,6 @@ class Sample(BaseModel):
         # no accepted value is near
         ("count", "many", None),
         ("word", "wombat", None),
-        ("mem_gb", "64 bananas", None),
         ("share", float("nan"), None),
     ],
 )
@@ -252,7 +243,6 @@ def test_the_suggested_value_is_the_one_that_was_meant(name: str, given: object,
 @pytest.mark.parametrize(
     ("typed", "hint"),
     [
-        ("run.name=a/b", "run.name=a-b"),
         ("trainer.args.bf16=false", "launch.precision=float32"),
         ("trainer.args.fp16=null", "launch.precision=float32"),
         ("trainer.args.report_to=none", "track=none"),
@@ -277,14 +267,11 @@ def test_the_suggested_value_is_the_one_that_was_meant(name: str, given: object,
         ("trainer.name=ppo", "trainer=ppo"),
         ("track.notes=a,", "track.notes=a"),
         ("trainer.args.learning_rate=1e\u22125", "trainer.args.learning_rate=1e-5"),
-        ("model.lora=true", "model.lora.r=16"),
         ("trainer.args.learning_rate=fast", "trainer.args.learning_rate=1e-06"),
         ("trainer.args.max_tokens=64", "trainer.args.max_completion_length"),
         ("aggregate=normalise_then_sum", "aggregate=normalize_then_sum"),
         ("model.path=Some/Model-0.5B", "model=local model.path=Some/Model-0.5B"),
         ("data.path=mine.jsonl", "data=file data.path=mine.jsonl"),
-        ("data.path=~/mine.jsonl", "data=file data.path=~/mine.jsonl"),
-        ("data.path='a.jsonl, b.jsonl'", "data=file 'data.path=[a.jsonl,b.jsonl]'"),
         ("data.path='my rows.jsonl'", "data=file 'data.path=my rows.jsonl'"),
         ("data.path=my rows (1).jsonl", "\"data.path='my rows (1).jsonl'\""),
         ("data.mix.a.path=mine.jsonl", "data=file data.path=null"),
@@ -326,7 +313,7 @@ def test_a_path_that_is_typed_beside_what_an_experiment_says_itself(
 @pytest.mark.parametrize("word", ["select=4", "rename.q=a", "sort=a", "keep={column: a, between: [0,1]}"])
 def test_a_mix_selects_in_its_sources(refused: Refused, word: str) -> None:
     error = refused("exp=quickstart", "data.world=null", "data.mix.a.path=mine.jsonl", f"data.{word}")
-    assert error.hint == f"'~data.{word.partition('=')[0].partition('.')[0]}'"
+    assert str(error.expected).endswith("data.mix.NAME." + re.split("[.=]", word)[0])
 
 
 @pytest.mark.parametrize(
@@ -374,7 +361,6 @@ def test_a_key_twice_in_a_file(write: Write, refused: Refused) -> None:
         ("pref_beta=0.1", "trainer.args.beta"),
         ("cutoff_len=8", "trainer.args.max_completion_length"),
         ("dataset_prompt_column=q", "data.rename.prompt"),
-        ("trainer.args.liger_kernel_config={rop:true}", "'~trainer.args.liger_kernel_config.rop'"),
     ],
 )
 def test_a_value_for_a_section_is_that_of_its_main_key(refused: Refused, typed: str, meant: str) -> None:

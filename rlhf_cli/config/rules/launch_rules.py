@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.errors import ConfigError, UserError
+from rlhf_cli.errors import UserError
 from rlhf_cli.tables.strategies import STRATEGIES, Feature
 
 NAMES_A_SERVER = ("vllm_server_base_url", "vllm_server_host")
@@ -32,50 +32,35 @@ _KEY_OF_SERVER_OPTION = {
 
 def rollout_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield every problem with generation."""
-    launch, args, trainer = experiment.launch, experiment.trainer.args, experiment.trainer
-    if not trainer.row.generates:
-        for key, value, usual in (
-            ("data.overlong_prompts", experiment.data.overlong_prompts, "error"),
-            ("launch.rollout", launch.rollout, "hf"),
-            ("launch.rollout_gpus", launch.rollout_gpus, 0),
-            ("launch.vllm.args", launch.vllm.args, {}),
-        ):
-            if value != usual and (key != "data.overlong_prompts" or not trainer.row.reads_prompts):
-                what = f"trainer={trainer.name} does not use {key}"
-                hint = f"{key}={usual}" if usual != {} else f"'~{key}'"
-                yield ConfigError(what, where=origins.where(key), got=f"{key}={value}", hint=hint)
+    launch, args, engine, key = experiment.launch, experiment.trainer.args, "launch.rollout", "launch.rollout_gpus"
+    if not experiment.trainer.row.generates:
         return
-    gpus, where = launch.rollout_gpus, origins.where("launch.rollout_gpus")
+    gpus, start, url = launch.rollout_gpus, f"{key}=1", "trainer.args.vllm_server_base_url=http://HOST:8000"
     named = next((f"trainer.args.{name}" for name in NAMES_A_SERVER if args.get(name) is not None), None)
     if launch.rollout != "vllm_server":
         if gpus:
-            hint = "launch.rollout=vllm_server, or launch.rollout_gpus=0"
-            yield ConfigError("launch.rollout_gpus needs launch.rollout=vllm_server", where=where, got=gpus, hint=hint)
+            yield origins.error(key, f"{key} needs {engine}=vllm_server", gpus, f"{engine}=vllm_server, or {key}=0")
     elif gpus and named:
-        got, hint = f"{named}, and launch.rollout_gpus={gpus} starts one", f"launch.rollout_gpus=0, or '~{named}'"
-        yield ConfigError("the run would have two vLLM servers", where=origins.where(named), got=got, hint=hint)
+        got, hint = f"{named}, and {key}={gpus} starts one", f"{key}=0, or '~{named}'"
+        yield origins.error(named, "the run would have two vLLM servers", got, hint)
     elif not gpus and not named:
-        what = "launch.rollout=vllm_server needs a vLLM server"
         expected = "GPUs for a server of this run, or the address of a running server"
-        hint = "launch.rollout_gpus=1, or trainer.args.vllm_server_base_url=http://HOST:8000"
-        yield ConfigError(what, where=origins.where("launch.rollout"), expected=expected, hint=hint)
+        yield origins.error(
+            engine, f"{engine}=vllm_server needs a vLLM server", hint=f"{start}, or {url}", expected=expected
+        )
     elif gpus and launch.nodes > 1:
         what, got = "a run on several machines cannot start a vLLM server", f"launch.nodes={launch.nodes}"
-        hint = "launch.rollout_gpus=0 trainer.args.vllm_server_base_url=http://HOST:8000"
-        yield ConfigError(what, where=where, got=got, hint=hint)
-    if launch.vllm.args and not launch.rollout_gpus:
-        what = "launch.vllm.args needs a vLLM server that the run starts"
-        got = f"launch.rollout={launch.rollout} launch.rollout_gpus=0"
-        hint = "launch.rollout=vllm_server launch.rollout_gpus=1, or '~launch.vllm.args'"
-        yield ConfigError(what, where=origins.where("launch.vllm.args"), got=got, hint=hint)
+        yield origins.error(key, what, got, f"{key}=0 {url}")
+    if launch.vllm.args and not gpus:
+        what, got = "launch.vllm.args needs a vLLM server that the run starts", f"{engine}={launch.rollout} {key}=0"
+        yield origins.error("launch.vllm.args", what, got, f"{engine}=vllm_server {start}, or '~launch.vllm.args'")
         return
     for name in launch.vllm.args:
         option = name.lstrip("-").replace("_", "-").removeprefix("no-")
         if option in _KEY_OF_SERVER_OPTION:
-            ours = _KEY_OF_SERVER_OPTION[option]
-            what, hint = f"rlhf itself sets vLLM's --{option}", f"'~launch.vllm.args.{name}'"
+            ours, where = _KEY_OF_SERVER_OPTION[option], f"launch.vllm.args.{name}"
             expected = f"{ours}, which sets it" if ours else "no value: TRL's client needs its own"
-            yield ConfigError(what, where=origins.where(f"launch.vllm.args.{name}"), expected=expected, hint=hint)
+            yield origins.error(where, f"rlhf itself sets vLLM's --{option}", hint=f"'~{where}'", expected=expected)
 
 
 def rollout_warnings(experiment: Experiment) -> Iterator[str]:
@@ -113,22 +98,15 @@ def slurm_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
         return
     allowed_s = seconds(slurm.time) if slurm.time is not None else None
     if slurm.time is not None and (allowed_s is None or allowed_s <= grace_s):
-        yield ConfigError(
-            "sbatch cannot read this time"
-            if allowed_s is None
-            else f"a job of {allowed_s:g} s has no time to train: launch.grace_s={grace_s:g} is reserved for saving",
-            where=origins.where("launch.slurm.time"),
-            got=slurm.time,
-            expected="hours:minutes:seconds, days-hours:minutes:seconds, or minutes",
-            hint="launch.slurm.time=4:00:00",
-        )
+        too_short = f"a job of {allowed_s} s has no time to train: launch.grace_s={grace_s:g} is reserved for saving"
+        what, hint = "sbatch cannot read this time" if allowed_s is None else too_short, "launch.slurm.time=4:00:00"
+        expected = "hours:minutes:seconds, days-hours:minutes:seconds, or minutes"
+        yield origins.error("launch.slurm.time", what, slurm.time, hint, expected=expected)
     for name in slurm.extra:
-        option = name.lstrip("-").replace("_", "-")
-        where = origins.where(f"launch.slurm.extra.{name}")
+        option, key = name.lstrip("-").replace("_", "-"), f"launch.slurm.extra.{name}"
         if option in _SET_BY_US:
-            what = f"rlhf itself sets sbatch's --{option}"
             expected = "an option without a key of its own under launch, such as constraint, reservation"
-            yield ConfigError(what, where=where, expected=expected, hint=f"'~launch.slurm.extra.{name}'")
+            yield origins.error(key, f"rlhf itself sets sbatch's --{option}", hint=f"'~{key}'", expected=expected)
 
 
 def seconds(time: str) -> int | None:
@@ -163,13 +141,12 @@ def strategy_problems(experiment: Experiment, origins: Origins) -> Iterator[User
         ("offload", "launch.offload", launch.offload),
         ("teacher", "teacher.path", experiment.teacher),
     )
-    used = {feature: key for feature, key, is_used in known if is_used}
     without_file = "launch.accelerate_config=null " if launch.accelerate_config is not None else ""
-    for feature in [feature for feature in row.conflicts if feature in used]:
-        key, (why, instead) = used[feature], row.conflicts[feature]
-        what, expected = f"{feature} does not work with launch.strategy={row.name}", f"another setting: {why}"
-        got, hint = (
-            f"{key} and {origins.where('launch.strategy')}",
-            instead.replace(_STRATEGY, without_file + _STRATEGY),
-        )
-        yield ConfigError(what, where=origins.where(key), got=got, expected=expected, hint=hint)
+    for feature, key, is_used in known:
+        if is_used and feature in row.conflicts:
+            (why, instead), got = row.conflicts[feature], f"{key} and {origins.where('launch.strategy')}"
+            what, hint = (
+                f"{feature} does not work with {_STRATEGY}{row.name}",
+                instead.replace(_STRATEGY, without_file + _STRATEGY),
+            )
+            yield origins.error(key, what, got, hint, expected=f"another setting: {why}")

@@ -16,7 +16,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import Lora
 from rlhf_cli.config.schema.trainer_sections import Critic, PpoArgs
 from rlhf_cli.config.trl_args import WrongArgument
-from rlhf_cli.errors import ConfigError, ModelError, UserError, pydantic_words
+from rlhf_cli.errors import ModelError, UserError, pydantic_words
 from rlhf_cli.models.tokenizer_files import JINJA_FILES, chat_template_text
 from rlhf_cli.tables.trl_trainers import CLIPPED_PPO_LOSSES, POLICY_LOSSES, READ_BY_ALGORITHMS, TRAINERS
 from rlhf_cli.text.json_values import JsonTree
@@ -79,32 +79,26 @@ def adapter_problems(experiment: Experiment, origins: Origins) -> Iterator[UserE
     lora = experiment.model.lora
     if lora is None:
         return
-    fields, known = trl_args.lora_fields(), {*Lora.model_fields, *own_fields()}
-    for name, value in (lora.model_extra or {}).items():
+    fields, known, given = trl_args.lora_fields(), {*Lora.model_fields, *own_fields()}, lora.model_extra or {}
+    for name, value in given.items():
         key = f"{_LORA}.{name}"
-        where = origins.where(key)
         if name in _UNTRIED:
-            yield ConfigError(f"rlhf does not take {key}", where=where, expected=_UNTRIED[name], hint=f"'~{key}'")
+            yield origins.error(key, f"rlhf does not take {key}", hint=f"'~{key}'", expected=_UNTRIED[name])
         elif name not in known:
             close = "r" if name == "rank" else f"lora_{name}" if f"lora_{name}" in known else nearest(name, known)
-            hint = f"{_LORA}.{close}" if close else "rlhf list keys lora"
-            valid = f"one of {', '.join(sorted(known))}"
-            yield ConfigError(f"unknown key {key!r}", where=where, expected=valid, hint=hint)
+            hint, valid = f"{_LORA}.{close}" if close else "rlhf list keys lora", f"one of {', '.join(sorted(known))}"
+            yield origins.error(key, f"unknown key {key!r}", hint=hint, expected=valid)
         elif not str(value).startswith("pissa_niter_") and (expected := trl_args.expected_instead(fields[name], value)):
-            what, hint = f"wrong value for {key}", f"'~{key}'"
-            yield ConfigError(what, where=where, got=repr(value), expected=expected, hint=hint)
-    given = lora.model_extra or {}
+            yield origins.error(key, f"wrong value for {key}", repr(value), f"'~{key}'", expected=expected)
     yield from _initial_problems(experiment, given.get(_INIT, True), origins)
     layers = [name for name in ("layers_to_transform", "layers_pattern") if given.get(name) is not None]
-    for name in layers:
-        where, got = origins.where(f"{_LORA}.{name}"), f"target_modules={lora.target_modules}"
-        if isinstance(lora.target_modules, str):
-            what, expected = f"{name} needs a list of modules", "a list: peft takes a text for a pattern of full names"
-            hint = f"{_LORA}.target_modules=[q_proj,v_proj]"
-            yield ConfigError(what, where=where, got=got, expected=expected, hint=hint)
-        elif len(layers) == 1 and name == "layers_pattern":
-            what, hint = f"{name} needs the numbers of the layers", f"{_LORA}.layers_to_transform=[0]"
-            yield ConfigError(what, where=where, got="no layers_to_transform", hint=hint)
+    for key, name in ((f"{_LORA}.{name}", name) for name in layers):
+        if isinstance(lora.target_modules, str):  # which peft takes for a pattern of full names
+            got, hint = f"target_modules={lora.target_modules}", f"{_LORA}.target_modules=[q_proj,v_proj]"
+            yield origins.error(key, f"{name} needs a list of modules", got, hint)
+        elif layers == ["layers_pattern"]:
+            hint = f"{_LORA}.layers_to_transform=[0]"
+            yield origins.error(key, f"{name} needs the numbers of the layers", "no layers_to_transform", hint)
 
 
 def _initial_problems(experiment: Experiment, initial: object, origins: Origins) -> Iterator[UserError]:
@@ -118,24 +112,20 @@ def _initial_problems(experiment: Experiment, initial: object, origins: Origins)
         problem = f"{user} the model without its adapter, which with {initial} is not the initial policy"
     if problem:
         why_not = ", or kl.where=none" if experiment.kl is not None and experiment.has_reference else ""
-        what = f"{key}={initial} does not work here"
         expected = f"one of true, {', '.join(str(value) for value in _NO_CHANGE[1:])}"
-        yield ConfigError(what, where=origins.where(key), got=problem, expected=expected, hint=f"'~{key}'{why_not}")
+        what, hint = f"{key}={initial} does not work here", f"'~{key}'{why_not}"
+        yield origins.error(key, what, problem, hint, expected=expected)
 
 
 def quantize_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield every problem with `model.quantize`."""
     model = experiment.model
-    if model.quantize is None:
-        return
-    if model.lora is None:
-        what, expected = "quantised weights cannot be trained without an adapter", "a LoRA adapter on top of them"
-        got, hint = f"model.quantize={model.quantize} without model.lora", "model.lora.r=16, or model.quantize=null"
-        yield ConfigError(what, where=origins.where("model.quantize"), got=got, expected=expected, hint=hint)
-    if experiment.launch.precision == "fp16":
+    if model.quantize is not None and model.lora is None:
+        what, hint = "quantised weights cannot be trained without an adapter", "model.lora.r=16, or model.quantize=null"
+        yield origins.error("model.quantize", what, f"{model.quantize} without model.lora", hint)
+    if model.quantize is not None and experiment.launch.precision == "fp16":
         what = "an adapter on quantised weights is in bfloat16, which fp16 training cannot scale"
-        expected, hint = "bf16, or float32", "launch.precision=bf16"
-        yield ConfigError(what, where=origins.where("launch.precision"), got="fp16", expected=expected, hint=hint)
+        yield origins.error("launch.precision", what, "fp16", "launch.precision=bf16")
 
 
 _ARGS = "trainer.args."
@@ -147,8 +137,8 @@ def template_problems(experiment: Experiment, origins: Origins) -> Iterator[User
     path = experiment.trainer.args.get("chat_template_path")
     named = {key: experiment.model.chat_template, of_trl: str(path or "") or None}
     if None not in named.values():
-        what, got, hint = "there are two chat templates", f"{path}, and {key}", f"'~{of_trl}', or {key}=null"
-        yield ConfigError(what, where=origins.where(of_trl), got=got, expected="one of them", hint=hint)
+        hint = f"'~{of_trl}', or {key}=null"
+        yield origins.error(of_trl, "there are two chat templates", f"{path}, and {key}", hint)
     for where, template in named.items():
         if template is not None and (where == key or template.endswith(JINJA_FILES)):
             try:
@@ -164,52 +154,22 @@ def name_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErro
     is_same = f"{name.replace('_', '')}trainer" == trainer.trl.lower() or (name == "ppo" and trainer.has_critic)
     if is_given and not is_same and name in groups()["trainer"]:
         what, got = f"{key} is a label and chooses no trainer", f"{name}, with trainer.trl={trainer.trl}"
-        yield ConfigError(what, where=origins.where(key), got=got, hint=f"trainer={name}")
-
-
-def teacher_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield an error for a teacher that the trainer does not use, or for a trainer without its teacher."""
-    trainer, teacher = experiment.trainer, experiment.teacher
-    needs_one = "teacher" in trainer.row.sections
-    if teacher is None and needs_one:
-        what, hint = f"trainer={trainer.name} needs a teacher", "teacher.path=FOLDER_OR_HUB_ID"
-        expected = "a language model with the policy's tokens: a folder, a hub id or run:NAME"
-        yield ConfigError(what, where=origins.where("teacher"), got="null", expected=expected, hint=hint)
-    elif teacher is not None and not needs_one:
-        own = "teacher_model_kind" in trl_args.fields_of(trainer.trl)
-        what = f"trainer={trainer.name} does not use the section `teacher`"
-        instead = f"the policy itself, by {_ARGS}teacher_model_kind" if own else None
-        hint = "trainer=distillation, or '~teacher'"
-        yield ConfigError(what, where=origins.where("teacher"), got=teacher.path, expected=instead, hint=hint)
+        yield origins.error(key, what, got, f"trainer={name}")
 
 
 def ppo_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield every problem with a critic, or with a section that needs a critic if the trainer has none."""
-    trainer, where = experiment.trainer, origins.where
-    sections = (("critic", experiment.critic, "critic.init=policy"), ("kl", experiment.kl, "kl.where=none"))
+    """Yield every problem with a critic."""
+    trainer, critic = experiment.trainer, experiment.critic
     if not trainer.has_critic:
-        has_beta = "beta" in trl_args.fields_of(trainer.trl)
-        for name, section, _ in sections:
-            if section is not None:
-                expected = f"{_ARGS}beta, TRL's own" if name == "kl" and has_beta else None
-                what = f"trainer={trainer.name} does not use the section `{name}`"
-                yield ConfigError(what, where=where(name), expected=expected, hint=f"trainer=ppo, or '~{name}'")
         return
-    for name, section, instead in sections:
-        if section is None:
-            what = f"trainer={trainer.name} needs a section `{name}`"
-            yield ConfigError(what, where=where(name), got="null", hint=f"trainer=ppo, or {instead}")
     if not trainer.row.can_have_critic:
         able = [row.name for row in TRAINERS.values() if row.can_have_critic]
-        what, hint = f"PPO does not run on {trainer.trl}", f"trainer.trl={able[0]}, or trainer.baseline=group"
-        expected = f"trainer.trl={' or '.join(able)}, whose rollouts and clipped loss PPO uses"
-        yield ConfigError(what, where=where("trainer.baseline"), expected=expected, hint=hint)
-
+        hint, expected = f"trainer.trl={able[0]}, or trainer.baseline=group", f"trainer.trl={' or '.join(able)}"
+        yield origins.error("trainer.baseline", f"PPO does not run on {trainer.trl}", hint=hint, expected=expected)
     conflicts = [*_critic_conflicts(experiment)]
-    if experiment.critic is not None and experiment.critic.share == "lora":
-        conflicts += _shared_body_conflicts(experiment, experiment.critic)
-    for key, what, got, hint in conflicts:
-        yield ConfigError(what, where=where(key), got=got, hint=hint)
+    if critic is not None and critic.share == "lora":
+        conflicts += _shared_body_conflicts(experiment, critic)
+    yield from (origins.error(*conflict) for conflict in conflicts)
 
 
 def advantage_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
@@ -220,24 +180,23 @@ def advantage_problems(experiment: Experiment, origins: Origins) -> Iterator[Use
     # Hydra's ~ takes back a choice of the group, advantages=maxrl, and leaves a section that was written out.
     is_chosen = "/advantages/" in f"/{origin}"
     off = ["'~advantages'"] if is_chosen else []
-    advice = None if is_chosen else f"leave out advantages.fn ({origin})"
+    has_kl = trainer.row.kl_in_reward and bool(trainer.setting("beta"))
+    is_z_scored = experiment.aggregate == "normalize_then_sum"
     problems = [  # whether it applies, its key, what is wrong, what to type instead
         (not trainer.row.generates, "advantages", f"trainer={trainer.name} uses no advantages", off),
         (trainer.has_critic, "advantages", "PPO's critic makes the advantages", ["trainer=grpo", *off]),
         (trainer.dense, "trainer.dense", "trainer.dense makes the advantages", ["trainer.dense=false", *off]),
+        (is_z_scored, "aggregate", "normalize_then_sum is part of another formula", ["aggregate=sum", *off]),
+        (has_kl, f"{_ARGS}beta", "the function replaces advantages that hold the KL", [f"{_ARGS}beta=0"]),
     ]
-    is_z_scored, what = experiment.aggregate == "normalize_then_sum", "normalize_then_sum is part of another formula"
-    problems.append((is_z_scored, "aggregate", what, ["aggregate=sum", *off]))
     for name in READ_BY_ALGORITHMS:
         what = f"{name} has no effect on the advantages of a function"
         problems.append((name in trainer.args, _ARGS + name, what, [f"'~{_ARGS}{name}'"]))
-    has_kl = trainer.row.kl_in_reward and bool(trainer.setting("beta"))
-    what = f"trainer={trainer.name} puts the KL into the advantages, and the function replaces them"
-    problems.append((has_kl, f"{_ARGS}beta", what, [f"{_ARGS}beta=0"]))
     for applies, key, what, ways in problems:
         if applies:
-            got, hint = f"advantages.fn={section.fn}", ", or ".join(ways) or None
-            yield ConfigError(what, where=origins.where(key), got=got, hint=hint, advice=advice)
+            error = origins.error(key, what, f"advantages.fn={section.fn}", ", or ".join(ways) or None)
+            error.advice = None if is_chosen else f"leave out advantages.fn ({origin})"
+            yield error
 
 
 Conflict = tuple[str, str, object, str]
@@ -286,13 +245,16 @@ def _shared_body_conflicts(experiment: Experiment, critic: Critic) -> Iterator[C
     if experiment.model.lora is None:
         what, got = "critic.share=lora needs a LoRA adapter on the policy as well", "no model.lora"
         yield "critic.share", what, got, "+model.lora.r=16"
-    recomputed = "activations are recomputed under the other adapter, and gradients are silently wrong"
-    if args.get("gradient_checkpointing") is not False:  # TRL's default is on
-        key, what = f"{_ARGS}gradient_checkpointing", "gradient checkpointing does not work with critic.share=lora"
-        yield key, what, recomputed, f"{key}=false, or {own_body}"
-    if args.get("activation_checkpointing"):  # transformers reads this name first
-        key, what = f"{_ARGS}activation_checkpointing", "activation checkpointing does not work with critic.share=lora"
-        yield key, what, recomputed, f"'~{key}', or {own_body}"
+    # TRL's default is on; transformers reads the other name first.
+    is_on = {
+        "gradient": args.get("gradient_checkpointing") is not False,
+        "activation": args.get("activation_checkpointing"),
+    }
+    for kind in filter(is_on.get, is_on):
+        key, what = f"{_ARGS}{kind}_checkpointing", f"{kind} checkpointing does not work with critic.share=lora"
+        off = f"{key}=false" if kind == "gradient" else f"'~{key}'"
+        got = "activations are recomputed under the other adapter, and gradients are silently wrong"
+        yield key, what, got, f"{off}, or {own_body}"
     if args.get("ddp_find_unused_parameters"):
         key, what = f"{_ARGS}ddp_find_unused_parameters", "DDP counts the critic's unused parameters twice and crashes"
         yield key, what, True, f"'~{key}'"
