@@ -135,7 +135,7 @@ def _unknown_inside(argument: WrongArgument, origins: Origins) -> ConfigError:
     key, close = f"{_ARGS}{argument.name}", nearest(name, argument.expected.split(", "))
     hint = f"'~{key}'" + (f" {_ARGS}{outer}.{close}={as_typed(argument.value)}" if close else "")
     if outer == "lr_scheduler_kwargs" and not close:
-        able = [schedule for schedule, keys in trl_args.schedule_fields().items() if name in keys]
+        able = [schedule for schedule, keys in trl_args.INNER_FIELDS.items() if name in keys]
         hint = "".join(f"{_ARGS}{SCHEDULE}={schedule}, or " for schedule in able[:1]) + hint
     expected = f"one of {argument.expected}" if argument.expected else f"no key, with this {SCHEDULE}"
     return ConfigError(f"unknown key {key!r}", where=origins.where(key), expected=expected, hint=hint)

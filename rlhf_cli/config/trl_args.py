@@ -2,7 +2,7 @@
 
 Importing a TRL config class takes seconds; reading the same dataclass with `ast` takes a fraction of a second and gives
 the same fields (a contract test compares them). The source provides the field names, their annotations, and the values
-that a docstring lists for a `str` field; the keys of an argument with a mapping come from the source of what gets them.
+that a docstring lists for a `str` field.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def fields_in(bodies: list[ast.ClassDef]) -> dict[str, TrlField]:
 @cache
 def generation_options() -> dict[str, TrlField]:
     """Return the settings of transformers' GenerationConfig, with the types that its docstring names."""
-    source = _source(_GENERATION)
+    source = _source("generation/configuration_utils.py")
     documented = re.findall(r"^ {8}(\w+) ?\(`([\w\[\]]+)`(?: or `([\w\[\]]+)`)?", source, re.MULTILINE)
     kinds = {name: " | ".join(filter(None, (*types, "None"))) for name, *types in documented}
     names = re.findall(r'kwargs\.pop\(\s*"(\w+)"', source)
@@ -301,40 +301,43 @@ RESERVED_WITH_A_CRITIC = RESERVED_ARGS | {"beta": "kl.coef"}
 """The same for trainers with a critic (`trainer.baseline`); without a critic these fields stay TRL's."""
 
 
-Inner = dict[str, TrlField]
-
-_GENERATION = "generation/configuration_utils.py"
-_CHECKPOINT = ("torch", "utils/checkpoint.py", "checkpoint")
-_READERS = {
-    "accelerator_config": ("transformers", "trainer_pt_utils.py", "AcceleratorConfig"),
-    "activation_checkpointing_kwargs": _CHECKPOINT,
-    "gradient_checkpointing_kwargs": _CHECKPOINT,
-    "transformers_continuous_batching_config": ("transformers", _GENERATION, "ContinuousBatchingConfig"),
+SCHEDULE = "lr_scheduler_type"
+_CHECKPOINTING = "use_reentrant: bool|None, preserve_rng_state: bool, determinism_check: str, debug: bool, "
+_CHECKPOINTING += "early_stop: bool, every_n_layers: int, offload: bool"
+_COSINE = "num_cycles: float, min_lr: float|None, min_lr_rate: float|None"
+_PLATEAU = "mode: str, factor: float, patience: int, threshold: float, threshold_mode: str, cooldown: int, eps: float, "
+_PLATEAU += "min_lr: float|list[float]"
+_INNER = {
+    "accelerator_config": "split_batches: bool, dispatch_batches: bool|None, even_batches: bool, non_blocking: bool, "
+    "use_seedable_sampler: bool, use_configured_state: bool, gradient_accumulation_kwargs: dict|None",
+    **dict.fromkeys(("activation_checkpointing_kwargs", "gradient_checkpointing_kwargs"), _CHECKPOINTING),
+    **dict.fromkeys(("linear", "constant", "constant_with_warmup"), ""),
+    "cosine": "num_cycles: float",
+    "cosine_with_restarts": "num_cycles: int",
+    "cosine_with_min_lr": _COSINE,
+    "cosine_warmup_with_min_lr": f"{_COSINE}, warmup_lr_rate: float|None",
+    "polynomial": "lr_end: float, power: float",
+    "inverse_sqrt": "timescale: int|None",
+    "warmup_stable_decay": "num_decay_steps: int, num_stable_steps: int|None, warmup_type: str, decay_type: str, "
+    "min_lr_ratio: float, num_cycles: float",
+    "reduce_lr_on_plateau": _PLATEAU,
+    "greedy": f"{_PLATEAU}, max_lr: float|list[float], warmup: int, verbose: bool, smooth: bool, window_size: int, "
+    "reset_start: int",
 }
-"""Argument -> the package, the file and the name of what gets its keys."""
-_TRANSFORMERS_OWN = {name: TrlField(name, kind) for name, kind in (("every_n_layers", "int"), ("offload", "bool"))}
-"""Keys of checkpointing that transformers takes out before it calls torch."""
-SCHEDULE, _SCHEDULES = "lr_scheduler_type", "optimization.py"
-_HANDED_ON = {
-    "get_reduce_on_plateau_schedule": ("torch", "optim/lr_scheduler.py", "ReduceLROnPlateau"),
-    "get_greedy_schedule": ("transformers", _SCHEDULES, "GreedyLR"),
+"""An argument with a mapping, or a schedule for `lr_scheduler_kwargs` -> the keys that it takes, and their types."""
+INNER_FIELDS = {
+    name: {key: TrlField(key, kind) for key, kind in re.findall(r"(\w+): ([^,]+)", text)}
+    for name, text in _INNER.items()
 }
-"""A schedule that takes any key -> the class that gets them."""
-_GIVEN = ("self", "optimizer", "num_warmup_steps", "num_training_steps", "last_epoch", "function")
-"""Parameters that the trainer fills in."""
 
 
-def inner_fields(name: str, trainer: str, args: JsonTree) -> Inner | None:
+def inner_fields(name: str, trainer: str, args: JsonTree) -> dict[str, TrlField] | None:
     """Return the keys that the mapping in an argument may have; None if that is unknown, or it takes no mapping.
 
     `args` are all arguments of the trainer: the schedule decides on its keys.
     """
-    if name == "lr_scheduler_kwargs":
-        return schedule_fields().get(str(args.get(SCHEDULE, fields_of(trainer)[SCHEDULE].default)))
-    if name not in _READERS:
-        return None
-    own = _TRANSFORMERS_OWN if _READERS[name] == _CHECKPOINT else {}
-    return _fields_of(*_READERS[name]) | own
+    is_of_schedule = name == "lr_scheduler_kwargs"
+    return INNER_FIELDS.get(str(args.get(SCHEDULE, fields_of(trainer)[SCHEDULE].default)) if is_of_schedule else name)
 
 
 def wrong_inside(name: str, trainer: str, args: JsonTree) -> Iterator[WrongArgument]:
@@ -350,34 +353,6 @@ def wrong_inside(name: str, trainer: str, args: JsonTree) -> Iterator[WrongArgum
 
 
 @cache
-def schedule_fields() -> dict[str, Inner]:
-    """Return schedule -> the keys that `lr_scheduler_kwargs` may have with it."""
-    found, names = dict[str, Inner](), enums()["SchedulerType"]
-    for member, function in re.findall(r"\bSchedulerType\.(\w+): (\w+)", _source(_SCHEDULES)):
-        found[names[member]] = _fields_of(*_HANDED_ON.get(function, ("transformers", _SCHEDULES, function)))
-    return found
-
-
-@cache
-def _source(file: str, package: str = "transformers") -> str:
-    path = package_dir(package) / file
+def _source(file: str) -> str:
+    path = package_dir("transformers") / file
     return path.read_text(encoding="utf-8") if path.is_file() else ""
-
-
-@cache
-def _fields_of(package: str, file: str, name: str) -> Inner:
-    """Return the fields of a dataclass, or the parameters of a function or of a class, without what YAML cannot say."""
-    if name[0].isupper() and (fields := fields_in([class_body(name, package_dir(package) / file)])):
-        return fields
-    head = rf"^(?:def {name}|class {name}\b(?s:.*?)\n    def __init__)(\((?s:.*?)\))(?: -> \w+)?:\n"
-    match = re.search(head, _source(file, package), re.MULTILINE)
-    node = ast.parse(f"def f{match[1] if match else '()'}: pass").body[0]
-    assert isinstance(node, ast.FunctionDef)
-    spec = node.args
-    defaults = [*[None] * (len(spec.args) - len(spec.defaults)), *spec.defaults, *spec.kw_defaults]
-    lines: list[ast.stmt] = []
-    for parameter, default in zip([*spec.args, *spec.kwonlyargs], defaults, strict=True):
-        kind = parameter.annotation or ast.Name(type(ast.literal_eval(default)).__name__ if default else "Any")
-        if parameter.arg not in _GIVEN and "Callable" not in ast.unparse(kind):
-            lines.append(ast.AnnAssign(ast.Name(parameter.arg), kind, default, 1))
-    return fields_in([ast.ClassDef(name, [], [], lines, [])])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import importlib
 import inspect
 import os
@@ -126,7 +125,7 @@ def test_what_fits_and_what_is_expected_instead(name: str, value: Any, expected:
 
 
 def test_the_keys_inside_an_argument_are_those_of_what_gets_them() -> None:
-    """Read from the source, they are the parameters that `inspect` finds once torch and transformers are imported."""
+    """No key is refused that torch or transformers takes; `checkpoint` takes preserve_rng_state out of its **kwargs."""
     from torch.optim.lr_scheduler import ReduceLROnPlateau
     from torch.utils.checkpoint import checkpoint
     from transformers import optimization, trainer
@@ -134,14 +133,13 @@ def test_the_keys_inside_an_argument_are_those_of_what_gets_them() -> None:
 
     def parameters(function: Any) -> set[str]:
         given = {"optimizer", "num_warmup_steps", "num_training_steps", "last_epoch", "function", "args", "kwargs"}
-        return set(inspect.signature(function).parameters) - given
+        return set(inspect.signature(function).parameters) - given - {"context_fn"}
 
-    functions: dict[Any, Any] = dict(optimization.TYPE_TO_SCHEDULER_FUNCTION)
+    functions = {str(getattr(name, "value", name)): to for name, to in optimization.TYPE_TO_SCHEDULER_FUNCTION.items()}
     functions |= {"reduce_lr_on_plateau": ReduceLROnPlateau, "greedy": optimization.GreedyLR}
-    assert {name: set(keys) for name, keys in trl_args.schedule_fields().items()} == {
-        str(getattr(name, "value", name)): parameters(function) for name, function in functions.items()
-    }
-    inner: Any = functools.partial(trl_args.inner_fields, trainer="GRPOTrainer", args={})
+    taken = {name: parameters(function) for name, function in functions.items()}
     own = set(re.findall(r'gc_kwargs\.pop\("(\w+)"', inspect.getsource(trainer)))
-    assert set(inner("gradient_checkpointing_kwargs")) == (parameters(checkpoint) - {"context_fn"}) | own
-    assert set(inner("accelerator_config")) == {field.name for field in dataclasses.fields(AcceleratorConfig)}
+    taken["gradient_checkpointing_kwargs"] = parameters(checkpoint) | own | {"preserve_rng_state"}
+    taken["accelerator_config"] = {field.name for field in dataclasses.fields(AcceleratorConfig)}
+    taken["activation_checkpointing_kwargs"] = taken["gradient_checkpointing_kwargs"]
+    assert {name: set(fields) for name, fields in trl_args.INNER_FIELDS.items()} == taken

@@ -13,13 +13,11 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from rlhf_cli.cli.options import Flag, Options, read_options, usage_of
+from rlhf_cli.cli.options import Options, read_options, usage_of
 from rlhf_cli.cli.verbs import VERBS
 from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
 from rlhf_cli.errors import EXIT_OK, UserError
-from rlhf_cli.project.function_source import SourceParameter, functions_in, read_function
 from rlhf_cli.project.key_reference import ANY_NAME, key_reference, keys_below
-from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import names_a_run, runs_below
 from rlhf_cli.text.json_values import JsonTree, leaves, section
 
@@ -73,13 +71,9 @@ def run(options: Options) -> int:
 
 
 _OF_RUNS = re.compile(r"\b(RUN|SWEEP|FOLDER|MODEL)\b")
-_HOLDS_PATH = ("path", "model", "tokenizer", "init", "root", "accelerate_config")
+_HOLDS_PATH = ("path", "model", "tokenizer", "init", "root", "accelerate_config", "fn", "class", "aggregate")
 """Last parts of keys whose value may be a path or `run:NAME`."""
-_HOLDS_FUNCTION = ("fn", "class", "aggregate")
-_ARGS = re.compile(r"trainer\.args|rewards\.\w+\.args")
-_LAST_RUNS, _LAST_EVENTS = 10, 20
-_SHORT = {"total": ("reward",), "kl": ("kl", "kl/k1_policy_ref"), "length": ("completions/mean_length",)}
-"""The short name of a metric -> the names that it stands for."""
+_ARGS = "trainer.args"
 
 
 def candidates(words: Sequence[str]) -> list[str]:
@@ -97,15 +91,13 @@ def _of_verb(verb: str, current: str, earlier: list[str]) -> Iterable[str]:
     usage = usage_of(verb)
     before = usage.flags.get(earlier[-1]) if earlier else None
     if before is not None and before.metavar:
-        return _of_flag(before, current, earlier)
+        return _runs(current) if before.metavar == "RUN" else _paths(current, before.ending) if before.is_path else []
     if current.startswith("-"):
         return [*usage.flags, "--help"]
     typed = list[str]()
     with contextlib.suppress(UserError):
         typed = read_options(usage, earlier).words
     if verb == "list":
-        if typed[:1] == ["trainer"] and len(typed) > 1:
-            return _arguments("trainer.args", [f"trainer={typed[1]}"])
         return groups().get(typed[0], {}) if len(typed) == 1 else [] if typed else [*groups(), "keys", "metrics"]
     head = usage.text.partition("\n\n")[0]
     fixed = {"completion": [*_SCRIPTS], "schema": [*groups()], "init": _paths(current, "/")}
@@ -115,39 +107,6 @@ def _of_verb(verb: str, current: str, earlier: list[str]) -> Iterable[str]:
     elif typed and "..." not in head:  # it takes one word
         return []
     return [word for word in found if verb != "resume" or not word.startswith("run:")]
-
-
-def _of_flag(flag: Flag, current: str, earlier: list[str]) -> Iterable[str]:
-    """Return what may follow a flag: metrics, trainings, runs, files; [] if unknown."""
-    if flag.metavar in ("METRIC", "A,B"):
-        before = current[: current.rfind(",") + 1] or "-" * current.startswith("-")
-        return [f"{before}{metric}" for metric in _metrics(earlier)]
-    if flag.names[0] == "--trains":
-        from rlhf_cli.project.own_rows import TRAININGS
-
-        return TRAININGS
-    if flag.names[0] == "--set":
-        return [key.rpartition(".")[2] for key in _named("data.eval", earlier)]
-    if flag.metavar == "RUN":
-        return _runs(current)
-    return _paths(current, flag.ending) if flag.is_path or flag.metavar == "NAME" else []
-
-
-def _metrics(words: Sequence[str]) -> list[str]:
-    """Return the metrics of the newest run that logged any, among `words` or below runs/, and the rewards' means."""
-    runs = [run for word in words for run in runs_below(_folder_of(word))] or runs_below(Path("runs"))
-    of_rewards, logged = [f"rewards/{name}/mean" for name in section(_tree_of(words), "rewards")], list[str]()
-    for run in sorted(runs, key=lambda run: run.config.stat().st_mtime, reverse=True)[:_LAST_RUNS]:
-        with contextlib.suppress(UserError):
-            if logged := [name for event in read_metrics(run.metrics)[-_LAST_EVENTS:] for name in event]:
-                break
-    found = [*of_rewards, *logged]
-    short = [name for name, metrics in _SHORT.items() if not logged or not set(metrics).isdisjoint(logged)]
-    return [*short, *(re.sub(r"^rewards/([^/]+)/mean$", r"\1", name) for name in found), *found]
-
-
-def _folder_of(word: str) -> Path:
-    return Path("runs", word.removeprefix("run:")) if word.startswith("run:") else Path(word)
 
 
 def _runs(typed: str) -> list[str]:
@@ -167,20 +126,14 @@ def _paths(typed: str, ending: str = "") -> list[str]:
     return [path for path in found if path.endswith(("/", ending))]
 
 
-def _functions(typed: str) -> Iterable[str]:
-    """Yield `./file.py:function` for the Python files that begin with what was typed."""
-    for file in [typed.partition(":")[0]] if ":" in typed else glob.glob(f"{glob.escape(typed or './')}*.py"):
-        with contextlib.suppress(UserError):
-            yield from (f"{file}:{name}" for name in functions_in(file))
-
-
 def _tree_of(words: Sequence[str]) -> JsonTree:
     """Return the configuration of the run or experiment that words name. Wrong words are left out."""
     from rlhf_cli.config.compose import compose  # imports Hydra, 0.2 s
 
     for word in filter(names_a_run, words):
+        folder = Path("runs", word.removeprefix("run:")) if word.startswith("run:") else Path(word)
         with contextlib.suppress(UserError):
-            if runs := runs_below(_folder_of(word)):
+            if runs := runs_below(folder):
                 return runs[-1].read_config()
     typed = [re.sub(r"^([^=]+=[^,\[{'\"]+),.*", r"\1", word) for word in words if "=" in word and word[0] not in "-'\""]
     known = groups()
@@ -190,20 +143,13 @@ def _tree_of(words: Sequence[str]) -> JsonTree:
     return {}
 
 
-def _arguments(key: str, words: Sequence[str]) -> dict[str, Sequence[str]]:
-    """Return argument -> its values, () if any, below `trainer.args` or the `args` of a reward."""
-    from rlhf_cli.project import reward_reference, trainer_reference  # both import Hydra
+def _arguments(words: Sequence[str]) -> dict[str, Sequence[str]]:
+    """Return argument -> its values, () if any, below `trainer.args`."""
+    from rlhf_cli.project.trainer_reference import trainer_arguments  # imports Hydra
 
-    tree = _tree_of(words)
-    found: Iterable[SourceParameter | trainer_reference.TrainerArgument] = ()
-    if key == "trainer.args":
-        arguments = trainer_reference.trainer_arguments(section(tree, "trainer"))
-        found = [argument for argument in arguments if argument.home is None]
-    else:
-        with contextlib.suppress(UserError):
-            source = read_function(str(section(section(tree, "rewards"), key.split(".")[1]).get("fn")))
-            found, _ = reward_reference.function_arguments(source, {})
-    return {argument.name: argument.choices or ("true", "false") * ("bool" in argument.type) for argument in found}
+    arguments = trainer_arguments(section(_tree_of(words), "trainer"))
+    free = (argument for argument in arguments if argument.home is None)
+    return {argument.name: argument.choices or ("true", "false") * ("bool" in argument.type) for argument in free}
 
 
 def _overrides(current: str, earlier: list[str]) -> list[str]:
@@ -217,8 +163,8 @@ def _overrides(current: str, earlier: list[str]) -> list[str]:
     sign, parent = key.removesuffix(plain), plain.rpartition(".")[0]
     if plain.startswith("reward@"):
         return [f"{sign}reward@rewards.{name}=" for name in groups().get("reward", {})]
-    if _ARGS.fullmatch(parent):
-        return [f"{sign}{parent}.{name}=" for name in _arguments(parent, earlier)]
+    if parent == _ARGS:
+        return [f"{sign}{parent}.{name}=" for name in _arguments(earlier)]
     below = {known.key: "." if known.is_branch else "=" for known in keys_below(parent)}
     names = [f"{sign}{key}{end}" for key, end in {**dict.fromkeys(_named(parent, earlier), "."), **below}.items()]
     if "." not in plain:
@@ -239,11 +185,8 @@ def _values(key: str, typed: str, earlier: list[str]) -> Iterable[str]:
     parent, _, name = key.rpartition(".")
     if (group := key.partition("@")[0]) in groups():
         return groups()[group]
-    if _ARGS.fullmatch(parent):
-        return _arguments(parent, earlier).get(name, ())
-    if name == "by":
-        return section(_tree_of(earlier), "rewards")
+    if parent == _ARGS:
+        return _arguments(earlier).get(name, ())
     reference = key_reference(key)
     found = list(reference.values if reference is not None else ())
-    found += _functions(typed) if name in _HOLDS_FUNCTION else []
     return found + ([*_runs(typed), *_paths(typed)] if name in _HOLDS_PATH else [])

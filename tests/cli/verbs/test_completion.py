@@ -42,10 +42,6 @@ def offered(line: str) -> list[str]:
         ("rlhf train data.eval.easy.path=a.jsonl data.eval.e", ["data.eval.easy."]),
         ("rlhf train data.eval.path=a.jsonl data.eval.a", ["data.eval.args."]),
         ("rlhf train nonsense rewards.x=[ +exp=quickstart 'seed=0,1' rewards.b", ["rewards.brevity."]),
-        ("rlhf train +exp=quickstart rewards.brevity.args.", [
-            f"rewards.brevity.args.{name}=" for name in ("full", "unit", "zero")]),
-        ("rlhf train +exp=quickstart rewards.brevity.args.unit=w", ["rewards.brevity.args.unit=words"]),
-        ("rlhf train +exp=quickstart rewards.brevity.gate.by=c", ["rewards.brevity.gate.by=correct"]),
         ("rlhf train trainer.args.num_it", ["trainer.args.num_iterations="]),
         ("rlhf train trainer=ppo trainer.args.gae", ["trainer.args.gae_lambda="]),
         ("rlhf train trainer=sft trainer.args.num_generations", []),
@@ -55,9 +51,6 @@ def offered(line: str) -> list[str]:
             "trainer.args.disable_dropout=false", "trainer.args.disable_dropout=true"]),
         ("rlhf train -m trainer=grpo,rl", ["trainer=grpo,rloo"]),
         ("rlhf train -m trainer=rloo,rl", []),
-        ("rlhf train +exp=quickstart --watch brev", ["brevity"]),
-        ("rlhf init --trains d", ["dpo"]),
-        ("rlhf list trainer grpo num_it", ["num_iterations"]),
         ("rlhf completion z", ["zsh"]),
         ("rlhf schema rew", ["reward"]),
         ("rlhf help what", ["whatif"]),
@@ -68,7 +61,6 @@ def offered(line: str) -> list[str]:
         ("rlhf schema reward rew", []),
         ("rlhf schema --out x.json rew", ["reward"]),
         ("rlhf completion zsh ", []),
-        ("rlhf eval runs/a data.eval.hard.path=a.jsonl --set h", ["hard"]),
         ("rlhf nonsense ", []),
     ],
 )  # fmt: skip
@@ -90,14 +82,7 @@ def runs(place: Path) -> None:
         folder = place / "runs" / name
         folder.mkdir(parents=True)
         (folder / "config.yaml").write_text("rewards: {polite: {fn: ./rewards.py:polite}}\n")
-        (folder / "metrics.jsonl").write_text(
-            '{"step": 1, "time_s": 1, "rewards/polite/mean": 0.5}\n{"step": 2, "time_s": 2, "loss": 0.1}\n{"st'
-        )
-    stopped = place / "runs" / "toy" / "weight=0.1,seed=2" / "metrics.jsonl"
-    stopped.write_text("")
-    (place / "rewards.py").write_text(
-        "raise SystemExit\ndef polite(completions, *, least: int = 2): ...\ndef _own(): ...\n"
-    )
+    (place / "rewards.py").write_text("raise SystemExit\n")
 
 
 @pytest.mark.usefixtures("runs")
@@ -113,23 +98,16 @@ def runs(place: Path) -> None:
         ("rlhf resume runs/quickstart/o", ["runs/quickstart/one"]),
         ("rlhf why runs/toy/weight=0", ["runs/toy/weight=0.1,seed=2"]),
         ("rlhf why run:quickstart/", ["run:quickstart/one", "run:quickstart/two"]),
-        ("rlhf compare runs --on pol", ["polite"]),
-        ("rlhf compare runs --on -lo", ["-loss"]),
-        ("rlhf compare runs --metrics total,lo", ["total,loss"]),  # of the newest run that logged something
-        ("rlhf compare runs --metrics to", []),  # which has no total
-        ("rlhf compare runs/toy --metrics to", ["total"]),
         ("rlhf whatif runs/quickstart/one rewards.", ["rewards.polite."]),
         ("rlhf whatif run:quickstart/one rewards.", ["rewards.polite."]),
         ("rlhf reproduce runs/toy --against runs/q", ["runs/quickstart/"]),
-        ("rlhf train rewards.x.fn=", ["rewards.x.fn=./rewards.py:polite"]),
-        ("rlhf train rewards.x.fn=./rewards.py:", ["rewards.x.fn=./rewards.py:polite"]),
-        ("rlhf train rewards.x.fn=./rewards.py:polite rewards.x.args.l", ["rewards.x.args.least="]),
+        ("rlhf train rewards.x.fn=./re", ["rewards.x.fn=./rewards.py"]),
         ("rlhf train rewards.", []),  # not the file rewards.py
         ("rlhf train data.path=r", ["data.path=rewards.py", "data.path=run:", "data.path=runs/"]),
         ("rlhf report runs --out ru", ["runs/"]),
     ],
 )
-def test_runs_metrics_files_and_functions_of_files(line: str, expected: list[str]) -> None:
+def test_runs_and_files(line: str, expected: list[str]) -> None:
     assert offered(line) == expected
 
 
