@@ -90,8 +90,8 @@ def schema_problems(error: ValidationError, tree: JsonTree, origins: Origins) ->
 
 def argument_problems(wrong: Iterable[WrongArgument], tree: JsonTree, origins: Origins) -> Iterator[ConfigError]:
     """Yield an error for each wrong argument of a trainer, or for a trainer that rlhf does not know."""
-    name, known = str(section(tree, "trainer").get("trl")), KnownKeys.of(tree)
-    args = section(section(tree, "trainer"), "args")
+    known, args = KnownKeys.of(tree), section(section(tree, "trainer"), "args")
+    name = known.trainer
     for argument in wrong:
         key = f"{_ARGS}{argument.name}"
         if argument.kind == "trainer":
@@ -109,21 +109,21 @@ def argument_problems(wrong: Iterable[WrongArgument], tree: JsonTree, origins: O
         elif argument.kind == "unknown" and "." in argument.name:
             yield _unknown_inside(argument, origins)
         elif argument.kind == "unknown":
-            yield _unknown_argument(name, argument, known, origins.where(key))
+            yield _unknown_argument(argument, known, origins.where(key))
         else:
             meant = _meant_argument(name, argument, args)
             yield _wrong_value(key, origins, repr(argument.value), argument.expected, meant)
 
 
-def _unknown_argument(trainer: str, argument: WrongArgument, known: KnownKeys, where: str) -> ConfigError:
-    name, config = argument.name, TRAINERS[trainer].config_class
+def _unknown_argument(argument: WrongArgument, known: KnownKeys, where: str) -> ConfigError:
+    name, config = argument.name, TRAINERS[known.trainer].config_class
     if (former := former_name(name, known)) is not None:
         row, today = former
         got, expected = f"a name from {row.whose}", f"{today}, its name in rlhf"
-        hint = fitted(today, f"{_ARGS}{name}", argument.value, trainer)
+        hint = fitted(today, f"{_ARGS}{name}", argument.value, known)
         return ConfigError(f"{config} has no {name!r}", where=where, got=got, expected=expected, hint=hint)
     expected = f"a field of {config}" + (f" or one of {', '.join(PpoArgs.model_fields)}" if known.has_critic else "")
-    meant = fitted(meant_key(_ARGS + name, known), f"{_ARGS}{name}", argument.value, trainer)
+    meant = fitted(meant_key(_ARGS + name, known), f"{_ARGS}{name}", argument.value, known)
     what, advice = f"unknown option {name!r} for {config}", UNSAYABLE.get(name)
     hint = "trainer=ppo" if name in PpoArgs.model_fields else meant if advice is None else None
     return ConfigError(what, where=where, expected=expected, hint=hint, advice=advice)
@@ -178,10 +178,9 @@ def _unknown(path: Path, tree: JsonTree, known: KnownKeys, origins: Origins) -> 
         what, expected = f"{name!r} is one key with dots in it", "nested keys: dots work on the command line only"
         nested = name.replace(".", ": {") + ": VALUE" + "}" * name.count(".")
         return ConfigError(what, where=where, expected=expected, hint=nested)
-    former, trainer = former_name(name, known), str(section(tree, "trainer").get("trl"))
-    value: Any = dict(leaves(tree))[key]
-    hint, advice = (chosen, None) if (chosen := _group_choice(path, tree)) else answer(key, value, known, trainer)
-    hint = hint or fitted(trl_args.RESERVED_ARGS.get(name), key, value, trainer)
+    former, value = former_name(name, known), dict(leaves(tree))[key]
+    hint, advice = (chosen, None) if (chosen := _group_choice(path, tree)) else answer(key, value, known)
+    hint = hint or fitted(trl_args.RESERVED_ARGS.get(name), key, value, known)
     file = section(section(tree, "data"), "eval").get(name)
     if list(path[:-1]) == ["data", "eval"] and isinstance(file, str):
         hint = hint or shlex.quote(f"{key}.path={file}")  # the name of an evaluation set
@@ -217,7 +216,7 @@ def _wrong(path: Path, details: list[ErrorDetails], known: KnownKeys, tree: Json
     elif len(path) == 2 and path[0] == "rewards" and details[0]["type"] != "string_pattern_mismatch":
         close = nearest(given, groups().get("reward", {})) if isinstance(given, str) else None
         is_misnamed = isinstance(given, dict) and given and not given.keys() & _SOURCES
-        meant, _ = answer(_dotted(path), given, known, str(section(tree, "trainer").get("trl")))
+        meant, _ = answer(_dotted(path), given, known)
         hint = f"reward@rewards.{path[1]}={close}" if close else meant if is_misnamed else hint
         there = [
             name for name, one in section(tree, "rewards").items() if isinstance(one, dict) and _SOURCES & one.keys()

@@ -2,7 +2,7 @@
 
 Keys are compared as whole paths: `rewards.brevty.wieght` has a typo in two parts, `trainer.learning_rate` lacks a part,
 and `rewards.weight.brevity` has its parts in another order. Names of other tools and of older versions come from
-tables/former_names.py; docs/reference/coming-from.md says what the keys of TRL, verl and OpenRLHF are called here.
+tables/former_names.py.
 
 A suggested value is one that the key accepts: the nearest of its words, the same number with the right type, or the
 default. A sign is never flipped: -1 was not meant as 1. If no value is near enough, there is no suggestion.
@@ -22,7 +22,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from rlhf_cli.config import trl_args
-from rlhf_cli.config.conf_folders import groups, shipped_page
+from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.rules.trainer_rules import own_fields
 from rlhf_cli.config.schema.experiment import arms_of, field_at, keys_of_section, section_at, section_of, valid_keys
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
@@ -43,10 +43,11 @@ Rank = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class KnownKeys:
-    """The keys that an experiment has or could have, its rewards, and the arguments of its trainer."""
+    """The keys that an experiment has or could have, its rewards, TRL's class, and the arguments of its trainer."""
 
     keys: tuple[Path, ...]
     rewards: tuple[str, ...]
+    trainer: str
     arguments: frozenset[str]
     has_critic: bool
 
@@ -62,7 +63,8 @@ class KnownKeys:
         free = [(*_ARGS, name) for name in arguments if name not in reserved]
         free += [("model", "lora", name) for name in own_fields()]
         keys = tuple(dict.fromkeys([*_keys_below((), tree), *free]))
-        return cls(keys, tuple(rewards) if isinstance(rewards, dict) else (), frozenset(arguments), has_critic)
+        names = tuple(rewards) if isinstance(rewards, dict) else ()
+        return cls(keys, names, str(trl), frozenset(arguments), has_critic)
 
 
 def meant_key(typed: str, known: KnownKeys) -> str | None:
@@ -247,29 +249,10 @@ def as_typed(value: object) -> str:
     return "[" + ",".join(map(as_typed, value)) + "]" if isinstance(value, list) else str(value)
 
 
-_ROW, _NAMES = re.compile(r"\| (`.+?) \| (.+) \|"), re.compile(r"`([^`]+)`")
-_TYPED = re.compile(r"[\w.]+(=\S+)?")
 _STAGE_3 = re.compile(r"(?i)(z|zero|stage)\D{0,3}3|^3$")
 
 
-@cache
-def names_here() -> dict[str, str]:
-    """Return key of another tool -> what the page says; of a row with as many names on both sides, its own name."""
-    found: dict[str, str] = {}
-    for row in _ROW.finditer(shipped_page("coming-from.md")):
-        theirs, ours = _NAMES.findall(row[1]), row[2].replace("`", "")
-        parts = _NAMES.findall(row[2]) if not _NAMES.sub("", row[2]).strip(", ") else []
-        each = parts if len(parts) == len(theirs) else [ours] * len(theirs)
-        found |= {name.removeprefix("--"): text for name, text in zip(theirs, each, strict=True)}
-    return found
-
-
-def _said_of(key: str) -> str | None:
-    """Return what the page says of a key, or of TRL's name at its end; None if nothing."""
-    return names_here().get(key) or names_here().get(key.rpartition(".")[2])
-
-
-def answer(key: str, node: object, known: KnownKeys, trainer: str) -> tuple[str | None, str | None]:
+def answer(key: str, node: object, known: KnownKeys) -> tuple[str | None, str | None]:
     """Return what to type instead of an unknown key that holds `node`, and what else there is to say.
 
     Of a section of another tool each value is answered.
@@ -281,17 +264,12 @@ def answer(key: str, node: object, known: KnownKeys, trainer: str) -> tuple[str 
     near = meant_key(key, known)
     if isinstance(node, dict) and (near is None or section_at(near.split(".")) is None):
         values = [leaf for leaf, value in leaves(node, whole) if not isinstance(value, dict)]
-        found = {leaf: _said_of(leaf) or meant_key(leaf, known) for leaf in values}
-        named = [f"{leaf}: {said}" for leaf, said in found.items() if said]
-        return None, "\n".join(named) or None
-    said, meant = _said_of(whole), meant_key(whole, known) or near
-    if said is not None and not _TYPED.fullmatch(said):
-        return fitted(meant, key, node, trainer) if meant and meant.partition("=")[0] in said else None, said
-    is_precise = said is None or (meant or "").startswith(f"{said}=")
-    return fitted(meant if is_precise else said, key, node, trainer), None
+        here = {leaf: trl_args.RESERVED_ARGS.get(leaf.rpartition(".")[2]) or meant_key(leaf, known) for leaf in values}
+        return None, "\n".join(f"{leaf}: {meant}" for leaf, meant in here.items() if meant) or None
+    return fitted(meant_key(whole, known) or near, key, node, known), None
 
 
-def fitted(hint: str | None, key: str, value: object, trainer: str) -> str | None:
+def fitted(hint: str | None, key: str, value: object, known: KnownKeys) -> str | None:
     """Return a hint that fits the typed value.
 
     The key gets `=VALUE` if it cannot hold that value, and a switch that is off is removed with `~`. Return None if the
@@ -306,8 +284,8 @@ def fitted(hint: str | None, key: str, value: object, trainer: str) -> str | Non
     value = VALUE_SYNONYMS.get(path[-1], {}).get(str(value).lower(), value)
     if section_at(path) is not None:
         return hint if path[0] == "rewards" or value in groups().get(hint, ()) else None
-    if path[:2] == ["trainer", "args"] and trainer in TRAINERS:
-        argument = trl_args.fields_of(trainer).get(path[-1])
+    if path[:2] == ["trainer", "args"] and known.trainer in TRAINERS:
+        argument = trl_args.fields_of(known.trainer).get(path[-1])
         is_taken = argument is None or trl_args.expected_instead(argument, value) is None
     else:
         field = field_at(path)

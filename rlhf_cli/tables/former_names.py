@@ -129,6 +129,8 @@ _TODAY: dict[str, dict[str, str]] = {
         "data.split": "dataset_split",
         "save_steps": "save_freq save_every save_interval",
         "eval_steps": "test_freq eval_every eval_interval eval_freq",
+        "eval_on_start": "val_before_train",
+        "data.overlong_prompts": "data.truncation",
         "logging_steps": "log_every log_freq log_interval log_every_n_steps",
         "shuffle_dataset": "data.shuffle",
         "max_completion_length,max_length": "data.max_length",

@@ -13,9 +13,7 @@ a folder with an experiment another one is added, and beside a rewards.py of you
 
 from __future__ import annotations
 
-import contextlib
 import shlex
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,7 +88,7 @@ def run(options: Options) -> int:
     console.print("next:")
     for command in commands:
         console.print(Text(f"  {command}"), soft_wrap=True)
-    if _is_too_small(choices):
+    if choices.model.is_tiny and choices.rows is not None and not choices.rows.is_sums:
         print("the tiny model learns sums only, not these rows; this writes an experiment for a real one:")
         print(f"  rlhf init {shlex.join(options.argv)} --model {SMOLLM2}")
     return EXIT_OK
@@ -109,18 +107,6 @@ def _choices(options: Options, folder: Path) -> ProjectChoices:
     if data != SAMPLE:
         rows = read_own_rows(data, training, typed)
         rows = replace(rows, path=path_from(folder, data))
-    choices = ProjectChoices(training, starting, rows)
-    if _is_too_small(choices) and model is None and not options.as_json and sys.stdin.isatty() and sys.stdout.isatty():
-        model = SMOLLM2
-        with contextlib.suppress(EOFError):
-            question = f"tiny learns sums only. Which model? [{SMOLLM2}], {TINY}, a folder, a hub id: "
-            model = input(question).strip() or model
-        starting = read_starting_model(model)
     if starting.is_folder:
         starting = replace(starting, path=path_from(folder, str(model)))
-    return replace(choices, model=starting)
-
-
-def _is_too_small(choices: ProjectChoices) -> bool:
-    """Return whether the tiny model is to learn rows of the user's that are no sums."""
-    return choices.model.is_tiny and choices.rows is not None and not choices.rows.is_sums
+    return ProjectChoices(training, starting, rows)

@@ -152,19 +152,18 @@ _BEST = "trainer.args.metric_for_best_model"
 
 def stop_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield every stop rule whose metric this experiment does not log."""
+    is_list = isinstance(experiment.stop, list)
     for name, rule in entries_of(experiment.stop).items():
         problem = None if rule.metric == STEP else unlogged(rule.metric, experiment)
         if problem is None:
             continue
         why, close = problem
-        is_list = isinstance(experiment.stop, list)
         key = ".".join(part for part in ("stop", name, "when") if part)
         instead = rule.when.replace(rule.metric, close, 1) if close else None
-        what, where = f"a stop rule reads {rule.metric!r}: {why}", origins.where("stop" if is_list else key)
-        got, expected = rule.when, examples_of_metrics(experiment)
         # A part of a list entry cannot be typed alone.
         hint = None if instead is None else f"when: {instead}" if is_list else f"'{key}={instead}'"
-        yield ConfigError(what, where=where, got=got, expected=expected, hint=hint)
+        what, expected = f"a stop rule reads {rule.metric!r}: {why}", examples_of_metrics(experiment)
+        yield origins.error("stop" if is_list else key, what, rule.when, hint, expected=expected)
 
 
 _EVALUATE = ", or data.eval.fraction=0.1 trainer.args.eval_strategy=steps"
@@ -187,55 +186,46 @@ def expect_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
             yield ConfigError(what, where=where, got=got, expected=examples_of_metrics(experiment), hint=hint)
         if isinstance(target.at, int) and isinstance(last_step, int) and 0 < last_step < target.at:
             what = f"an expectation reads step {target.at}, but the run ends at step {last_step}"
-            expected = f"a step up to {last_step}, or end"
             hint = f"{prefix}at=end" if prefix else f"at: end, or {_NOTHING}"
-            yield ConfigError(what, where=where, got=f"at: {target.at}", expected=expected, hint=hint)
+            yield ConfigError(what, where=where, got=f"at: {target.at}", hint=hint)
 
 
 def evaluation_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield an error for an evaluation without rows, and for a best checkpoint by a metric that is not logged or whose
-    values cannot be compared.
-    """
-    args, held_out = experiment.trainer.args, experiment.data.eval
-    if experiment.trainer.evaluates and held_out is None:
+    """Yield an error for an evaluation without rows, and for a best checkpoint by a metric that cannot choose it."""
+    args, data, rewards = experiment.trainer.args, experiment.data, experiment.rewards
+    if experiment.trainer.evaluates and data.eval is None:
         key = "eval_on_start" if args.get("eval_on_start") is True else "eval_strategy"
-        what, got = "there are no rows to evaluate on", f"{key}={str(args[key]).lower()} without data.eval"
-        expected, hint = "held-out rows", "data.eval.fraction=0.1, or data.eval.path=FILE"
-        yield ConfigError(what, where=origins.where(f"trainer.args.{key}"), got=got, expected=expected, hint=hint)
+        what, hint = "there are no rows to evaluate on", "data.eval.fraction=0.1, or data.eval.path=FILE"
+        yield origins.error(f"trainer.args.{key}", what, f"{key}={args[key]} without data.eval".lower(), hint)
     metric = args.get("metric_for_best_model")
     chooses = bool(args.get("load_best_model_at_end")) or args.get("save_strategy") == "best"
-    if (
-        metric is None
-        and experiment.data.eval_names
-        and (chooses or args.get("lr_scheduler_type") in FOLLOW_EVALUATIONS)
-    ):
+    chooses = chooses or args.get("lr_scheduler_type") in FOLLOW_EVALUATIONS
+    if metric is None and data.eval_names and chooses:
         metric = "loss"  # transformers' default
-    name = str(metric).removeprefix(EVAL)
-    of_set = _parts(name, experiment)[0].removeprefix(EVAL)
-    if isinstance(metric, str) and not name.startswith(of_set):
-        what, hint = "the best checkpoint is chosen by the metric of one set", f"{_BEST}={EVAL}{of_set}{name}"
-        expected = f"a name that begins with {' or '.join(f'{EVAL}{one}_' for one in experiment.data.eval_names)}"
-        yield ConfigError(what, where=origins.where(_BEST), got=metric, expected=expected, hint=hint)
-        return
     if not isinstance(metric, str):
+        return
+    name = metric.removeprefix(EVAL)
+    of_set = _parts(name, experiment)[0].removeprefix(EVAL)
+    if not name.startswith(of_set):
+        what, hint = "the best checkpoint is chosen by the metric of one set", f"{_BEST}={EVAL}{of_set}{name}"
+        expected = f"a name that begins with {' or '.join(f'{EVAL}{one}_' for one in data.eval_names)}"
+        yield origins.error(_BEST, what, metric, hint, expected=expected)
         return
     name, prefix = name.removeprefix(of_set), (EVAL if metric.startswith(EVAL) else "") + of_set
     is_total = re.match(r"(greedy|sampled)/(?!rewards/).*total", name) is not None
     relative = None
     # A running deviation exists in an evaluation, but it changes during training, and so does the unit of the total.
-    if experiment.rewards and (
-        name in ("reward", "reward_std") or is_total
-    ):  # TRL's total has no z-scores: it is the mean of the raw scores
-        relative = why_no_total(experiment.rewards, experiment.aggregate if is_total else "sum")
+    # TRL's total has no z-scores: it is the mean of the raw scores.
+    if rewards and (name in ("reward", "reward_std") or is_total):
+        relative = why_no_total(rewards, experiment.aggregate if is_total else "sum")
     if relative is not None:
-        foremost = experiment.primary.by if experiment.primary is not None else next(iter(experiment.rewards), "NAME")
-        what, got = f"{metric} cannot tell a better checkpoint from a worse one", f"{metric}, but {relative}"
-        expected = f"greedy/rewards/NAME, the mean raw score of {' or '.join(experiment.rewards)}"
-        hint = f"{_BEST}={prefix}greedy/rewards/{foremost}"
-        yield ConfigError(what, where=origins.where(_BEST), got=got, expected=expected, hint=hint)
+        foremost = experiment.primary.by if experiment.primary is not None else next(iter(rewards), "NAME")
+        what, hint = f"{metric} cannot tell better checkpoints from worse", f"{_BEST}={prefix}greedy/rewards/{foremost}"
+        expected = f"greedy/rewards/NAME, the mean raw score of {' or '.join(rewards)}"
+        yield origins.error(_BEST, what, f"{metric}, but {relative}", hint, expected=expected)
     elif (problem := unlogged(name, experiment)) is not None:
-        what, meant = f"no evaluation logs {metric}", f"{_BEST}={prefix}{problem[1]}" if problem[1] else None
-        yield ConfigError(what, where=origins.where(_BEST), got=metric, expected=problem[0], hint=meant)
+        meant = f"{_BEST}={prefix}{problem[1]}" if problem[1] else None
+        yield origins.error(_BEST, f"no evaluation logs {metric}", metric, meant, expected=problem[0])
 
 
 _IS_TOTAL = re.compile(r"reward|eval_(\w+_)?(reward|(greedy|sampled)/total)")
@@ -246,27 +236,22 @@ _MOVES_THE_TOTAL = re.compile(
 
 
 def sweep_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
-    """Yield an error for an objective that is not logged, for one that the search itself changes, and for pruning by
-    several objectives.
-    """
-    sweep = experiment.sweep
+    """Yield an error for an objective that is not logged or that the search changes, and for pruning by several."""
+    sweep, key = experiment.sweep, "sweep.objective"
     if sweep is None:
         return
-    where = origins.where("sweep.objective")
     for objective in sweep.objective:
         typed = objective.removeprefix("-").strip()
         if (problem := unlogged(typed, experiment)) is not None:
-            why, close = problem
-            what = f"no run of this experiment logs {typed}: {why}"
-            hint = f"sweep.objective={objective.replace(typed, close, 1)}" if close else None
-            yield ConfigError(what, where=where, got=objective, expected=examples_of_metrics(experiment), hint=hint)
+            hint = f"{key}={objective.replace(typed, problem[1], 1)}" if problem[1] else None
+            what, expected = f"no run of this experiment logs {typed}: {problem[0]}", examples_of_metrics(experiment)
+            yield origins.error(key, what, objective, hint, expected=expected)
         is_total = _IS_TOTAL.fullmatch(logged_name(typed, experiment.rewards))
-        if is_total and (moving := [key for key in sweep.space if moves_the_total(key)]):
-            yield moving_total(objective, moving, list(experiment.rewards), where=where)
+        if is_total and (moving := [moved for moved in sweep.space if moves_the_total(moved)]):
+            yield moving_total(objective, moving, list(experiment.rewards), where=origins.where(key))
     if len(sweep.objective) > 1 and sweep.prune != "off":
-        what, expected = "sweep.prune needs a single objective", "one objective, or sweep.prune=off"
-        got = f"sweep.prune={sweep.prune}, and {len(sweep.objective)} objectives"
-        yield ConfigError(what, where=origins.where("sweep.prune"), got=got, expected=expected, hint="sweep.prune=off")
+        what, got = "sweep.prune needs a single objective", f"{sweep.prune}, and {len(sweep.objective)} objectives"
+        yield origins.error("sweep.prune", what, got, "sweep.prune=off")
 
 
 def moving_total(objective: str, keys: list[str], rewards: list[str], *, where: str) -> ConfigError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,25 +94,6 @@ def test_rows_that_the_tiny_model_cannot_learn(place: Path, write: Write, capsys
     assert {"override /model": "smollm2"} in third["defaults"]
     assert third["data"]["prompt"] == [{"role": "user", "content": "{prompt}"}]
     assert third["trainer"]["args"]["learning_rate"] == 1e-6
-
-
-@pytest.mark.parametrize(("typed", "model"), [("", "smollm2"), ("tiny", "tiny")])
-def test_a_terminal_asks_for_the_model(typed: str, model: str, place: Path, write: Write, monkeypatch: Any) -> None:
-    write("words.csv", WORDS)
-    asked: list[str] = []
-
-    def answer(question: str) -> str:
-        asked.append(question)
-        return typed
-
-    for stream in (sys.stdin, sys.stdout):
-        monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr("builtins.input", answer)
-    assert main(["init", "--data", "words.csv"]) == 0
-    assert len(asked) == 1
-    assert {"override /model": model} in experiment_of(place / "conf/exp/first.yaml")["defaults"]
-    assert main(["init", "--data", "words.csv", "--model", "tiny"]) == 0
-    assert len(asked) == 1
 
 
 def test_rows_of_another_training(write: Write, capsys: Said) -> None:
