@@ -48,7 +48,6 @@ usage: rlhf VERB [words]
 rlhf VERB --help says more; {more}rlhf --version.
 """
 _HELP_ALL = "--help-all"
-
 _CALLING = f"{os.path.dirname(os.path.dirname(__file__))}{os.sep}rewards{os.sep}stack{os.sep}"
 """The folder whose code calls rewards."""
 _LONG = ("train", "resume")

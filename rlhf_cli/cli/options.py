@@ -95,8 +95,8 @@ class Options:
     values: dict[str, list[str]] = field(default_factory=dict)
 
     def on(self, name: str) -> bool:
-        """Return whether the flag was typed."""
-        return self.usage.flags[name].names[0] in self.values
+        """Return whether the flag was typed; not if the verb has no such flag."""
+        return name in self.usage.flags and self.usage.flags[name].names[0] in self.values
 
     def texts(self, name: str) -> list[str]:
         """Return the values of a flag, in the order they were typed."""
@@ -142,18 +142,16 @@ class Options:
 
     def resume_options(self) -> ResumeOptions:
         """Return what the user allows a resumed run. Without a `--trust` flag, a verb trusts no foreign code."""
-        trust = "--trust" in self.usage.flags and self.on("--trust")
-        return ResumeOptions(tuple(self.texts("--allow")), self.on("--take-over"), trust)
+        return ResumeOptions(tuple(self.texts("--allow")), self.on("--take-over"), self.on("--trust"))
 
     def sweep_options(self) -> SweepOptions:
         """Return how a sweep runs."""
-        failed = "--failed" in self.usage.flags and self.on("--failed")
-        return SweepOptions(self.number("-j") or 1, self.text("--watch"), self.on("--dry-run"), only_failed=failed)
+        watch, is_dry, only_failed = self.text("--watch"), self.on("--dry-run"), self.on("--failed")
+        return SweepOptions(self.number("-j") or 1, watch, is_dry, only_failed)
 
     def refuse_sweep_flags(self, hint: str) -> None:
         """Raise ConfigError if a flag of sweeps was typed for a single run; `hint` is what to type for a sweep."""
-        typed = [name for name in _SWEEP_FLAGS if name in self.usage.flags and self.on(name)]
-        if typed:
+        if typed := list(filter(self.on, _SWEEP_FLAGS)):
             raise self.error(f"{typed[0]} is a flag of sweeps, and this is one run", got=" ".join(typed), hint=hint)
 
 
@@ -218,33 +216,28 @@ def _unknown_flag(options: Options, word: str, rest: Sequence[str]) -> ConfigErr
 
 def _key_instead(name: str, value: str, rest: Sequence[str]) -> tuple[str | None, str | None]:
     """Return our key for an argument of TRL's or of another tool, or what else to do, or None for both."""
-    from rlhf_cli.config.trl_args import OFF, RESERVED_ARGS, fields_of, is_off  # needed only for a mistake
-    from rlhf_cli.tables.former_names import FORMER_NAMES, UNSAYABLE
+    from rlhf_cli.config.suggestions import KnownKeys, meant_key  # needed only for a mistake
+    from rlhf_cli.config.trl_args import OFF, RESERVED_ARGS, fields_of, is_off
+    from rlhf_cli.tables.former_names import UNSAYABLE
     from rlhf_cli.tables.trl_trainers import TRAINERS
 
     argument = name.lstrip("-").replace("-", "_")
+    words = [value] if value else [*takewhile(lambda word: "=" not in word and not word.startswith("-"), rest)]
     if name in _EXPERIMENT_FLAGS:
         named = value or next((word for word in rest if not word.startswith("-")), "NAME")
         return named if "=" in named else f"+exp={Path(named).stem}", None
-    if argument in RESERVED_ARGS:
-        known = RESERVED_ARGS[argument]
-        known += "={value}" if re.fullmatch(r"[\w.]+", known) else ""  # a key alone
-    elif argument in FORMER_NAMES:
-        today = FORMER_NAMES[argument].today.partition(",")[0]
-        known = today if "=" in today else f"{today}={{value}}"
-    elif argument in UNSAYABLE:
+    if argument in UNSAYABLE:
         return None, UNSAYABLE[argument]
-    elif re.fullmatch(r"\w+(\.\w+)+", argument):
-        known = f"{argument}={{value}}"
-    elif re.fullmatch(r"--[a-z0-9]+(_[a-z0-9]+)+", name) or any(argument in fields_of(one) for one in TRAINERS):
-        known = f"trainer.args.{argument}={{value}}"
-    else:
-        return None, None
-    words = [value] if value else [*takewhile(lambda word: "=" not in word and not word.startswith("-"), rest)]
-    if "{value}" not in known and words and is_off(words[0]):
+    of_trl = frozenset(field for trainer in TRAINERS for field in fields_of(trainer))
+    known = argument if re.fullmatch(r"\w+(\.\w+)+", argument) else RESERVED_ARGS.get(argument, "")
+    known = known or meant_key(argument, KnownKeys((), (), "", of_trl, has_critic=False)) or ""
+    if not known and re.fullmatch(r"--[a-z0-9]+(_[a-z0-9]+)+", name):
+        known = f"trainer.args.{argument}"
+    is_key = re.fullmatch(r"[\w.]+", known) is not None
+    if known and not is_key and words and is_off(words[0]):
         return OFF.get(argument), None if argument in OFF else f"leave {name} out: it is off"
     typed = f"[{','.join(words)}]" if len(words) > 1 else words[0] if words else "VALUE"
-    return known.replace("{value}", shlex.quote(typed)), None
+    return f"{known}={shlex.quote(typed)}" if is_key else known or None, None
 
 
 _COLUMNS = re.compile(r"^(\s*\S+(?: \S+)*\s{2,})(?=\S)")

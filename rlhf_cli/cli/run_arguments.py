@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import os
-import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -100,8 +99,7 @@ def named_experiment(words: list[str]) -> tuple[Prepared, list[str]]:
     for folder in (key for key in keys if "/" in key):
         open_run(Path(folder))  # it raises: no key has such a name
     if len(runs) > 1:
-        hint = f"rlhf compare {shlex.join(runs)}"
-        raise ConfigError("one run at a time", where="command line", got=" ".join(runs), hint=hint)
+        raise none_named("rlhf show", "one run", got=" ".join(runs))
     run = run_at(runs[0], overrides, where="command line") if runs else None
     if run is None and not overrides:
         named = nearest(keys[0], groups().get("exp", {})) if keys and keys[0] not in valid_keys([]) else None
@@ -111,11 +109,7 @@ def named_experiment(words: list[str]) -> tuple[Prepared, list[str]]:
         raise ConfigError(what, where="command line", got=" ".join(keys) or "no words", expected=expected, hint=hint)
     prepared = prepare(overrides, keep_run_names=True) if run is None else prepare_from(run, overrides)
     known = [key for key, _ in leaves(prepared.as_written.model_dump(mode="json"))]
-    for key in keys:
-        if key in known:
-            continue
-        if key in groups().get("exp", {}):
-            raise ConfigError(f"{key!r} is an experiment", where="command line", hint=f"rlhf show +exp={key}")
+    for key in (key for key in keys if key not in known):
         ends = {name.rpartition(".")[2]: name for name in known}
         close = ends.get(key) or nearest(key, [*known, *ends])
         what = f"there is no key {key!r} in this configuration"

@@ -27,6 +27,7 @@ KEY = "launch.accelerate_config"
 _PRECISIONS = {"no": "float32", False: "float32", "bf16": "bf16", "fp16": "fp16", None: None}
 """`mixed_precision` -> launch.precision; YAML reads an unquoted no as false."""
 _TYPES = ("NO", "MULTI_GPU", "MULTI_CPU", "FSDP", "DEEPSPEED")
+_OFFLOADED = ("optimizer", "param")
 _TIMEOUT_S = 120
 _OURS = (
     *("PYTHONPATH", "MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE"),
@@ -55,10 +56,9 @@ def fill_from_accelerate_file(launch: JsonTree, origins: Origins, *, generates: 
             launch[key] = value
             origins.by_key[name] = Origin(path)
         elif known != value:
-            what = f"{name} and {path} contradict each other"
-            got = f"{name}={json.dumps(known)}, and the file says {json.dumps(value)}".replace('"', "")
-            hint = f"{name}={json.dumps(value)}, or launch.accelerate_config=null".replace('"', "")
-            yield ConfigError(what, where=origins.where(name), got=got, expected="one of them", hint=hint)
+            typed, said = (json.dumps(one).strip('"') for one in (known, value))
+            what, got = f"{name} and {path} contradict each other", f"{name}={typed}, and the file says {said}"
+            yield origins.error(name, what, got, f"{name}={said}, or launch.accelerate_config=null")
 
 
 def _keys_of_launch(path: Path, where: str, *, generates: bool) -> dict[str, JsonValue]:
@@ -87,10 +87,10 @@ def _keys_of_launch(path: Path, where: str, *, generates: bool) -> dict[str, Jso
         allowed += [(name, parallel.get(name, 1), (1,)) for name in names]
     for name, value, good in allowed:
         if value not in good:
+            able = " or ".join(str(choice) for choice in good if choice is not None)
             what = f"this run cannot do what {path} requests"
-            expected = f"{name}: {' or '.join(str(choice) for choice in good if choice is not None)}"
             advice = "launch.strategy=ddp|fsdp2|zero1|zero2|zero3 without the file"
-            raise ConfigError(what, where=where, got=f"{name}: {value}", expected=expected, advice=advice)
+            raise ConfigError(what, where=where, got=f"{name}: {value}", expected=f"{name}: {able}", advice=advice)
     on_cpu = tree.get("use_cpu") is True or kind == "MULTI_CPU"
     return {
         "strategy": "fsdp2" if kind == "FSDP" else f"zero{stage}" if stage else "ddp",
@@ -118,16 +118,14 @@ def _read(path: Path, where: str) -> JsonTree:
 
 def _zero(deepspeed: JsonTree, where: str) -> tuple[JsonValue, bool]:
     """Return the ZeRO stage of a file for DeepSpeed, and whether it offloads; DeepSpeed's own file may say both."""
-    own = deepspeed.get("deepspeed_config_file")
-    if not isinstance(own, str):
-        offloads = [deepspeed.get(f"offload_{what}_device") for what in ("optimizer", "param")]
-        return deepspeed.get("zero_stage", 2), any(device not in ("none", None) for device in offloads)
-    try:
-        zero = section(read_object(Path(own).expanduser()), "zero_optimization")
-    except (OSError, ValueError) as error:
-        raise ConfigError("DeepSpeed's own file cannot be read", where=where, got=f"{own}: {error}") from None
-    offloads = [section(zero, f"offload_{what}").get("device") for what in ("optimizer", "param")]
-    return zero.get("stage", 0), any(device not in ("none", None) for device in offloads)
+    stage, devices = deepspeed.get("zero_stage", 2), [deepspeed.get(f"offload_{what}_device") for what in _OFFLOADED]
+    if isinstance(own := deepspeed.get("deepspeed_config_file"), str):
+        try:
+            zero = section(read_object(Path(own).expanduser()), "zero_optimization")
+        except (OSError, ValueError) as error:
+            raise ConfigError("DeepSpeed's own file cannot be read", where=where, got=f"{own}: {error}") from None
+        stage, devices = zero.get("stage", 0), [section(zero, f"offload_{what}").get("device") for what in _OFFLOADED]
+    return stage, not {*devices} <= {"none", None}
 
 
 def _number(tree: JsonTree, name: str) -> int | None:

@@ -51,7 +51,7 @@ def explain(
     """
     raise_any(_bad_files(), because=error)
     if isinstance(error, RecursionError | AssertionError):
-        raise _without_end(error) from error
+        raise _without_end() from error
     raise_any(_word_problems(overrides), because=error)
     for file in () if of_files.shapes else (shipped_dir() / "train.yaml", *_chosen_files(overrides)):
         of_files.add_file(file, "")  # nothing was merged
@@ -80,7 +80,7 @@ def hydra_error(error: Exception) -> ConfigError:
         return ConfigError(what, where=where, got=error.problem, expected=expected, advice=in_quotes)
     raise_any(_bad_files(), because=error)
     if isinstance(error, RecursionError | AssertionError):
-        return _without_end(error)
+        return _without_end()
     # Hydra's message without its search path and without references to Python calls
     lines = str(error).split("Config search path:")[0].splitlines()
     kept = [line.rstrip() for line in lines if line.strip() and not re.match(r"\s*(full_key|object_type)", line)]
@@ -127,22 +127,17 @@ def _bad_files() -> Iterator[ConfigError]:
         yield ConfigError(_NOT_READ, where=str(Origin(file, line)), got=got, expected=expected)
 
 
-def _without_end(error: Exception) -> ConfigError:
-    """Return the error for defaults that include each other, or a choice that is no name, with the lines it may be in.
-
-    `error` is a RecursionError or, for such a choice, an AssertionError of Hydra's.
-    """
-    got, entry = "a choice that is not a name", r"\s*-.*\$\{"
-    if isinstance(error, RecursionError):
-        names = "|".join(re.escape(file.stem) for file in _user_files())
-        got, entry = "defaults, or references, without an end", rf"\s*-.*\b({names})\b"
+def _without_end() -> ConfigError:
+    """Return the error for defaults that include each other, or a choice that is no name, with possible lines."""
+    names = "|".join(re.escape(file.stem) for file in _user_files())
     places = [
         str(Origin(file, number))
         for file in _user_files()
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
-        if re.match(entry, line)
+        if re.match(rf"\s*-.*(\$\{{|\b({names})\b)", line)
     ]
     expected = "defaults that do not include each other, choices that are names, few references in one value"
+    got = "defaults or references without an end, or a choice that is no name"
     return ConfigError(_NOT_COMPOSED, where=", ".join(places) or None, got=got, expected=expected)
 
 

@@ -81,28 +81,25 @@ def for_composing(tree: JsonTree) -> JsonTree:
     """Return a frozen configuration for OmegaConf: references stay, every other `${` is escaped."""
 
     def escaped(text: str, path: Path) -> str:
-        parts, end = [], 0
-        for match in _REFERENCE.finditer(text):
-            if not match[1]:
-                _value_of(match[2], path)
-            parts += [text[end : match.start()].replace("${", r"\${"), match[0]]
-            end = match.end()
-        return "".join([*parts, text[end:].replace("${", r"\${")])
+        for escape, name in _REFERENCE.findall(text):
+            if not escape:
+                _value_of(name, path)
+        return re.sub(rf"({_REFERENCE.pattern})|\$\{{", lambda match: match[1] or r"\${", text)
 
     return _changed(tree, escaped)
 
 
 def _changed(tree: JsonTree, change: Callable[[str, Path], str]) -> JsonTree:
     """Return the same tree with every text changed."""
-    return {key: _with_texts(value, change, (key,)) for key, value in tree.items()}
 
+    def changed(node: JsonValue, path: Path) -> JsonValue:
+        if isinstance(node, dict):
+            return {key: changed(value, (*path, key)) for key, value in node.items()}
+        if isinstance(node, list):
+            return [changed(value, (*path, place)) for place, value in enumerate(node)]
+        return change(node, path) if isinstance(node, str) else node
 
-def _with_texts(node: JsonValue, change: Callable[[str, Path], str], path: Path) -> JsonValue:
-    if isinstance(node, dict):
-        return {key: _with_texts(value, change, (*path, key)) for key, value in node.items()}
-    if isinstance(node, list):
-        return [_with_texts(value, change, (*path, place)) for place, value in enumerate(node)]
-    return change(node, path) if isinstance(node, str) else node
+    return {key: changed(value, (key,)) for key, value in tree.items()}
 
 
 def _value_of(name: str, path: Path) -> str:

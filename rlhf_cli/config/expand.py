@@ -65,11 +65,7 @@ def truncation_warnings(experiment: Experiment) -> Iterator[str]:
     truncation = experiment.truncation
     if not truncation.rule.needs_critic:
         return
-    plain = [
-        name
-        for name, reward in experiment.rewards.items()
-        if name in counting(experiment.rewards) and not is_dense(reward)
-    ]
+    plain = [name for name in counting(experiment.rewards) if not is_dense(experiment.rewards[name])]
     if truncation.mode == "add" and not _has_dense_rewards_alone(experiment):
         yield Bootstrap.ADDS_TO_PLAIN.format(", ".join(plain) or "the aggregate")
     if truncation.mode == "replace" and _has_dense_rewards_alone(experiment):

@@ -115,7 +115,7 @@ class Origins:
         return f"{key} ({origin})" if origin else key
 
     def error(
-        self, key: str, what: str, got: object = None, hint: str | None = None, *, expected: str | None = None
+        self, key: str, what: str, got: object = None, hint: str | None = None, **words: str | None
     ) -> ConfigError:
-        """Return an error about a key, with its place."""
-        return ConfigError(what, where=self.where(key), got=got, expected=expected, hint=hint)
+        """Return an error about a key, with its place; `words` are what was `expected` and an `advice`."""
+        return ConfigError(what, where=self.where(key), got=got, hint=hint, **words)

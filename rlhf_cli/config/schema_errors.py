@@ -63,8 +63,8 @@ def schema_problems(error: ValidationError, tree: JsonTree, origins: Origins) ->
             if inside:
                 keys.append(part)
                 node = node[part]
-        is_absent_key = detail["type"] == "missing" and isinstance(detail["loc"][-1], str)
-        path = [*keys, detail["loc"][-1]] if is_absent_key else keys
+        last = detail["loc"][-1]
+        path = [*keys, last] if detail["type"] == "missing" and isinstance(last, str) else keys
         by_key.setdefault(_dotted(path), (path, []))[1].append(detail)
     known = KnownKeys.of(tree)
     unknown = {
@@ -85,7 +85,7 @@ def schema_problems(error: ValidationError, tree: JsonTree, origins: Origins) ->
             yield _wrong(path, details, known, tree, origins)
         elif not {key, str(path[-1])} & meant:  # else it was given under another name
             hint = f"{path[-1]}: VALUE" if _in_a_list(path) else f"{key}=VALUE"
-            yield ConfigError(f"{key} must be given", where=origins.where(key), hint=hint)
+            yield origins.error(key, f"{key} must be given", hint=hint)
 
 
 def argument_problems(wrong: Iterable[WrongArgument], tree: JsonTree, origins: Origins) -> Iterator[ConfigError]:
@@ -96,16 +96,15 @@ def argument_problems(wrong: Iterable[WrongArgument], tree: JsonTree, origins: O
         key = f"{_ARGS}{argument.name}"
         if argument.kind == "trainer":
             close, refused = nearest(name, TRAINERS), UNSUPPORTED.get(name)
-            or_class = "; or set trainer.class to a class that inherits from one of them"
             what = f"rlhf cannot run the trainer {name!r}" + (f": {refused.why}" if refused else "")
-            expected, advice = f"one of {', '.join(TRAINERS)}{or_class}", refused.instead if refused else None
+            expected = f"one of {', '.join(TRAINERS)}; or a trainer.class that inherits from one of them"
             hint = f"trainer.trl={close}" if close and not refused else "rlhf list trainer"
-            yield ConfigError(what, where=origins.where("trainer.trl"), expected=expected, hint=hint, advice=advice)
+            advice = refused.instead if refused else None
+            yield origins.error("trainer.trl", what, hint=hint, expected=expected, advice=advice)
         elif argument.kind == "reserved":
-            instead = argument.expected
-            if trl_args.is_off(argument.value):
-                instead = trl_args.OFF.get(argument.name, f"'~{key}'")
-            yield ConfigError(f"{key} has another key in rlhf", where=origins.where(key), hint=instead)
+            is_off = trl_args.is_off(argument.value)
+            hint = trl_args.OFF.get(argument.name, f"'~{key}'") if is_off else argument.expected
+            yield origins.error(key, f"{key} has another key in rlhf", hint=hint)
         elif argument.kind == "unknown" and "." in argument.name:
             yield _unknown_inside(argument, origins)
         elif argument.kind == "unknown":
@@ -138,7 +137,7 @@ def _unknown_inside(argument: WrongArgument, origins: Origins) -> ConfigError:
         able = [schedule for schedule, keys in trl_args.INNER_FIELDS.items() if name in keys]
         hint = "".join(f"{_ARGS}{SCHEDULE}={schedule}, or " for schedule in able[:1]) + hint
     expected = f"one of {argument.expected}" if argument.expected else f"no key, with this {SCHEDULE}"
-    return ConfigError(f"unknown key {key!r}", where=origins.where(key), expected=expected, hint=hint)
+    return origins.error(key, f"unknown key {key!r}", hint=hint, expected=expected)
 
 
 def _meant_argument(trainer: str, argument: WrongArgument, args: JsonTree) -> str | None:
@@ -159,7 +158,7 @@ def _wrong_value(key: str, origins: Origins, got: str, expected: str, hint: str 
     what = f"wrong value for {key or 'the experiment'}"
     if (line := _read_variable(origins.of(key))) is not None:
         expected, hint = f"{expected}; a variable is text unless it is decoded", line
-    return ConfigError(what, where=origins.where(key), got=got, expected=expected, hint=hint)
+    return origins.error(key, what, got, hint, expected=expected)
 
 
 def _read_variable(origin: Origin | None) -> str | None:
@@ -209,7 +208,7 @@ def _group_choice(path: Path, tree: JsonTree) -> str | None:
 def _wrong(path: Path, details: list[ErrorDetails], known: KnownKeys, tree: JsonTree, origins: Origins) -> ConfigError:
     given: JsonValue = details[0]["input"]
     expected = ", or ".join(dict.fromkeys(_expected(detail, path) for detail in details))
-    hint = _section_choice(path, given, origins) or _meant_text(path, details, known, tree, origins)
+    hint = _section_choice(path, given, origins) or _meant_text(path, details, known, origins)
     hint = hint or _meant_value(path, given)
     if path == ["rewards"] and given:
         hint = named_rewards(given, origins.of("rewards"))
@@ -218,18 +217,14 @@ def _wrong(path: Path, details: list[ErrorDetails], known: KnownKeys, tree: Json
         is_misnamed = isinstance(given, dict) and given and not given.keys() & _SOURCES
         meant, _ = answer(_dotted(path), given, known)
         hint = f"reward@rewards.{path[1]}={close}" if close else meant if is_misnamed else hint
-        there = [
-            name for name, one in section(tree, "rewards").items() if isinstance(one, dict) and _SOURCES & one.keys()
-        ]
+        there = [name for name, one in section(tree, "rewards").items() if isinstance(one, dict) and _SOURCES & {*one}]
         if is_misnamed and there:
             expected += f", or the name of a reward that is there: {', '.join(there)}"
     got = repr(given) if not isinstance(given, dict) else ", ".join(map(str, given)) or "{}"
     return _wrong_value(_dotted(path), origins, got, expected, hint)
 
 
-def _meant_text(
-    path: Path, details: list[ErrorDetails], known: KnownKeys, tree: JsonTree, origins: Origins
-) -> str | None:
+def _meant_text(path: Path, details: list[ErrorDetails], known: KnownKeys, origins: Origins) -> str | None:
     """Return what was meant by `name:1`, `prompt: {name}` without quotes, or a text or number for a section."""
     given, key, kinds = details[0]["input"], _dotted(path), {detail["type"] for detail in details}
     is_section = bool(kinds & {"dict_type", "model_type", "model_attributes_type"})

@@ -24,7 +24,7 @@ from rlhf_cli.config.rules.trainer_rules import (
 )
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.trl_args import RESERVED_ARGS
-from rlhf_cli.errors import ConfigError, UserError, raise_any
+from rlhf_cli.errors import UserError, raise_any
 from rlhf_cli.rewards.stack.returned_scores import LARGEST
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.text.json_values import leaves, section
@@ -47,7 +47,6 @@ def validate(composed: Composed) -> Experiment:
     """
     tree, origins = composed.tree, composed.origins
     launch, trainer = section(tree, "launch"), section(tree, "trainer")
-    args = section(trainer, "args")
     problems: list[UserError] = []
     # A frozen experiment is already filled, and may be read where the file no longer exists.
     if composed.frozen is None and launch.get("accelerate_config") is not None:
@@ -60,14 +59,17 @@ def validate(composed: Composed) -> Experiment:
         experiment = Experiment.model_validate(tree)
     except ValidationError as error:
         refused = error
-    wrong = list(wrong_arguments(trainer, args))
+    wrong = list(wrong_arguments(trainer, section(trainer, "args")))
     problems += _wrong_leaves(composed)
     if refused is not None or wrong:
         from rlhf_cli.config.schema_errors import argument_problems, schema_problems  # needed only for a mistake
 
-        if refused is not None:
-            problems += _elsewhere(problems, schema_problems(refused, tree, origins))
-        problems += _elsewhere(problems, argument_problems(wrong, tree, origins))
+        for found in (
+            schema_problems(refused, tree, origins) if refused else (),
+            argument_problems(wrong, tree, origins),
+        ):
+            places = {problem.where for problem in problems}  # a place is reported once
+            problems += [problem for problem in found if problem.where not in places]
     if experiment is not None and experiment.trainer.trl in TRAINERS:
         for rule in _RULES:
             problems += rule(experiment, origins)
@@ -76,50 +78,43 @@ def validate(composed: Composed) -> Experiment:
     return experiment
 
 
-def _elsewhere(known: list[UserError], new: Iterable[UserError]) -> list[UserError]:
-    """Return the new problems at places without a known one."""
-    places = {problem.where for problem in known}
-    return [problem for problem in new if problem.where not in places]
-
-
 def _wrong_leaves(composed: Composed) -> Iterator[UserError]:
     """Yield a problem for every missing value, infinite number, secret, and key that would run foreign code."""
     from_environment = {".".join(map(str, path)) for path in composed.references}
+    origins = composed.origins
     for key, value in leaves(composed.tree):
-        name, where = key.rpartition(".")[2], composed.origins.where
+        name = key.rpartition(".")[2]
         if is_secret_key(name):
             remember(value)  # so that no message prints the value
         if value == "???":
             reward = next(iter(section(composed.tree, "rewards")), None) if key == "sweep.objective" else None
-            example = f"rewards/{reward}/mean" if reward else "VALUE"
-            yield ConfigError(f"{key} must be given", where=where(key), hint=f"{key}={example}")
+            hint = f"{key}=rewards/{reward}/mean" if reward else f"{key}=VALUE"
+            yield origins.error(key, f"{key} must be given", hint=hint)
         elif isinstance(value, int | float) and not abs(value) <= LARGEST:  # comparisons with NaN are false
-            what = f"{key} is not a finite number"
-            yield ConfigError(what, where=where(key), got=repr(value), expected="a finite number")
+            yield origins.error(key, f"{key} is not a finite number", repr(value))
         elif key.removeprefix("trainer.args.") in RESERVED_ARGS or key == f"rewards.{name}":
             continue  # wrong_arguments reports the first; the second is a name that the user gives a reward
         elif name == "_target_":
-            what = "`_target_` could call any Python function"
-            yield ConfigError(what, where=where(key), got=value, expected="`fn: module:function` under a reward")
+            what, expected = "`_target_` could call any Python function", "`fn: module:function` under a reward"
+            yield origins.error(key, what, value, expected=expected)
         elif name == "trust_remote_code" and value is True:
             # It may be typed on the command line, now or when the run was frozen.
-            origin = composed.origins.of(key)
+            origin = origins.of(key)
             if origin is None or origin.file not in (None, composed.frozen):
-                what = "trust_remote_code runs code from a model repository, so a file cannot set it"
                 advice = f"type {key}=true on the command line if you trust the repository"
-                yield ConfigError(what, where=where(key), advice=advice)
+                yield origins.error(key, "a file cannot set trust_remote_code, which runs foreign code", advice=advice)
         elif value is None or isinstance(value, dict) or key in from_environment:
             continue  # the run folder will hold a reference to the environment, not the value
         elif is_secret_key(name):
-            what = f"{key} would put a secret into the run folder"
             expected = "an environment variable (HF_TOKEN, WANDB_API_KEY)"
             advice = f"'~{key}', or in single quotes '{key}=${{oc.env:NAME}}', which each process resolves"
-            yield ConfigError(what, where=where(key), expected=expected, advice=advice)
+            what = f"{key} would put a secret into the run folder"
+            yield origins.error(key, what, expected=expected, advice=advice)
         elif isinstance(value, str) and (secret := secret_in(value)) is not None:
             kind, variable = secret
             remember(value)
             reference = f"'{key}=${{oc.env:{variable or 'NAME'}}}'"
-            what, hint = f"{key} holds {kind}; anyone could read it in the run folder", reference if variable else None
-            expected = "a reference to an environment variable, in single quotes for the shell"
-            words = None if variable else f"export NAME=...; then, in single quotes, {reference}"
-            yield ConfigError(what, where=where(key), expected=expected, hint=hint, advice=words)
+            what, known = f"{key} holds {kind}; anyone could read it in the run folder", reference if variable else None
+            advice = "" if variable else f"export NAME=...; then, in single quotes, {reference}"
+            expected = "a reference to an environment variable"
+            yield origins.error(key, what, hint=known, expected=expected, advice=advice or None)

@@ -127,7 +127,7 @@ def _paths(typed: str, ending: str = "") -> list[str]:
 
 
 def _tree_of(words: Sequence[str]) -> JsonTree:
-    """Return the configuration of the run or experiment that words name. Wrong words are left out."""
+    """Return the configuration of the run, or of the options of groups, that words name."""
     from rlhf_cli.config.compose import compose  # imports Hydra, 0.2 s
 
     for word in filter(names_a_run, words):
@@ -135,11 +135,10 @@ def _tree_of(words: Sequence[str]) -> JsonTree:
         with contextlib.suppress(UserError):
             if runs := runs_below(folder):
                 return runs[-1].read_config()
-    typed = [re.sub(r"^([^=]+=[^,\[{'\"]+),.*", r"\1", word) for word in words if "=" in word and word[0] not in "-'\""]
     known = groups()
-    for kept in (typed, [word for word in typed if re.split("[@=]", word.lstrip("+"))[0] in known]):
-        with contextlib.suppress(UserError):
-            return compose(kept).tree
+    chosen = [re.sub(",.*", "", word) for word in words if re.split("[@=]", word.lstrip("+"))[0] in known]
+    with contextlib.suppress(UserError):
+        return compose(chosen).tree
     return {}
 
 

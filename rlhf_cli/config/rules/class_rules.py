@@ -44,9 +44,8 @@ def trainer_class_problems(experiment: Experiment, origins: Origins) -> Iterator
     what = f"{name} inherits from {base}" if name != base else f"this is TRL's {base}"
     if base in UNSUPPORTED:
         refused = UNSUPPORTED[base]
-        error = origins.error(_CLASS, f"rlhf does not run {base}: {refused.why}", name, f"'~{_CLASS}'")
-        error.advice = refused.instead
-        yield error
+        what = f"rlhf does not run {base}: {refused.why}"
+        yield origins.error(_CLASS, what, name, f"'~{_CLASS}'", advice=refused.instead)
     elif base is not None and base != trl:
         what, hint = f"{what}, but trainer.trl is {trl}", f"trainer.trl={base}"
         yield origins.error(_CLASS, what, f"trainer.trl={trl}", hint, expected=f"a subclass of {trl}")

@@ -179,7 +179,7 @@ def advantage_problems(experiment: Experiment, origins: Origins) -> Iterator[Use
         return
     # Hydra's ~ takes back a choice of the group, advantages=maxrl, and leaves a section that was written out.
     is_chosen = "/advantages/" in f"/{origin}"
-    off = ["'~advantages'"] if is_chosen else []
+    off, advice = (["'~advantages'"], None) if is_chosen else ([], f"leave out advantages.fn ({origin})")
     has_kl = trainer.row.kl_in_reward and bool(trainer.setting("beta"))
     is_z_scored = experiment.aggregate == "normalize_then_sum"
     problems = [  # whether it applies, its key, what is wrong, what to type instead
@@ -194,9 +194,8 @@ def advantage_problems(experiment: Experiment, origins: Origins) -> Iterator[Use
         problems.append((name in trainer.args, _ARGS + name, what, [f"'~{_ARGS}{name}'"]))
     for applies, key, what, ways in problems:
         if applies:
-            error = origins.error(key, what, f"advantages.fn={section.fn}", ", or ".join(ways) or None)
-            error.advice = None if is_chosen else f"leave out advantages.fn ({origin})"
-            yield error
+            got, hint = f"advantages.fn={section.fn}", ", or ".join(ways) or None
+            yield origins.error(key, what, got, hint, advice=advice)
 
 
 Conflict = tuple[str, str, object, str]

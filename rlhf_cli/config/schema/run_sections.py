@@ -133,11 +133,6 @@ def parsed(when: str) -> tuple[str, str, float]:
     return match["metric"], match["sign"], bound
 
 
-def _valid_condition(when: str) -> str:
-    parsed(when)
-    return when
-
-
 class StopRule(Section):
     """A rule that ends a run.
 
@@ -146,7 +141,7 @@ class StopRule(Section):
     events in a row in which it has to hold; log events without the metric are skipped.
     """
 
-    when: Annotated[str, AfterValidator(_valid_condition)]
+    when: Annotated[str, AfterValidator(lambda when: parsed(when) and when)]
     log_events: int = Field(default=1, gt=0, alias="for")
 
     @property

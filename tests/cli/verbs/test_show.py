@@ -63,7 +63,6 @@ def test_a_run_is_shown(capsys: Said) -> None:
         ([], "+exp=quickstart, or rlhf list exp"),
         (["+exp=quickstart", "brevity"], "rewards.brevity"),
         (["+exp=quickstart", "trainr"], "trainer"),
-        (["+exp=quickstart", "toy_ppo"], "rlhf show +exp=toy_ppo"),
     ],
 )
 def test_wrong_words(words: list[str], hint: str, capsys: Said) -> None:
