@@ -151,18 +151,14 @@ def is_ctrl_c_pythons_own() -> bool:
 
 
 _SIGEV_THREAD_ID = 4
-HAS_TIMERS = sys.platform == "linux" and hasattr(ctypes.CDLL(None), "timer_create")
 
 
 def start_timer(number: int, after_s: float, every_s: float) -> Callable[[], object]:
     """Send this thread the signal `number` after `after_s`, then every `every_s` seconds; return what ends that.
 
     The timer is not the one that `signal.setitimer` and `signal.alarm` share, so a library that sets that one does not
-    end it. Outside Linux there is only the shared one, and `number` must be SIGALRM.
+    end it.
     """
-    if not HAS_TIMERS:
-        signal.setitimer(signal.ITIMER_REAL, after_s, every_s)
-        return partial(signal.setitimer, signal.ITIMER_REAL, 0.0)
     libc, timer = ctypes.CDLL(None, use_errno=True), ctypes.c_void_p()
     event = struct.pack("qiii44x", 0, number, _SIGEV_THREAD_ID, threading.get_native_id())  # struct sigevent
     if libc.timer_create(time.CLOCK_MONOTONIC, event, ctypes.byref(timer)):
@@ -181,10 +177,8 @@ def die_with(parent: int, number: int = signal.SIGKILL) -> None:
     """Ask the kernel to send this process a signal when its parent `parent` dies; send it now if that is dead.
 
     SIGKILL, because a dead parent has released the run's lock, and this process must not write any more. The signal is
-    sent when the thread that started this process ends. Only Linux supports this; elsewhere the function does nothing.
+    sent when the thread that started this process ends.
     """
-    if sys.platform != "linux":
-        return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:  # the parent died before the call
         os.kill(os.getpid(), number)
@@ -256,7 +250,7 @@ _PLACE_OF_START = 19
 
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """One process. `start_ticks` and `boot` are None on systems without /proc, such as macOS."""
+    """One process. `start_ticks` and `boot` are None where they are unknown."""
 
     pid: int
     host: str

@@ -74,10 +74,10 @@ def existing_run(experiment: Experiment, composed: Composed) -> RunFolder | None
     raise RunError(f"run {name!r} {problem}", where=str(folder.path), got=got, expected=expected, hint=hint)
 
 
-def new_folder(experiment: Experiment, composed: Composed) -> Path:
-    """Return the folder for a new run of this experiment; without a name it is made, and named by the time."""
+def new_folder(experiment: Experiment, composed: Composed, *, is_dry: bool = False) -> Path:
+    """Return the folder for a new run. Without a name it is made and named by the time; `is_dry`: only described."""
     parent, name = _parent(experiment, composed).resolve(), experiment.run.name
-    return parent / name if name is not None else timed_folder(parent)
+    return timed_folder(parent) if name is None and not is_dry else parent / (name or "YYYYMMDD-HHMMSS")
 
 
 def timed_folder(parent: Path) -> Path:
@@ -126,11 +126,6 @@ def create_run(
                 folder.path.rmdir()
             raise
     return folder
-
-
-def planned_folder(experiment: Experiment, composed: Composed) -> Path:
-    """Return the folder a run would have, with a placeholder for the start time if the run has no name."""
-    return _parent(experiment, composed).resolve() / (experiment.run.name or "YYYYMMDD-HHMMSS")
 
 
 def freeze_again(folder: RunFolder, prepared: Prepared, *, files: dict[str, Path], note: JsonTree) -> None:

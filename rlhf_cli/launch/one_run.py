@@ -20,7 +20,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.display.start_panel import show_launch, show_start
 from rlhf_cli.errors import CTRL_C, ConfigError, GuardStopped, Preempted, RankFailed, RunError, UserError
-from rlhf_cli.launch.freeze import create_run, experiment_name, new_folder, planned_folder
+from rlhf_cli.launch.freeze import create_run, experiment_name, new_folder
 from rlhf_cli.launch.gpu_locks import gpus_held
 from rlhf_cli.launch.ranks_end import error_of, first_failure, forget_failures, resume_hint
 from rlhf_cli.launch.stopping import preempted
@@ -265,5 +265,5 @@ def first_rows(experiment: Experiment, count: int) -> TriedRows:
 
 def _planned_launch(prepared: Prepared, plan: Plan, earlier: RunFolder | None) -> tuple[Path, LaunchPlan]:
     experiment, is_resumed = prepared.experiment, earlier is not None
-    folder = planned_folder(experiment, prepared.composed) if earlier is None else earlier.path
+    folder = new_folder(experiment, prepared.composed, is_dry=True) if earlier is None else earlier.path
     return folder, plan_launch(experiment, folder, resume=is_resumed, accelerate_env=plan.accelerate_env)

@@ -36,7 +36,7 @@ from rlhf_cli.runs.run_status import FAILED, update_status
 from rlhf_cli.text.redaction import redacted
 from rlhf_cli.text.terminal_output import printable
 
-_DUMP = getattr(signal, "SIGRTMAX", signal.SIGUSR2)  # on which faulthandler writes the stacks
+_DUMP = signal.SIGRTMAX  # on which faulthandler writes the stacks
 _leave = partial(os._exit, EXIT_CRASH)  # the original: os._exit is patched while rewards run
 _SHOWN_FRAMES = 3
 _SHOW_CURSOR = "\x1b[?25h\n"

@@ -313,10 +313,8 @@ def _record_failure(folder: RunFolder, rank: int, error: BaseException) -> None:
     failure = RankFailure(rank, time.time(), message, text, exit_code, is_by_guard)
     with contextlib.suppress(OSError):  # on a full disk, the terminal message must do
         write_json(failure_file(folder, rank), asdict(failure))
-    if rank == 0:  # which may have failed because another rank did
-        first = first_failure(folder) or failure
-        reason = failure.message if first.rank == rank else f"rank {first.rank} failed: {first.message}"
-        update_status(folder, state=FAILED, reason=reason, failing_rank=first.rank)
+    if rank == 0:  # of several ranks, the command names the first that failed
+        update_status(folder, state=FAILED, reason=message, failing_rank=rank)
 
 
 def _record_stop(folder: RunFolder, rank: int, reason: str) -> bool:

@@ -25,7 +25,7 @@ def run(options: Options) -> int:
 
     from rlhf_cli.cli.output import print_json
     from rlhf_cli.display.start_panel import describe_launch, show_start
-    from rlhf_cli.launch.freeze import existing_run, experiment_name, planned_folder
+    from rlhf_cli.launch.freeze import existing_run, experiment_name, new_folder
     from rlhf_cli.launch.one_run import first_rows, planned_json
     from rlhf_cli.launch.resuming import resumed
     from rlhf_cli.plan.launch_plan import plan_launch
@@ -51,7 +51,7 @@ def run(options: Options) -> int:
         from rlhf_cli.display.audit_table import show_tried_rows
 
         show_tried_rows(console, tried)
-    launch = plan_launch(experiment, planned_folder(experiment, composed), accelerate_env=plan.accelerate_env)
+    launch = plan_launch(experiment, new_folder(experiment, composed, is_dry=True), accelerate_env=plan.accelerate_env)
     show_start(console, experiment, plan, title=experiment_name(composed), folder=None, is_whole=True)
     console.print(f"launch: {describe_launch(launch)}; `rlhf train --dry-run` shows the commands")
     console.print("[green]ok[/], nothing was written")

@@ -28,7 +28,7 @@ from types import FrameType
 from typing import NoReturn
 
 from rlhf_cli.errors import Interrupted, RewardError, RewardFailed, ServerSilent
-from rlhf_cli.process import HAS_TIMERS, abandoned, is_ctrl_c_pythons_own, start_timer
+from rlhf_cli.process import abandoned, is_ctrl_c_pythons_own, start_timer
 from rlhf_cli.rewards.completion_text import as_completion, text_of
 from rlhf_cli.rewards.stack.component import (
     Batch,
@@ -55,7 +55,7 @@ class _Alarm(BaseException):
     """Raised inside a call that is out of time; not an Exception, so that `except Exception` does not catch it."""
 
 
-_DEADLINE = signal.SIGRTMAX if HAS_TIMERS else signal.SIGALRM
+_DEADLINE = signal.SIGRTMAX
 
 
 def call_within(call: Callable[[], object], timeout_s: float | None) -> object:

@@ -131,8 +131,6 @@ def _pick(isolation: Isolation) -> Mode:
     if isolation not in get_args(Isolation):
         expected = " | ".join(get_args(Isolation))
         raise RewardError("unknown isolation", where="args.isolation", got=isolation, expected=expected)
-    if sys.platform != "linux":
-        raise RewardError("model-written code runs on Linux only", where="args.isolation", got=sys.platform)
     if isolation == "auto":
         return _strongest(shutil.which("bwrap"))
     _, trouble = _probe(isolation, shutil.which("bwrap"))
