@@ -19,14 +19,16 @@ from rlhf_cli.errors import GuardStopped, Preempted, RankFailed, UserError
 from rlhf_cli.launch import elastic
 from rlhf_cli.launch.ranks_end import raise_end
 from rlhf_cli.plan.launch_plan import LaunchPlan
+from rlhf_cli.process import is_running
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, RUNNING, read_status, update_status
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.whole
 
 COMMON = """
 import json, os, pathlib, signal, sys, time
-from rlhf_cli.process import PARENT, die_with
+from rlhf_cli.process import PARENT, die_with, is_running
 die_with(int(os.environ[PARENT]))
 rank, folder = int(os.environ["RANK"]), pathlib.Path(sys.argv[1])
 
@@ -36,18 +38,6 @@ def tell(message, code=1, guard=False):
     content |= {"exit_code": code, "is_by_guard": guard}
     (folder / f"failure-rank{rank}.json").write_text(json.dumps(content))
 
-
-def wait_for(file):
-    while not file.exists():
-        time.sleep(0.02)
-    return file.read_text()
-
-
-def is_gone(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
 
 """
 
@@ -109,8 +99,7 @@ if rank == 1:
     (folder / "written").rename(me)
     time.sleep(0.3)
     os.kill(os.getpid(), signal.SIGKILL)
-pid = int(wait_for(me))
-while not is_gone(pid):
+while not me.exists() or is_running(int(me.read_text())):
     pass
 tell("Connection reset by peer")
 sys.exit(1)
@@ -221,8 +210,7 @@ def at_once_ready(folder: RunFolder, act: Callable[[], None]) -> None:
     """Act from a thread when both ranks listen."""
 
     def wait() -> None:
-        while not all((folder.path / f"ready-{rank}").exists() for rank in (0, 1)):
-            time.sleep(0.05)
+        until(lambda: all((folder.path / f"ready-{rank}").exists() for rank in (0, 1)))
         act()
 
     threading.Thread(target=wait, daemon=True).start()
@@ -244,24 +232,7 @@ elastic.run_ranks(folder, plan, Launch(), store=elastic.listening_store())
     process = subprocess.Popen([sys.executable, "-c", parent], cwd=tmp_path, env=environment)
     files = [folder.path / f"pid-{rank}" for rank in (0, 1)]
     pids = [int(until(lambda file=file: file.exists() and file.read_text())) for file in files]
-    assert not any(map(is_gone, pids))
+    assert all(map(is_running, pids))
     process.kill()
     process.wait()
-    until(lambda: all(map(is_gone, pids)))
-
-
-def until(condition: Callable[[], object], timeout_s: float = 30.0) -> str:
-    """Return what the condition gives as soon as that is something."""
-    end = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    return str(found)
-
-
-def is_gone(pid: int) -> bool:
-    """Return whether a process has ended; an unreaped one counts as ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
+    until(lambda: not any(map(is_running, pids)))

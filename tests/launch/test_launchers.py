@@ -15,12 +15,13 @@ import pytest
 
 from rlhf_cli.launch.rollout_server import free_ports
 from rlhf_cli.plan.rank_group import why_not_reached
+from rlhf_cli.process import is_running
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.provenance import weights_hash
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import read_status
-from tests.launch.test_elastic import is_gone, until
 from tests.support.small_runs import SMALL, starting_model
+from tests.support.waiting import until
 
 ROOT = str(Path(__file__).parents[2])
 HALF = "trainer.args.per_device_train_batch_size=4"
@@ -243,7 +244,7 @@ def test_no_rank_outlives_an_agent_that_is_killed(start: Start, ranks: Callable[
     commands = start("torchrun", "train", *SLOWLY, "run.name=killed")
     pids = ranks()
     os.kill(pids[1][1], signal.SIGKILL)
-    until(lambda: is_gone(pids[1][0]), 20)
-    until(lambda: is_gone(pids[0][0]), 120)
+    until(lambda: not is_running(pids[1][0]), 20)
+    until(lambda: not is_running(pids[0][0]), 120)
     assert commands[0].wait() != 0
     assert read_status(run_named("killed")).state in ("failed", "killed")

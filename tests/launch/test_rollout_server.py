@@ -21,8 +21,9 @@ from rlhf_cli.errors import RankFailed
 from rlhf_cli.launch import rollout_server as rollout_server_module
 from rlhf_cli.launch.rollout_server import answers, free_ports, rollout_server
 from rlhf_cli.plan.rollout_server_plan import ServerPlan
-from tests.launch.test_elastic import is_gone
+from rlhf_cli.process import is_running
 from tests.support.fake_server import Answer, serving
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.whole
 
@@ -50,13 +51,8 @@ def pids_of(server: ServerPlan) -> list[int]:
     return [int(pid) for pid in (server.log.parent / "pids").read_text().split()]
 
 
-def all_gone(pids: list[int]) -> bool:
-    deadline = time.monotonic() + ENDS_WITHIN_S
-    while time.monotonic() < deadline:
-        if all(map(is_gone, pids)):
-            return True
-        time.sleep(0.1)
-    return False
+def all_end(pids: list[int]) -> None:
+    until(lambda: not any(map(is_running, pids)), ENDS_WITHIN_S)
 
 
 def test_it_is_waited_for_and_ends_with_the_run(server: ServerPlan, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,10 +62,10 @@ def test_it_is_waited_for_and_ends_with_the_run(server: ServerPlan, monkeypatch:
         assert time.monotonic() - began > 1.5
         assert answers(server.url)
         pids = pids_of(server)
-        assert not any(map(is_gone, pids))
+        assert all(map(is_running, pids))
         assert len(pids) == 2
     assert f"vLLM answers at {server.url} after " in said(screen)
-    assert all_gone(pids)
+    all_end(pids)
     assert not answers(server.url)
 
 
@@ -78,7 +74,7 @@ def test_it_ends_with_a_run_that_fails(server: ServerPlan, error: type[BaseExcep
     with pytest.raises(error) as caught, rollout_server(server, console()):
         raise error
     assert caught.value.args == ()
-    assert all_gone(pids_of(server))
+    all_end(pids_of(server))
 
 
 def test_it_ends_with_a_parent_that_is_killed(server: ServerPlan) -> None:
@@ -94,11 +90,11 @@ def test_it_ends_with_a_parent_that_is_killed(server: ServerPlan) -> None:
     assert parent.stdout is not None
     assert any(line.strip() == "up" for line in parent.stdout)
     pids = pids_of(server)
-    assert not any(map(is_gone, pids))
+    assert all(map(is_running, pids))
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
-    assert all_gone(pids)
+    all_end(pids)
 
 
 OUT_OF_MEMORY = """\

@@ -27,6 +27,7 @@ from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import claim, read_status
 from tests.launch.test_elastic import planned
 from tests.support.small_runs import SMALL
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.whole
 
@@ -189,22 +190,22 @@ def go_on(
     folder: RunFolder,
     number: signal.Signals,
     *,
-    until: Callable[[], bool] = lambda: True,
+    goes_on: Callable[[], bool] = lambda: True,
     for_s: float = 0.0,
     rank: int = 0,
 ) -> None:
     """Stop a rank that trains by a signal, and let it go on after so long; from a thread."""
 
     def act() -> None:
-        while not (found := heartbeats(folder.path).get(rank)) or not found.is_watched:
-            time.sleep(0.02)
+        pid = until(
+            lambda: [beat.pid for beat in heartbeats(folder.path).values() if beat.rank == rank and beat.is_watched]
+        )[0]
         time.sleep(0.3)
-        os.kill(found.pid, number)
+        os.kill(pid, number)
         time.sleep(for_s)
-        while not until():
-            time.sleep(0.02)
+        until(goes_on)
         with contextlib.suppress(ProcessLookupError):
-            os.kill(found.pid, signal.SIGCONT)
+            os.kill(pid, signal.SIGCONT)
 
     threading.Thread(target=act, daemon=True).start()
 
@@ -252,7 +253,7 @@ def test_of_two_the_one_in_a_reward_is_blamed_and_not_the_one_that_waits(two: Tw
 @pytest.mark.fault(24)
 def test_one_that_is_stopped_is_named_by_the_other(two: Two, folder: RunFolder) -> None:
     blamed = failure_file(folder, 1)
-    go_on(folder, signal.SIGSTOP, until=blamed.exists, rank=1)  # torch waits 30 s for a stopped process to end
+    go_on(folder, signal.SIGSTOP, goes_on=blamed.exists, rank=1)  # torch waits 30 s for a stopped process to end
     with pytest.raises(RankFailed, match=r"rank 1 failed: .*: it is stopped, by a signal"):
         two("""
 def train():

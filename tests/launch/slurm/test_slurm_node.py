@@ -17,6 +17,7 @@ from rlhf_cli.launch.slurm import RunInJob, torchrun_variables
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status, update_status
 from tests.support.stand_in_slurm import StandInSlurm, stand_in
+from tests.support.waiting import until
 
 JOB = """
 import sys
@@ -95,13 +96,6 @@ def job_here(folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         signal.signal(number, handler)
 
 
-def wait_for(file: Path) -> None:
-    until = time.monotonic() + 30
-    while not file.exists():
-        assert time.monotonic() < until
-        time.sleep(0.02)
-
-
 def attempts(folder: RunFolder) -> list[dict[str, object]]:
     return [json.loads(line) for line in (folder.path / "slurm" / "attempts.jsonl").read_text().splitlines()]
 
@@ -110,7 +104,7 @@ def test_a_warning_waits_until_the_run_listens_and_comes_once(slurm, folder, job
     """A process that does not handle SIGUSR1 dies of it: the run is an interpreter that has just been started."""
     slurm.says("scontrol")
     process = job(SAVES.replace("time.sleep({deaf_s})", "open({ready!r}, 'w').close(); time.sleep(1.5)"))
-    wait_for(tmp_path / "ready")  # it runs, and does not listen yet
+    until((tmp_path / "ready").exists)  # it runs, and does not listen yet
     process.send_signal(signal.SIGUSR1)
     out, _ = process.communicate(timeout=60)
     assert (tmp_path / "seen").read_text() == str(int(signal.SIGUSR1))
@@ -135,7 +129,7 @@ def test_a_record_that_a_kill_cut_off_keeps_no_job_from_going_on(slurm, folder, 
 def test_who_is_cancelled_is_not_put_back(slurm, folder, job, tmp_path: Path) -> None:
     """Slurm sends SIGTERM to every process of the job, so the run gets its own."""
     process = job(SAVES, deaf_s=0)
-    wait_for(tmp_path / "ready")
+    until((tmp_path / "ready").exists)
     process.send_signal(signal.SIGTERM)
     time.sleep(0.5)
     assert process.poll() is None  # it waits for the run to save
