@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TypeAlias, cast
 
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.origins import Origins
@@ -79,6 +80,9 @@ class StagePlan:
         return f"{self.steps}" + (f", {count(self.epochs, 'epoch')}" if self.epochs is not None else "")
 
 
+AnyPlan: TypeAlias = BatchPlan | StagePlan
+
+
 def count(number: float, noun: str, plural: str = "s") -> str:
     """Return a number with its noun: `1 round`, `1.25 rounds`."""
     return f"{round(number, 2):.15g} {noun}{plural if number != 1 else ''}"
@@ -87,19 +91,16 @@ def count(number: float, noun: str, plural: str = "s") -> str:
 def plan_batches(trainer: Trainer, *, processes: int, num_rows: int | None, origins: Origins) -> BatchPlan:
     """Compute the numbers for a trainer that generates, also its own answers. `num_rows` is None if not known yet.
 
-    Raise ConfigError if the numbers do not divide (naming the nearest values that do), the dataset holds fewer prompts
-    than one round takes, or a round is a single completion.
+    The caller has checked that sizes are at least 1. Raise ConfigError if the numbers do not divide (naming the nearest
+    values that do), the dataset holds fewer prompts than one round takes, or a round is a single completion.
     """
     fields = trl_args.fields_of(trainer.trl)
     least = 2 if trainer.row.generates and not trainer.has_critic else 1
-    per_device, accumulation = _sizes_of_a_step(trainer, origins)
+    per_device, accumulation = trainer.whole(_BATCH_SIZE) or 1, trainer.whole("gradient_accumulation_steps") or 1
     group = (trainer.whole("num_generations") or 0) if "num_generations" in fields else 1
     num_iterations, steps_per_generation = trainer.whole("num_iterations") or 1, trainer.whole("steps_per_generation")
     # The one of GOLD and IW-OPD counts the prompts of a process, and TRL takes no other than those of a step.
     given = trainer.whole(_ROUND_SIZE) if "steps_per_generation" in fields else None
-    for name in ("num_iterations", _ROUND_SIZE, "steps_per_generation"):
-        if (value := trainer.whole(name)) is not None and value < 1:
-            raise _too_small(name, value, "at least 1", origins)
     if group < least:
         why = " (a completion is compared with the others of its prompt)" if least > 1 else ""
         raise _too_small("num_generations", group, f"at least {least}{why}", origins)
@@ -125,25 +126,9 @@ def plan_batches(trainer: Trainer, *, processes: int, num_rows: int | None, orig
     steps = max_steps if max_steps is not None and max_steps > 0 else None
     if steps is None and num_rows is not None:
         an_epoch = math.ceil(num_rows // prompts * micro_batches * num_iterations / accumulation)
-        steps = math.ceil(_epochs(trainer) * an_epoch)
+        steps = math.ceil(cast("float", trainer.setting("num_train_epochs")) * an_epoch)
     sizes = (per_device, processes, accumulation, micro_batches, num_iterations, group)
     return BatchPlan(*sizes, completions_a_round=round_size, prompts_a_round=prompts, steps=steps)
-
-
-def _sizes_of_a_step(trainer: Trainer, origins: Origins) -> tuple[int, int]:
-    """Return the rows of a micro-batch and the micro-batches of an optimizer step. Raise ConfigError below 1."""
-    names = (_BATCH_SIZE, "gradient_accumulation_steps")
-    per_device, accumulation = (trainer.whole(name) or 0 for name in names)
-    for name, value in zip(names, (per_device, accumulation), strict=True):
-        if value < 1:
-            raise _too_small(name, value, "at least 1", origins)
-    return per_device, accumulation
-
-
-def _epochs(trainer: Trainer) -> float:
-    value = trainer.setting("num_train_epochs")
-    assert isinstance(value, int | float)
-    return float(value)
 
 
 def _too_small(name: str, value: int, expected: str, origins: Origins) -> ConfigError:
@@ -187,19 +172,18 @@ def _refuse_parts_of_evaluated_groups(trainer: Trainer, group: int, processes: i
 
 
 def plan_stage(trainer: Trainer, *, processes: int, num_rows: int | None, origins: Origins) -> StagePlan:
-    """Return the plan of a run that trains on its rows. Raise ConfigError if a batch is too small, or the only one
-    is dropped, and as `plan_batches` for answers that the trainer generates itself.
+    """Return the plan of a run that trains on its rows. Raise ConfigError if the only batch is dropped.
 
-    `num_rows` is None if a hub dataset decides.
+    `num_rows` is None if a hub dataset decides. Answers that the trainer generates itself raise as in `plan_batches`.
     """
-    per_device, accumulation = _sizes_of_a_step(trainer, origins)
+    per_device, accumulation = trainer.whole(_BATCH_SIZE) or 1, trainer.whole("gradient_accumulation_steps") or 1
     rounds = None
     if trainer.row.answers_up_to == "max_completion_length":  # by GRPO's sampler; GKD, with max_new_tokens, takes rows
         rounds = plan_batches(trainer, processes=processes, num_rows=num_rows, origins=origins)
     if trainer.setting("loss_type") == "kto" and per_device < 2:
         why = "at least 2: KTO compares an answer with another row's prompt"
         raise _too_small(_BATCH_SIZE, per_device, why, origins)
-    max_steps, epochs = trainer.whole("max_steps") or 0, _epochs(trainer)
+    max_steps, epochs = trainer.whole("max_steps") or 0, cast("float", trainer.setting("num_train_epochs"))
     a_batch = per_device * processes
     if num_rows is None or trainer.setting("packing"):  # the number of packed rows is known only after packing
         steps = max_steps if max_steps > 0 else None

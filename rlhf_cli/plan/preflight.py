@@ -9,35 +9,31 @@ from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.imported_code import imported_code, imported_since
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import looking, raise_any
-from rlhf_cli.models.tokenizer_files import TokenizerFiles
 from rlhf_cli.plan import row_tokens, workload
+from rlhf_cli.plan.batches import AnyPlan, BatchPlan, StagePlan
 from rlhf_cli.plan.checks import argument_checks as arguments
 from rlhf_cli.plan.checks import data_checks, reward_checks
 from rlhf_cli.plan.checks import hub_checks as hub
 from rlhf_cli.plan.checks import machine_checks as machine
 from rlhf_cli.plan.checks import model_checks as model
 from rlhf_cli.plan.checks import prompt_checks as prompts
-from rlhf_cli.plan.checks.facts import DataFacts, ModelFolders, Report, RewardFacts, Schedule, Subject
-from rlhf_cli.plan.devices import planned_device, planned_processes, runs_on_cpu
+from rlhf_cli.plan.checks.facts import DataFacts, Report, RewardFacts, Subject
+from rlhf_cli.plan.devices import planned_device, planned_processes
+from rlhf_cli.plan.memory_estimate import RunMemory
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.plan.sources_and_components import describe_scorer, relative_to_cwd
 from rlhf_cli.runs.tracking.tracking_plan import plan_tracking
+from rlhf_cli.tables.passes import PassMode
 from rlhf_cli.user_files import class_file
 
 
 def preflight(
-    experiment: Experiment,
-    composed: Composed,
-    *,
-    folder: Path | None = None,
-    is_shown: bool = True,
-    tries_rewards: bool = False,
+    experiment: Experiment, composed: Composed, *, folder: Path | None = None, tries_rewards: bool = False
 ) -> Plan:
     """Check an experiment as far as possible without torch, and return its plan.
 
-    `folder` is that of a resumed run; None for a new one, which will be created in `run.root`. `is_shown` says that the
-    whole plan is wanted; a run that only starts needs no estimate of its memory, unless it has to fit on a GPU.
-    `tries_rewards` calls the reward functions on a row, unless there is another problem.
+    `folder` is that of a resumed run; None for a new one, which will be created in `run.root`. `tries_rewards` calls
+    the reward functions on a row, unless there is another problem.
 
     Raise Problems, or the UserError itself if there is only one. Problems include a missing data file, column, reward
     function or model folder, batch sizes that do not divide, and a run folder that is not writable.
@@ -53,48 +49,50 @@ def preflight(
 
             report.run_all(episode_problems(subject, checked.data))
         raise_any(report.problems.values())
-    data, schedule, trainer = checked.data, checked.schedule, experiment.trainer
-    files = dict(data.files) | checked.rewards.files | checked.functions
-    named = {"trainer.class": trainer.own_class} if trainer.own_class is not None else {}
-    named |= {f"trainer.callbacks[{number}]": callback for number, callback in enumerate(trainer.callbacks)}
-    files |= {key: file.resolve() for key, name in named.items() if (file := class_file(name)) is not None}
-    if (accelerate := experiment.launch.accelerate_config) is not None:
-        files["launch.accelerate_config"] = Path(accelerate).expanduser().resolve()
-    files |= {key: folder.resolve() for key, folder in checked.folders.read_on_resume()}
-    code = imported_code(experiment) | imported_since(subject.modules, experiment)
+    assert checked.steps is not None, "without a plan there is a problem"
+    data, plan, trainer, folders = checked.data, checked.steps, experiment.trainer, checked.subject.folders
+    device, rewards = planned_device(experiment.launch, subject.processes), experiment.rewards
+    lengths = row_tokens.longest_rows(checked.subject, data, checked.prompt_tokens)
+    # If it is unknown how rows will go through the models, assume TRL's way, which needs the most memory.
+    passes = model.planned_passes(folders)
+    mode: PassMode = passes.mode if passes is not None else "plain"
+    at_once = plan.per_device * (plan.steps_per_generation if isinstance(plan, BatchPlan) else plan.accumulation)
+    completions = at_once if trainer.row.generates or trainer.row.answers_up_to else 0
     is_chat = prompts.has_conversations(experiment, data)
-    plan = Plan(
+    return Plan(
         model=relative_to_cwd(checked.described),
         data=relative_to_cwd(data.described),
         columns=data.columns,
         unread=data_checks.unread_columns(experiment, data, checked.used),
         num_rows=data.num_rows,
-        rewards={name: describe_scorer(reward, is_chat=is_chat) for name, reward in experiment.rewards.items()},
+        rewards={name: describe_scorer(reward, is_chat=is_chat) for name, reward in rewards.items()},
         processes=subject.processes,
-        batches=schedule.batches,
-        stage=schedule.stage,
+        batches=plan if isinstance(plan, BatchPlan) else None,
+        stage=plan if isinstance(plan, StagePlan) else None,
         tracking=plan_tracking(experiment.track.mode, experiment.track.tracker),
-        files=files | {name: file for name, file in code.items() if file not in files.values()},
+        files=_files(checked),
         accelerate_env=checked.accelerate_env,
         notices=tuple(report.notices),
-        workload=workload.workload(trainer, schedule, data.num_rows),
+        memory=RunMemory(experiment, lengths, completions, device, mode, folders.folder_of).plan(),
+        workload=workload.workload(trainer, plan, data.num_rows, lengths),
+        evaluations=workload.evaluations(trainer, plan, data.num_held_out),
+        checkpoints=workload.checkpoints(folders, plan),
         num_held_out=data.num_held_out,
+        passes=passes,
     )
-    return _with_memory(plan, subject, checked) if is_shown or not runs_on_cpu(experiment.launch) else plan
 
 
 @dataclass
 class _Checked:
     """The facts of all checks. `used` are the columns that the trainer reads; a prompt has at most `prompt_tokens`."""
 
-    folders: ModelFolders
+    subject: Subject
     described: str
     data: DataFacts
     rewards: RewardFacts
     functions: dict[str, Path]
-    schedule: Schedule
+    steps: AnyPlan | None
     used: frozenset[str]
-    tokenizer: TokenizerFiles | None
     prompt_tokens: int | None
     accelerate_env: dict[str, str]
 
@@ -106,18 +104,17 @@ def _check(subject: Subject, report: Report) -> _Checked:
         arguments.contradictions(subject),
         arguments.refused_combinations(subject),
         arguments.order_problems(subject),
-        arguments.typed_twice(subject),
         arguments.unread_arguments(subject),
         hub.upload_problems(subject),
     )
-    folders = report.run(hub.hub_problems(subject), ModelFolders(subject.experiment))
+    subject = replace(subject, cached=report.run(hub.hub_problems(subject), {}))
     described = report.run(model.policy_problems(subject), "")
     report.run_all(
-        model.config_problems(subject, folders),
-        model.weight_problems(subject, folders),
-        model.adapter_problems(subject, folders),
+        model.config_problems(subject),
+        model.weight_problems(subject),
+        model.adapter_problems(subject),
+        arguments.package_problems(subject),
     )
-    report.run_all(arguments.package_problems(subject))
     data = report.run(data_checks.source_problems(subject), DataFacts())
     rewards = report.run(reward_checks.reward_problems(subject, data), RewardFacts())
     functions = report.run(reward_checks.function_problems(subject), {})
@@ -126,64 +123,57 @@ def _check(subject: Subject, report: Report) -> _Checked:
 
         functions |= report.run(tool_checks.interaction_problems(subject), {})
         report.run_all(tool_checks.conversation_problems(subject, data))
-    report.run_all(reward_checks.unfed_problems(subject, rewards), model.critic_problems(subject, folders))
-    report.run_all(data_checks.column_problems(subject, data, rewards), data_checks.value_problems(data, rewards))
-    used, data = report.run(data_checks.row_problems(subject, data, folders), (frozenset[str](), data))
-    tokenizer = report.run(prompts.tokenizer_problems(subject, data, folders), None)
     report.run_all(
-        prompts.template_problems(subject, data, folders, tokenizer, used),
-        prompts.text_argument_problems(subject, tokenizer),
-        prompts.format_notices(subject, data, folders, tokenizer),
-        prompts.ending_notices(subject, data, folders, tokenizer),
+        reward_checks.unfed_problems(subject, rewards),
+        model.critic_problems(subject),
+        data_checks.column_problems(subject, data, rewards),
+        data_checks.value_problems(data, rewards),
     )
-    if folders.reads_images:
+    used, data = report.run(data_checks.row_problems(subject, data), (frozenset[str](), data))
+    subject = replace(subject, tokenizer=report.run(prompts.tokenizer_problems(subject, data), None))
+    report.run_all(
+        prompts.template_problems(subject, data, used),
+        prompts.text_argument_problems(subject),
+        prompts.format_notices(subject, data),
+        prompts.ending_notices(subject, data),
+    )
+    if subject.folders.reads_images:
         from rlhf_cli.plan.checks.image_checks import image_problems
 
-        report.run_all(image_problems(subject, data, folders, tokenizer))
+        report.run_all(image_problems(subject, data))
     if subject.experiment.interacts:
-        report.run_all(tool_checks.call_problems(subject, tokenizer))
-    report.run_all(model.teacher_problems(subject, folders, tokenizer))
-    prompt_tokens, data = report.run(prompts.room_for_answers_problems(subject, data, folders, tokenizer), (None, data))
+        report.run_all(tool_checks.call_problems(subject))
+    report.run_all(model.teacher_problems(subject))
+    prompt_tokens, data = report.run(prompts.room_for_answers_problems(subject, data), (None, data))
     report.run_all(
-        row_tokens.vocabulary_problems(subject, data, folders, tokenizer),
-        row_tokens.start_notices(subject, data, tokenizer),
-        row_tokens.context_problems(subject, data, folders, tokenizer),
+        row_tokens.vocabulary_problems(subject, data),
+        row_tokens.start_notices(subject, data),
+        row_tokens.context_problems(subject, data),
     )
-    data = report.run(row_tokens.length_problems(subject, data, folders, tokenizer), data)
-    schedule = report.run(arguments.round_problems(subject, data, rewards), Schedule())
-    schedule = report.run(arguments.stage_problems(subject, data, schedule), schedule)
-    report.run_all(arguments.warmup_notice(subject, schedule.steps), arguments.shared_prompt_notice(data))
+    data = report.run(row_tokens.length_problems(subject, data), data)
+    steps = report.run(arguments.step_problems(subject, data, rewards), None)
     report.run_all(
-        machine.folder_problems(subject, folders, schedule.steps),
+        arguments.length_notices(subject, steps.steps if steps else None),
+        arguments.shared_prompt_notice(data),
+        machine.folder_problems(subject, steps.steps if steps else None),
         machine.deadline_problems(subject),
         machine.sandbox_problems(subject),
         machine.gpu_problems(subject),
     )
     accelerate_env = report.run(machine.launch_problems(subject), {})
     report.run_all(machine.launch_notices(subject))
-    return _Checked(
-        folders, described, data, rewards, functions, schedule, used, tokenizer, prompt_tokens, accelerate_env
-    )
+    return _Checked(subject, described, data, rewards, functions, steps, used, prompt_tokens, accelerate_env)
 
 
-def _with_memory(plan: Plan, subject: Subject, checked: _Checked) -> Plan:
-    """Return the plan with its memory, evaluations and checkpoints."""
-    from rlhf_cli.plan.memory_estimate import RunMemory
-
-    experiment, data, schedule, folders = subject.experiment, checked.data, checked.schedule, checked.folders
-    lengths = row_tokens.longest_rows(experiment, data, folders, checked.tokenizer, checked.prompt_tokens)
-    passes = model.planned_passes(experiment, folders)
-    # If it is unknown how rows will go through the models, assume TRL's way, which needs the most memory.
-    batches, mode = schedule.batches, passes.mode if passes is not None else "plain"
-    completions = batches.per_device * batches.steps_per_generation if batches is not None else 0
-    if experiment.trainer.row.answers_up_to and (stage := schedule.stage) is not None:
-        completions = stage.per_device * stage.accumulation
-    device = planned_device(experiment.launch, subject.processes)
-    return replace(
-        plan,
-        passes=passes,
-        memory=RunMemory(experiment, lengths, completions, device, mode, folders.folder_of).plan(),
-        workload=workload.workload(experiment.trainer, schedule, data.num_rows, lengths),
-        evaluations=workload.evaluations(experiment.trainer, schedule, data.num_held_out),
-        checkpoints=workload.checkpoints(folders, schedule),
-    )
+def _files(checked: _Checked) -> dict[str, Path]:
+    """Return key -> file of all that the run reads and whose hash goes into the provenance."""
+    experiment = checked.subject.experiment
+    files, trainer = {**checked.data.files, **checked.rewards.files, **checked.functions}, experiment.trainer
+    named = {"trainer.class": trainer.own_class} if trainer.own_class is not None else {}
+    named |= {f"trainer.callbacks[{number}]": callback for number, callback in enumerate(trainer.callbacks)}
+    files |= {key: file.resolve() for key, name in named.items() if (file := class_file(name)) is not None}
+    if (accelerate := experiment.launch.accelerate_config) is not None:
+        files["launch.accelerate_config"] = Path(accelerate).expanduser().resolve()
+    files |= {key: folder.resolve() for key, folder in checked.subject.folders.read_on_resume()}
+    code = imported_code(experiment) | imported_since(checked.subject.modules, experiment)
+    return files | {name: file for name, file in code.items() if file not in files.values()}

@@ -12,10 +12,8 @@ import os
 import re
 import socket
 import sys
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
-from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -36,7 +34,6 @@ INSTALL_VLLM = "pip install 'vllm>=0.28,<0.31'"
 _SCALE_OUT_FROM = (0, 30)
 _HOST = "127.0.0.1"
 _PORT = 8000
-_MODELS_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -142,7 +139,7 @@ def installed_vllm() -> tuple[int, int] | None:
 
 def vllm_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield an error if vLLM is not installed, its version is not supported, or the model cannot be served."""
-    launch, model, version = experiment.launch, experiment.model, installed_vllm()
+    launch, model, args, version = experiment.launch, experiment.model, experiment.trainer.args, installed_vllm()
     where = origins.where("launch.rollout")
     if version is None:
         got, hint = f"launch.rollout={launch.rollout}", f"{INSTALL_VLLM}, or launch.rollout=hf"
@@ -159,23 +156,14 @@ def vllm_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErro
         got, expected = str(model.path or key), "the folder or hub name of a whole model"
         hint = "model.path=FOLDER, or launch.rollout=hf"
         yield ModelError(what, where=origins.where(key), got=got, expected=expected, hint=hint)
-    key, port = "trainer.args.vllm_server_port", experiment.trainer.args.get("vllm_server_port")
-    if launch.rollout_gpus and isinstance(port, int) and (reason := port_problem(port)) is not None:
-        what, got = "the vLLM server cannot listen at this port", f"{_HOST}:{port}: {reason}"
-        expected = "a free port; the run chooses one without this argument"
-        yield ConfigError(what, where=origins.where(key), got=got, expected=expected, hint=f"'~{key}'")
-    args = experiment.trainer.args
     name = next((name for name in NAMES_A_SERVER if args.get(name) is not None), None)
-    if launch.rollout != "vllm_server" or launch.rollout_gpus or name is None or experiment.model.build is not None:
+    if launch.rollout != "vllm_server" or launch.rollout_gpus or name is None or model.build is not None:
         return
-    given = args.get("vllm_server_port", _PORT)
-    host, port = str(args[name]), given if isinstance(given, int) else _PORT
-    url = f"http://{host}:{port}"
+    host, port = str(args[name]), given if isinstance(given := args.get("vllm_server_port"), int) else _PORT
     try:
         if name == "vllm_server_base_url":
             parts = urlsplit(host if "//" in host else f"//{host}")
             host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-            url = f"{parts.scheme or 'http'}://{host}:{port}"
         reason = why_not_reached(host, port)
     except ValueError as error:
         reason = str(error)
@@ -184,22 +172,3 @@ def vllm_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErro
         expected = "a running server: docs/how-to/launch.md has the command"
         advice = "remove this argument and set launch.rollout_gpus=1: the run then starts its own server"
         yield ConfigError(what, where=origins.where(f"trainer.args.{name}"), got=got, expected=expected, advice=advice)
-        return
-    path, served = experiment.model.path, _served_models(url)
-    # The same model may lie in another folder on another machine.
-    if served and Path(str(path)).name not in {Path(model).name for model in served}:
-        what, got = "the vLLM server serves another model", f"{', '.join(served)} at {url}"
-        expected = f"model.path={path}, because TRL sends its weights there"
-        advice = f"vllm serve {path} ... (docs/how-to/launch.md), or, if it is the same model, --served-model-name"
-        yield ConfigError(what, where=origins.where(f"trainer.args.{name}"), got=got, expected=expected, advice=advice)
-
-
-def _served_models(url: str) -> list[str]:
-    """Return the names and folders of the models of a vLLM server; empty if it does not say them."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(f"{url}/v1/models", timeout=_MODELS_TIMEOUT_S) as answer:
-            models = json.load(answer)["data"]
-        return list(dict.fromkeys(str(model[key]) for model in models for key in ("id", "root") if key in model))
-    except (OSError, HTTPException, ValueError, KeyError, TypeError):
-        return []

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.images import in_parts
 from rlhf_cli.data.learnt_columns import read_columns
 from rlhf_cli.data.preferences import IDS
@@ -18,7 +17,7 @@ from rlhf_cli.data.source import Row
 from rlhf_cli.errors import DataError, ModelError
 from rlhf_cli.models.tokenizer_files import TokenizerFiles, context_of, language_part, render_chat, vocab_size_of
 from rlhf_cli.models.weight_shapes import TINY_VOCABULARY
-from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, ModelFolders, Subject
+from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, ReadSource, Subject
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.tables.trl_trainers import TEXT, ColumnSet, too_short_for_all
 
@@ -129,13 +128,14 @@ def characters_of(row: Row) -> int:
     return max(_ids(row), *(sum(map(len, _contents(text))) for text in texts))
 
 
-def counter_of(experiment: Experiment, tokenizer: TokenizerFiles | None, folders: ModelFolders) -> RowCounter | None:
+def counter_of(subject: Subject) -> RowCounter | None:
     """Return what counts an experiment's rows, None if only transformers can read the policy's tokenizer."""
+    tokenizer, trainer = subject.tokenizer, subject.experiment.trainer
     if tokenizer is None or tokenizer.lengths([""], special_tokens=False) is None:
         return None
-    given, row = experiment.trainer.args.get("chat_template_kwargs"), experiment.trainer.row
-    settings = given if isinstance(given, Mapping) else {}
-    return RowCounter(tokenizer, settings, row.along, row.more_tokens, in_parts=bool(folders.reads_images))
+    given = trainer.args.get("chat_template_kwargs")
+    settings, reads_images = given if isinstance(given, Mapping) else {}, bool(subject.folders.reads_images)
+    return RowCounter(tokenizer, settings, trainer.row.along, trainer.row.more_tokens, in_parts=reads_images)
 
 
 def asking_columns(rows: RowTable) -> list[Row]:
@@ -155,16 +155,15 @@ _COUNTED = 64
 _DROP_LONG_ROWS = ("SFTTrainer", "DPOTrainer", "KTOTrainer", "RewardTrainer")
 
 
-def _rows(experiment: Experiment, table: RowTable | None) -> list[Row]:
+def _rows(subject: Subject, read: ReadSource) -> list[Row]:
     """Return what the trainer reads of the rows of a source, with the text that SFT learns in the column TEXT."""
-    if table is None:
+    if (table := read.rows) is None:
         return []
-    trainer, field = experiment.trainer.row, str(experiment.trainer.setting("dataset_text_field") or TEXT)
-    read = read_columns(trainer, table.column_names, text_field=field)
+    trainer, field = subject.experiment.trainer.row, subject.experiment.trainer.text_field
+    columns = read_columns(trainer, table.column_names, text_field=field)
     if trainer.trains == "reward model" and set(IDS) <= set(table.column_names):  # the texts beside them are left out
-        read = [*IDS]
-    table = table.select_columns(read)
-    rows = (table[number] for number in range(len(table)))
+        columns = [*IDS]
+    rows = map(table.select_columns(columns).__getitem__, range(len(table)))
     return [row | {TEXT: row[field]} if field in row else row for row in rows]
 
 
@@ -172,13 +171,7 @@ def _largest(rows: list[Row]) -> list[Row]:
     return sorted(rows, key=characters_of, reverse=True)[:_COUNTED]
 
 
-def longest_rows(
-    experiment: Experiment,
-    data: DataFacts,
-    folders: ModelFolders,
-    tokenizer: TokenizerFiles | None,
-    most_prompt_tokens: int | None,
-) -> RowLengths | None:
+def longest_rows(subject: Subject, data: DataFacts, most_prompt_tokens: int | None) -> RowLengths | None:
     """Return the longest prompt and row of all sources, in tokens, of those with the most characters.
 
     Return None if the rows or the policy's tokenizer are not on this machine. Prompts with more than
@@ -186,62 +179,58 @@ def longest_rows(
     """
     from rlhf_cli.plan.memory_estimate import RowLengths
 
-    rows = [row for read in data.sources for row in _rows(experiment, read.rows)]
-    counter = counter_of(experiment, tokenizer, folders)
+    rows, counter = [row for read in data.sources for row in _rows(subject, read)], counter_of(subject)
     if not rows or counter is None:
         return None
     prompt = max(counter.prompts(_largest([{name: row.get(name) for name in ASKING} for row in rows])))
-    if experiment.trainer.row.generates:
+    if subject.experiment.trainer.row.generates:
         return RowLengths(min(prompt, most_prompt_tokens or prompt), 0)
     return RowLengths(prompt, max(counter.wholes(_largest(rows))))
 
 
 _RENDERED = 200
 _RESIZES = "model.resize_token_embeddings(len(tokenizer)) and save_pretrained make a model that knows it"
+_OTHER_IDS = "another tokenizer made these ids: make them with the model's, or write texts"
 
 
-def vocabulary_problems(
-    subject: Subject, data: DataFacts, folders: ModelFolders, tokenizer: TokenizerFiles | None
-) -> Findings:
+def vocabulary_problems(subject: Subject, data: DataFacts) -> Findings:
     """Yield an error for the first row of each source with a token beyond the model's vocabulary.
 
     It may be a token id of the row, or a token that was added to the tokenizer and not to the model: spare ones, which
     no text has, do no harm.
     """
-    experiment = subject.experiment
-    model = experiment.model
-    size = TINY_VOCABULARY if model.build is not None else vocab_size_of(folders.config_below(model.path))
+    model, tokenizer = subject.experiment.model, subject.tokenizer
+    size = TINY_VOCABULARY if model.build is not None else vocab_size_of(subject.folders.config_below(model.path))
     if size is None:
         return
     known = tokenizer.tokens if tokenizer is not None else {}
     beyond = {token: number for token, number in known.items() if number >= size}
-    counter = counter_of(experiment, tokenizer, folders) if beyond else None
+    counter = counter_of(subject) if beyond else None
     for read in data.sources:
-        for place, row in enumerate(_rows(experiment, read.rows), 1):
+        for place, row in enumerate(_rows(subject, read), 1):
             ids = [ids for name in _IDS if isinstance(ids := row.get(name), list) and ids]
-            ends = [end for listed in ids for end in (min(listed), max(listed))]
-            wrong = [f"the id {end}" for end in ends if not 0 <= end < size]
+            ends = [end for listed in ids for end in (min(listed), max(listed)) if not 0 <= end < size]
             texts = counter.texts(row) if counter is not None and place <= _RENDERED else []
-            wrong += [f"{token!r}, id {beyond[token]}" for token in beyond if any(token in text for text in texts)]
-            if wrong:
+            wrong = [(f"the id {end}", _OTHER_IDS) for end in ends]
+            wrong += [
+                (f"{token!r}, id {beyond[token]}", _RESIZES) for token in beyond if any(token in one for one in texts)
+            ]
+            for got, advice in wrong[:1]:
                 what, where = "a row has a token that the model does not know", f"{read.source.name}, row {place}"
-                expected, advice = f"ids below the model's vocab_size of {size}", _RESIZES
-                if wrong[0].startswith("the id"):
-                    advice = "another tokenizer made these ids: make them with the model's, or write texts"
-                where += " (the first row is 1)"
-                error = ModelError(what, where=where, got=wrong[0], expected=expected, advice=advice)
-                yield read.source.with_file(error)
+                where, expected = f"{where} (the first row is 1)", f"ids below the model's vocab_size of {size}"
+                yield read.source.with_file(ModelError(what, where=where, got=got, expected=expected, advice=advice))
+            if wrong:
                 break
 
 
-def start_notices(subject: Subject, data: DataFacts, tokenizer: TokenizerFiles | None) -> Findings:
+def start_notices(subject: Subject, data: DataFacts) -> Findings:
     """Yield a notice for each source whose first row has a plain text that would begin with a token twice, or a prompt
     behind which the tokenizer ends the text.
     """
-    if tokenizer is None:
+    if (tokenizer := subject.tokenizer) is None:
         return
     for read in data.sources:
-        for row in _rows(subject.experiment, read.rows)[:1]:
+        for row in _rows(subject, read)[:1]:
             if isinstance(row.get("prompt"), str) and (end := tokenizer.added_end) is not None:
                 text = f"the tokenizer adds {end} behind every text, so behind a prompt, too; model.tokenizer=FOLDER"
                 yield Notice(read.source.name, f"{text} names another, or write the prompts as messages")
@@ -251,15 +240,14 @@ def start_notices(subject: Subject, data: DataFacts, tokenizer: TokenizerFiles |
                 yield Notice(read.source.name, f"{text}; take it out of the rows")
 
 
-def context_problems(
-    subject: Subject, data: DataFacts, folders: ModelFolders, tokenizer: TokenizerFiles | None
-) -> Findings:
-    """Yield an error for each source with rows beyond a table of positions: of the policy, its teacher or its critic.
+def context_problems(subject: Subject, data: DataFacts) -> Findings:
+    """Yield an error for each source with rows beyond a table of positions: of the policy, its teacher or its critic;
+    and for a reward model's `max_length` beyond its own (without one it cuts texts at the last position).
 
     Yield a notice where the policy's are rotary. Its prompts have a check of their own, with room for the answer.
     """
     experiment, trainer, build = subject.experiment, subject.experiment.trainer, subject.experiment.model.build
-    counter, limit = counter_of(experiment, tokenizer, folders), trainer.whole("max_length")
+    folders, counter, limit = subject.folders, counter_of(subject), trainer.whole("max_length")
     answer = (trainer.whole("max_completion_length") or 0) if trainer.row.reads_prompts else None
     most = math.inf  # a longer prompt is refused, dropped or cut
     for key, path in {"model.path": experiment.model.path, **folders.named()}.items():
@@ -270,13 +258,16 @@ def context_problems(
             most = context or most
             continue
         if key.startswith("rewards."):
-            yield from _reward_length_problems(subject, key, context)
+            key, asked = key.replace(".model", ".max_length"), experiment.rewards[key.split(".")[1]].max_length
+            if asked is not None and context is not None and asked > context:
+                what, hint = "max_length exceeds the number of positions of the reward model", f"{key}={context}"
+                yield ModelError(what, where=subject.where(key), got=asked, expected=f"at most {context}", hint=hint)
             continue
         is_cut = answer is None and limit is not None and context is not None and limit <= context
         if context is None or counter is None or is_cut or (is_rotary and not is_policy):
             continue
         for read in data.sources:
-            rows = _rows(experiment, read.rows)
+            rows = _rows(subject, read)
             if answer is None:
                 counts = counter.wholes(rows, context)
             else:
@@ -294,25 +285,13 @@ def context_problems(
                 yield DataError(what, where=read.source.name, got=got, expected=expected, hint=hint or None)
 
 
-def _reward_length_problems(subject: Subject, key: str, context: int | None) -> Findings:
-    """Yield an error for a reward model's `max_length` beyond its positions; without one it cuts texts at the last."""
-    name = key.split(".")[1]
-    asked = subject.experiment.rewards[name].max_length
-    if asked is not None and context is not None and asked > context:
-        where, hint = subject.where(f"rewards.{name}.max_length"), f"rewards.{name}.max_length={context}"
-        what = "max_length exceeds the number of positions of the reward model"
-        yield ModelError(what, where=where, got=asked, expected=f"at most {context}", hint=hint)
-
-
-def length_problems(
-    subject: Subject, data: DataFacts, folders: ModelFolders, tokenizer: TokenizerFiles | None
-) -> Check[DataFacts]:
+def length_problems(subject: Subject, data: DataFacts) -> Check[DataFacts]:
     """Yield an error if `max_length` leaves no row of a source, or no answer to a mean over answers.
 
     Yield a notice of the rows that are dropped, and return the facts without them: a pair of a reward model with a
     longer text, and a row of other trainers whose prompt fills it. ORPO and CPO cut the answer instead.
     """
-    trainer, counter = subject.experiment.trainer, counter_of(subject.experiment, tokenizer, folders)
+    trainer, counter = subject.experiment.trainer, counter_of(subject)
     limit, is_pair = trainer.whole("max_length"), trainer.row.trains == "reward model"
     is_kept = trainer.setting("packing") is True or trainer.setting("truncation_mode") == "keep_end"
     name, loss = trainer.row.name, trainer.setting("loss_type")
@@ -321,7 +300,7 @@ def length_problems(
         return data
     count, most = (counter.wholes, limit) if is_pair else (counter.prompts, limit - 1 - trainer.row.more_tokens)
     for read in data.sources:
-        rows = _rows(subject.experiment, read.rows)
+        rows = _rows(subject, read)
         dropped = {place: tokens for place, tokens in enumerate(count(rows, most)) if tokens > most}
         long = dropped.values()
         if long and cuts:

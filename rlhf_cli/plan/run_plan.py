@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,11 +96,11 @@ class Plan:
     """Reward code, data, local models and accelerate's file, whose hashes go into the provenance."""
     accelerate_env: dict[str, str]
     """What accelerate makes of the file in `launch.accelerate_config`: variables for the ranks."""
-    notices: tuple[Notice, ...] = ()
-    memory: MemoryPlan | None = None
-    """The device memory a process needs; None if it was not asked for."""
-    workload: Workload = field(default_factory=Workload)
+    memory: MemoryPlan
+    """The device memory a process needs."""
+    workload: Workload
     """Rounds, prompts, completions and tokens of the whole run."""
+    notices: tuple[Notice, ...] = ()
     evaluations: Evaluations | None = None
     checkpoints: Checkpoints | None = None
     num_held_out: int | None = None
@@ -136,6 +136,6 @@ class Plan:
             "rewards": dict(self.rewards),
             "processes": self.processes,
             **{name: None if part is None else asdict(part) for name, part in parts.items()},
-            "memory": self.memory.as_json() if self.memory is not None else None,
+            "memory": self.memory.as_json(),
             "notices": [asdict(notice) for notice in self.notices],
         }

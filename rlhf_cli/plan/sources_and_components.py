@@ -20,7 +20,7 @@ from rlhf_cli.errors import UserError
 from rlhf_cli.rewards.stack.aggregating import Schedule
 from rlhf_cli.rewards.stack.component import Component, ScoreGate
 from rlhf_cli.rewards.stack.reward_functions import resolve
-from rlhf_cli.tables.trl_trainers import TEXT, data_key
+from rlhf_cli.tables.trl_trainers import data_key
 
 if TYPE_CHECKING:
     from rlhf_cli.data.preferences import PairRules
@@ -51,7 +51,7 @@ def source_of(experiment: Experiment, section: model_and_data.Source, name: str)
     """Return a section as a source whose rows are prepared for this experiment; `name` is its key."""
     given = {key: getattr(section, key) for key in model_and_data.Source.model_fields}
     given["keep"] = None if section.keep is None else (section.keep.column, *section.keep.between)
-    row, text_field = experiment.trainer.row, str(experiment.trainer.setting("dataset_text_field") or TEXT)
+    row, text_field = experiment.trainer.row, experiment.trainer.text_field
     trained_on = {"prompt", text_field, *row.along, *(column for columns in row.learns_from for column in columns)}
     own = {str(section.sort).removeprefix("-"), *([section.keep.column] if section.keep is not None else [])}
 

@@ -15,7 +15,8 @@ from rich.filesize import decimal as size
 from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.errors import RunError
 from rlhf_cli.models.weight_shapes import DTYPE_BYTES, is_target, stored_shapes, tiny_shapes
-from rlhf_cli.plan.checks.facts import Findings, ModelFolders, Schedule
+from rlhf_cli.plan.batches import AnyPlan, StagePlan
+from rlhf_cli.plan.checks.facts import Findings, ModelFolders
 from rlhf_cli.plan.run_plan import Checkpoints, Evaluations, Notice, Workload
 from rlhf_cli.runs.disk_space import bytes_below, free_bytes
 
@@ -23,27 +24,24 @@ if TYPE_CHECKING:
     from rlhf_cli.plan.memory_estimate import RowLengths
 
 
-def workload(trainer: Trainer, schedule: Schedule, num_rows: int | None, lengths: RowLengths | None = None) -> Workload:
+def workload(trainer: Trainer, plan: AnyPlan, num_rows: int | None, lengths: RowLengths | None) -> Workload:
     """Return the totals of a run. A round whose last steps are not taken still counts as generated in full."""
-    batches, stage = schedule.batches, schedule.stage
     prompt, row = (lengths.prompt or None, lengths.row or None) if lengths is not None else (None, None)
-    if stage is not None:
+    if isinstance(plan, StagePlan):
         limit = trainer.whole("max_length")
         row = limit if trainer.setting("packing") is True else min(filter(None, (row, limit)), default=None)
         own = trainer.whole(str(trainer.row.answers_up_to)) or 0  # tokens of an answer that it generates itself
-        tokens = stage.rows * (row + own) if stage.rows is not None and row is not None else None
-        return Workload(stage.steps, rows=stage.rows, epochs=stage.epochs, max_tokens=tokens, longest_row=row)
-    if batches is None:
-        return Workload()
-    steps_a_round = batches.steps_per_generation * batches.num_iterations / batches.accumulation
-    if batches.steps is None:
+        tokens = plan.rows * (row + own) if plan.rows is not None and row is not None else None
+        return Workload(plan.steps, rows=plan.rows, epochs=plan.epochs, max_tokens=tokens, longest_row=row)
+    steps_a_round = plan.steps_per_generation * plan.num_iterations / plan.accumulation
+    if plan.steps is None:
         return Workload(None, steps_a_round=steps_a_round, longest_prompt=prompt)
-    rounds = batches.steps / steps_a_round
+    rounds = plan.steps / steps_a_round
     begun = math.ceil(rounds)
-    completions, prompts = begun * batches.completions_a_round, begun * batches.prompts_a_round
+    completions, prompts = begun * plan.completions_a_round, begun * plan.prompts_a_round
     answer = trainer.whole("max_completion_length")
     return Workload(
-        batches.steps,
+        plan.steps,
         rounds=rounds,
         steps_a_round=steps_a_round,
         prompts=prompts,
@@ -54,13 +52,13 @@ def workload(trainer: Trainer, schedule: Schedule, num_rows: int | None, lengths
     )
 
 
-def evaluations(trainer: Trainer, schedule: Schedule, num_held_out: int | None) -> Evaluations | None:
+def evaluations(trainer: Trainer, plan: AnyPlan, num_held_out: int | None) -> Evaluations | None:
     """Return how often and on how many rows a run is evaluated; None if it is not evaluated."""
     if not trainer.evaluates:
         return None
     strategy = trainer.setting("eval_strategy")
     is_repeated = strategy not in (None, "no", False)
-    every, times = _how_often(trainer, schedule, str(strategy), "eval_steps") if is_repeated else ("", 0)
+    every, times = _how_often(trainer, plan, str(strategy), "eval_steps") if is_repeated else ("", 0)
     if trainer.setting("eval_on_start") is True:
         every, times = f"{every}{' and ' * is_repeated}at the start", None if times is None else times + 1
     completions = None
@@ -70,23 +68,23 @@ def evaluations(trainer: Trainer, schedule: Schedule, num_held_out: int | None) 
     return Evaluations(every, times, num_held_out, completions)
 
 
-def checkpoints(folders: ModelFolders, schedule: Schedule) -> Checkpoints | None:
+def checkpoints(folders: ModelFolders, plan: AnyPlan) -> Checkpoints | None:
     """Return how often checkpoints are saved and their size; None if only the final model is saved."""
     trainer = folders.experiment.trainer
     strategy = str(trainer.setting("save_strategy"))
     if strategy == "no":
         return None
-    every, times = _how_often(trainer, schedule, strategy, "save_steps")
-    return Checkpoints(every, times, **checkpoint_space(folders, schedule.steps))
+    every, times = _how_often(trainer, plan, strategy, "save_steps")
+    return Checkpoints(every, times, **checkpoint_space(folders, plan.steps))
 
 
-def _how_often(trainer: Trainer, schedule: Schedule, strategy: str, key: str) -> tuple[str, int | None]:
+def _how_often(trainer: Trainer, plan: AnyPlan, strategy: str, key: str) -> tuple[str, int | None]:
     """Return when something happens, in words, and how often; None if the data or `eval_delay` decides."""
-    steps, is_delayed = schedule.steps, key == "eval_steps" and bool(trainer.setting("eval_delay"))
+    steps, is_delayed = plan.steps, key == "eval_steps" and bool(trainer.setting("eval_delay"))
     if strategy == "epoch":
         epochs: object = None  # max_steps ends the run
-        if schedule.stage is not None:
-            epochs = schedule.stage.epochs
+        if isinstance(plan, StagePlan):
+            epochs = plan.epochs
         elif (trainer.whole("max_steps") or 0) <= 0:
             epochs = trainer.setting("num_train_epochs")
         return "every epoch", math.ceil(epochs) if isinstance(epochs, int | float) and not is_delayed else None

@@ -7,7 +7,6 @@ accelerate 1.15 and transformers 5.23. The rules and the messages read this tabl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -23,7 +22,7 @@ Feature = Literal[
 """Features of an experiment that some strategy does not support."""
 
 
-Conflicts = Mapping[Feature, tuple[str, str]]
+Conflicts = dict[Feature, tuple[str, str]]
 """Feature -> why it does not work with a strategy, and what to type instead."""
 
 
@@ -46,85 +45,54 @@ class StrategyRow:
     conflicts: Conflicts = field(default_factory=dict)
 
 
-_SHARED_BODY: Conflicts = {
+_DDP = "launch.strategy=ddp"
+_ZERO: Conflicts = {
     "critic.share=lora": (
         "the critic's adapter is on the policy's body, which the strategy shards and calls only as a whole",
-        "critic.share=none, or launch.strategy=ddp",
-    )
-}
-_MOVING_REFERENCE: Conflicts = {
-    "sync_ref_model": (
-        "the moving reference is not in the checkpoints of a sharded run, which could not be resumed",
-        "trainer.args.sync_ref_model=false, or launch.strategy=ddp",
-    )
-}
-_WARMUP_INSTEAD = "critic.warmup_steps=0, or launch.strategy=ddp"
-_ZERO: Conflicts = {
-    **_SHARED_BODY,
+        f"critic.share=none, or {_DDP}",
+    ),
     "critic.warmup_steps": (
         "DeepSpeed's engine steps at the end of its backward pass, and the policy would be trained from the first step",
-        _WARMUP_INSTEAD,
+        f"critic.warmup_steps=0, or {_DDP}",
     ),
-    **_MOVING_REFERENCE,
+    "sync_ref_model": (
+        "the moving reference is not in the checkpoints of a sharded run, which could not be resumed",
+        f"trainer.args.sync_ref_model=false, or {_DDP}",
+    ),
 }
-_DEEPSPEED = frozenset({"DEEPSPEED"})
-
+_FSDP: Conflicts = _ZERO | {
+    "critic.warmup_steps": (
+        "torch makes the state of an optimizer that never stepped by a step of zeros when it saves it, so that"
+        " a checkpoint during the warm-up would change the run",
+        f"critic.warmup_steps=0, or {_DDP}",
+    ),
+    "model.quantize": (
+        "accelerate leaves 4-bit weights out of the shards (bitsandbytes keeps them as uint8): every GPU holds all",
+        _DDP,
+    ),
+    "rollout=continuous": (
+        "each process would take another number of forward passes, and each pass waits for all processes",
+        "launch.rollout=hf, or launch.rollout=vllm",
+    ),
+    "teacher": ("accelerate shards a model only with its optimizer, and a teacher has none", "launch.strategy=zero3"),
+}
+_ON_ALL: Conflicts = {
+    "offload": ("every process holds all of the model", "launch.strategy=fsdp2, or launch.strategy=zero3")
+}
+_ZERO_3: Conflicts = _ZERO | {
+    "model.quantize": ("bitsandbytes keeps 4-bit weights as uint8, which ZeRO-3 cannot shard", "launch.strategy=zero2")
+}
+_SHARD = "a shard of weights, gradients and optimizer"
 _ROWS = (
-    StrategyRow(
-        "ddp",
-        "all of it",
-        frozenset({"NO", "MULTI_CPU", "MULTI_GPU"}),
-        conflicts={
-            "offload": ("every process holds all of the model", "launch.strategy=fsdp2, or launch.strategy=zero3")
-        },
-    ),
-    StrategyRow(
-        "fsdp2",
-        "a shard of weights, gradients and optimizer",
-        frozenset({"FSDP"}),
-        memory_stage=3,
-        runs_on_cpu=False,
-        conflicts={
-            **_SHARED_BODY,
-            "critic.warmup_steps": (
-                "torch makes the state of an optimizer that never stepped by a step of zeros when it saves it, so that"
-                " a checkpoint during the warm-up would change the run",
-                _WARMUP_INSTEAD,
-            ),
-            "model.quantize": (
-                "accelerate leaves 4-bit weights out of the shards (bitsandbytes keeps them as uint8), so that every"
-                " GPU holds them all the same",
-                "launch.strategy=ddp",
-            ),
-            **_MOVING_REFERENCE,
-            "rollout=continuous": (
-                "each process would take another number of forward passes, and each pass waits for all processes",
-                "launch.rollout=hf, or launch.rollout=vllm",
-            ),
-            "teacher": (
-                "accelerate shards a model only with its optimizer, and a teacher has none",
-                "launch.strategy=zero3",
-            ),
-        },
-    ),
-    StrategyRow("zero1", "all of it but a shard of the optimizer", _DEEPSPEED, 1, 1, "deepspeed", conflicts=_ZERO),
-    StrategyRow(
-        "zero2", "all weights, a shard of gradients and optimizer", _DEEPSPEED, 2, 2, "deepspeed", conflicts=_ZERO
-    ),
-    StrategyRow(
-        "zero3",
-        "a shard of weights, gradients and optimizer",
-        _DEEPSPEED,
-        3,
-        3,
-        "deepspeed",
-        conflicts={
-            **_ZERO,
-            "model.quantize": (
-                "bitsandbytes keeps 4-bit weights as uint8, which ZeRO-3 cannot shard",
-                "launch.strategy=zero2",
-            ),
-        },
+    StrategyRow("ddp", "all of it", frozenset({"NO", "MULTI_CPU", "MULTI_GPU"}), conflicts=_ON_ALL),
+    StrategyRow("fsdp2", _SHARD, frozenset({"FSDP"}), memory_stage=3, runs_on_cpu=False, conflicts=_FSDP),
+    *(
+        StrategyRow(f"zero{stage}", holds, frozenset({"DEEPSPEED"}), stage, stage, "deepspeed", conflicts=conflicts)
+        for stage, holds, conflicts in (
+            (1, "all of it but a shard of the optimizer", _ZERO),
+            (2, "all weights, a shard of gradients and optimizer", _ZERO),
+            (3, _SHARD, _ZERO_3),
+        )
     ),
 )
 

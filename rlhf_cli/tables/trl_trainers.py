@@ -7,7 +7,8 @@ the row named by `trainer.trl`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Literal, NamedTuple
 
 Normaliser = Literal["row", "rows", "max_length", "window", "micro-batch"]
 """What a loss divides the sum over tokens by: the tokens of each row, the number of rows, that number times the maximal
@@ -114,149 +115,104 @@ class TrainerRow:
         return "critic" in self.sections
 
 
-_OF_PAIRS = (("chosen", "rejected"),)
 _TEMPLATE = ("tools", "chat_template_kwargs")
-_PROMPT = ("prompt", "chat_template_kwargs")
-_PAIR = "chosen and rejected, and a prompt unless both begin with it"
-_REWARDED = frozenset({"rewards", "truncation"})
-_TAUGHT = frozenset({"teacher"})
 _DIALOGUES = (("messages",), ("conversations",))
+_PAIR, _PAIR_IDS = ("chosen", "rejected"), ("chosen_ids", "rejected_ids")
+_REWARDED = frozenset({"rewards", "truncation"})
+_PPO_TOO = _REWARDED | {"critic", "kl"}
+_EXPERIMENTAL = "trl.experimental."
+
+_sampling = partial(TrainerRow, algorithm="grpo", sections=_REWARDED, bounds_logits=True, loss_divisor="rows")
+_pairing = partial(
+    TrainerRow,
+    texts_per_row=2,
+    learns_from=(_PAIR,),
+    expected_columns="chosen and rejected, and a prompt unless both begin with it",
+    along=("prompt", "chat_template_kwargs"),
+)
+_taught = partial(TrainerRow, sections=frozenset({"teacher"}), answers_up_to="max_completion_length")
 
 _ROWS = (
-    TrainerRow(
-        "GRPOTrainer",
-        along=IMAGES,
-        bounds_logits=True,
-        algorithm="grpo",
-        advantages="token",
-        sections=_REWARDED | {"critic", "kl"},
-        has_tools=True,
-    ),
-    TrainerRow(
-        "RLOOTrainer",
-        along=IMAGES,
-        bounds_logits=True,
-        algorithm="rloo",
-        advantages="completion",
-        kl_in_reward=True,
-        sections=_REWARDED,
-        loss_divisor="rows",
-    ),
-    TrainerRow(
-        "GMPOTrainer",
-        "trl.experimental.gmpo",
-        bounds_logits=True,
-        has_tools=True,
-        algorithm="grpo",
-        advantages="completion",
-        sections=_REWARDED,
-        loss_divisor="rows",
-    ),
+    _sampling("GRPOTrainer", along=IMAGES, advantages="token", sections=_PPO_TOO, has_tools=True, loss_divisor=None),
+    _sampling("RLOOTrainer", along=IMAGES, algorithm="rloo", advantages="completion", kl_in_reward=True),
+    _sampling("GMPOTrainer", f"{_EXPERIMENTAL}gmpo", advantages="completion", has_tools=True),
     TrainerRow(
         "SFTTrainer",
         bounds_logits=True,
-        learns_from=(("prompt", "completion"), ("messages",), ("conversations",), (TEXT,), ("input_ids",)),
+        learns_from=(("prompt", "completion"), *_DIALOGUES, (TEXT,), ("input_ids",)),
         expected_columns="prompt and completion, or messages, or text",
         along=(*_TEMPLATE, *IMAGES, "labels", "completion_mask", "assistant_masks"),
         measured=((), ("input_ids",)),
     ),
-    TrainerRow(
+    _pairing(
         "DPOTrainer",
-        texts_per_row=2,
         bounds_logits=True,
         copies_policy=True,
-        learns_from=_OF_PAIRS,
-        expected_columns=_PAIR,
         along=("prompt", *_TEMPLATE, *IMAGES),
-        measured=(("prompt_ids",), ("chosen_ids", "rejected_ids")),
+        measured=(("prompt_ids",), _PAIR_IDS),
     ),
-    TrainerRow(
-        "ORPOTrainer",
-        "trl.experimental.orpo",
-        texts_per_row=2,
-        more_tokens=1,
-        learns_from=_OF_PAIRS,
-        expected_columns=_PAIR,
-        along=_PROMPT,
-    ),
-    TrainerRow(
-        "CPOTrainer",
-        "trl.experimental.cpo",
-        texts_per_row=2,
-        more_tokens=1,
-        learns_from=_OF_PAIRS,
-        expected_columns=_PAIR,
-        along=_PROMPT,
-    ),
+    _pairing("ORPOTrainer", f"{_EXPERIMENTAL}orpo", more_tokens=1),
+    _pairing("CPOTrainer", f"{_EXPERIMENTAL}cpo", more_tokens=1),
     TrainerRow(
         "TPOTrainer",
-        "trl.experimental.tpo",
+        f"{_EXPERIMENTAL}tpo",
         texts_per_row=3,
-        learns_from=(("chosen", "rejected", "reference"),),
+        learns_from=((*_PAIR, "reference"),),
         expected_columns="chosen, rejected and reference (the right answer), and a prompt unless all begin with it",
         along=("prompt", *_TEMPLATE),
-        measured=(("prompt_ids",), ("chosen_ids", "rejected_ids", "reference_ids")),
+        measured=(("prompt_ids",), (*_PAIR_IDS, "reference_ids")),
     ),
     TrainerRow(
         "KTOTrainer",
         bounds_logits=True,
         copies_policy=True,
-        learns_from=(("prompt", "completion", "label"), ("chosen", "rejected")),
+        learns_from=(("prompt", "completion", "label"), _PAIR),
         expected_columns="prompt, completion and label (true or false), or chosen and rejected with their prompt",
         along=("prompt", *_TEMPLATE),
         measured=(("prompt_ids",), ("completion_ids",)),
         splits_pairs=True,
     ),
-    TrainerRow(
+    _pairing(
         "RewardTrainer",
-        texts_per_row=2,
-        learns_from=(("chosen", "rejected"), ("chosen_ids", "rejected_ids")),
-        expected_columns=_PAIR,
+        learns_from=(_PAIR, _PAIR_IDS),
         along=("prompt", "margin", *_TEMPLATE),
         sections=frozenset({"reward_model"}),
         trains="reward model",
-        measured=((), ("chosen_ids", "rejected_ids")),
+        measured=((), _PAIR_IDS),
     ),
-    TrainerRow(
+    _taught(
         "DistillationTrainer",
         bounds_logits=True,
         learns_from=(("prompt",),),
         expected_columns="prompt",
         along=("chat_template_kwargs",),
-        sections=_TAUGHT,
-        answers_up_to="max_completion_length",
         same_vocabulary=True,
     ),
-    TrainerRow(
+    _taught(
         "GKDTrainer",
-        "trl.experimental.gkd",
+        f"{_EXPERIMENTAL}gkd",
         learns_from=_DIALOGUES,
         expected_columns="messages that end with the assistant's",
-        sections=_TAUGHT,
         answers_up_to="max_new_tokens",
         same_vocabulary=True,
     ),
-    TrainerRow(
+    _taught(
         "GOLDTrainer",
-        "trl.experimental.gold",
+        f"{_EXPERIMENTAL}gold",
         learns_from=(("prompt", "completion"), *_DIALOGUES),
         expected_columns="prompt and completion, or messages",
         along=("chat_template_kwargs",),
-        sections=_TAUGHT,
         measured=((), ("input_ids",)),
-        answers_up_to="max_completion_length",
     ),
-    TrainerRow(
+    _taught(
         "IWOPDTrainer",
-        "trl.experimental.iw_opd",
+        f"{_EXPERIMENTAL}iw_opd",
         learns_from=_DIALOGUES,
         expected_columns="messages; the assistant's last one is replaced by an answer of the policy",
-        sections=_TAUGHT,
-        answers_up_to="max_completion_length",
     ),
     TrainerRow(
         "SDFTTrainer",
-        "trl.experimental.sdft",
+        f"{_EXPERIMENTAL}sdft",
         copies_policy=True,
         learns_from=(("prompt", "privileged_context"),),
         expected_columns="prompt, and privileged_context: what the policy as its own teacher reads beside it",
@@ -268,9 +224,8 @@ TRAINERS: dict[str, TrainerRow] = {row.name: row for row in _ROWS}
 """Class name -> row. A new trainer of a known kind is one more row."""
 
 
-@dataclass(frozen=True)
-class Unsupported:
-    """A trainer of TRL's that rlhf does not run: `why`, and the `trainer` (as typed) that comes nearest to it."""
+class Unsupported(NamedTuple):
+    """A trainer of TRL's that rlhf does not run: `why`, and what to type `instead` that comes nearest to it."""
 
     why: str
     instead: str
@@ -278,6 +233,7 @@ class Unsupported:
 
 _OWN_REWARDS = "it scores its answers in a way of its own, where no named reward, gate or truncation policy applies"
 _SERVER = "its teacher or its rollouts are on a vLLM server with a protocol of its own"
+_KERNEL = "it needs a FlashAttention-3 kernel from the hub, and its rewards run where no other reward is seen"
 UNSUPPORTED: dict[str, Unsupported] = {
     "A2POTrainer": Unsupported(_OWN_REWARDS, "trainer=grpo"),
     "OnlineDPOTrainer": Unsupported(
@@ -286,9 +242,6 @@ UNSUPPORTED: dict[str, Unsupported] = {
     "SDPOTrainer": Unsupported(_OWN_REWARDS, "trainer=sdft, or trainer=grpo"),
     "ServerDistillationTrainer": Unsupported(_SERVER, "trainer=distillation"),
     "AsyncDistillationTrainer": Unsupported(_SERVER, "trainer=distillation"),
-    "AsyncGRPOTrainer": Unsupported(
-        "it needs a FlashAttention-3 kernel from the hub, and its rewards run where no other reward is seen",
-        "trainer=grpo launch.rollout=vllm_server",
-    ),
+    "AsyncGRPOTrainer": Unsupported(_KERNEL, "trainer=grpo launch.rollout=vllm_server"),
 }
 """Class name -> why it is refused. `tests/tables` holds both tables against TRL's classes."""

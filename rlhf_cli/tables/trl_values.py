@@ -28,8 +28,6 @@ class Range:
     below: float | None = None
     why: str = ""
     strategy: str | None = None
-    also: float | None = None
-    """A value outside the bounds that means "not given"."""
 
     def holds(self, value: float) -> bool:
         """Return whether a value is within the bounds; -0.0 is below 0, and takes a sign with it."""
@@ -52,7 +50,12 @@ class Range:
 _ADAM = "torch.optim.AdamW takes no other"
 _STEPS, _EVENTS = "transformers takes no other", ("logging", "eval", "save")
 _COUNT, _SHARE = "it is a number of them", "it is a share"
-_COUNTS = ("num_beams", "per_device_eval_batch_size", "ref_model_sync_steps", "num_generations_eval", "max_length")
+SIZES = (
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "generation_batch_size", "steps_per_generation"),
+    *("num_iterations", "per_device_eval_batch_size", "num_generations_eval"),
+)
+"""The arguments that say how many rows, or batches, are taken at a time."""
+_COUNTS = (*SIZES, "num_beams", "ref_model_sync_steps", "max_length")
 
 RANGES: tuple[Range, ...] = (
     Range("learning_rate", at_least=0, why="a step goes against the gradient"),
@@ -66,7 +69,7 @@ RANGES: tuple[Range, ...] = (
     Range("num_return_sequences", at_least=1, at_most=1, why="num_generations says how many answers a prompt gets"),
     Range("vllm_group_port", at_least=1, at_most=65535, why="it is a port of TCP"),
     Range("warmup_steps", at_least=0, why=_STEPS),
-    Range("max_steps", at_least=1, also=-1, why="a run takes a step; without it, num_train_epochs decides"),
+    Range("max_steps", at_least=1, why="a run takes a step; without it, num_train_epochs decides"),
     Range("beta", at_least=0, why="below 0 it pays for leaving the reference"),
     Range("epsilon", at_least=0, why="it is the width of a range around a ratio of 1"),
     Range("epsilon_high", at_least=0, why="it is the width of a range above a ratio of 1"),
@@ -79,6 +82,10 @@ RANGES: tuple[Range, ...] = (
     Range("dataloader_prefetch_factor", at_least=1, why="torch's DataLoader takes no other"),
     *(Range(f"{what}_steps", above=0, why=_STEPS, strategy=f"{what}_strategy") for what in _EVENTS),
 )
+
+
+FOLLOW_EVALUATIONS = ("reduce_lr_on_plateau", "greedy")
+"""The schedules whose learning rate follows the evaluations, not the steps."""
 
 
 class Refusal(NamedTuple):
@@ -107,6 +114,7 @@ def _lacks_one(kwargs: object) -> bool:
 _MIN, _MAX = (f"vllm_importance_sampling_clip_{end}" for end in ("min", "max"))
 _SYNC, _EVERY, _AHEAD = "sync_ref_model", "train_sampling_strategy", "precompute_ref_log_probs"
 _RATE, _WORKERS, _UNUSED = "lr_scheduler_kwargs", "dataloader_num_workers", "remove_unused_columns"
+_STEPS_A_ROUND, _SCHEDULE = "steps_per_generation", "lr_scheduler_type"
 _SMOOTHING, _AOT = "label_smoothing", {"aot", "aot_unpaired"}
 _GALORE = ("galore_adamw", "galore_adamw_8bit", "galore_adafactor", "apollo_adamw")
 _LOW_RANK = tuple(f"{name}{end}" for end in ("", "_layerwise") for name in _GALORE)
@@ -125,8 +133,11 @@ _NO_DECAY = {
     "lr_scheduler_kwargs": lambda kwargs: not isinstance(kwargs, dict) or "num_decay_steps" not in kwargs,
 }
 _AVERAGED = {"teacher_model_kind": "ema"}
+_FOLLOWING = {"lr_scheduler_type": FOLLOW_EVALUATIONS.__contains__, "eval_strategy": "no"}
 _BEST = {"save_strategy": "best", "metric_for_best_model": None}
 REFUSALS = (
+    Refusal("generation_batch_size", {_STEPS_A_ROUND: bool}, f"{_STEPS_A_ROUND} excludes it", f"{_STEPS_A_ROUND}=null"),
+    Refusal(_SCHEDULE, _FOLLOWING, "it needs evaluations", f"eval_strategy=steps, or trainer.args.{_SCHEDULE}=linear"),
     *(Refusal(name, _NO_MAXIMUM, _FILLED, "max_length=1024") for name in ("packing", "eval_packing")),
     Refusal("padding_free", {"packing": not_, "max_length": bool}, "it cuts no rows at max_length", "packing=true"),
     Refusal(_SMOOTHING, {_SMOOTHING: 0, "losses": {"exo_pair"}}, "exo_pair needs some", f"{_SMOOTHING}=0.001"),
@@ -168,6 +179,7 @@ _WITH_WARMUP = "constant_with_warmup linear cosine cosine_with_restarts polynomi
 _WITH_WARMUP += " cosine_warmup_with_min_lr warmup_stable_decay"
 UNREAD: tuple[tuple[str, str, tuple[object, ...]], ...] = (
     *((f"{what}_steps", f"{what}_strategy", ("steps",)) for what in _EVENTS),
+    ("num_train_epochs", "max_steps", (-1,)),
     ("warmup_steps", "lr_scheduler_type", tuple(_WITH_WARMUP.split())),
     ("gradient_checkpointing_kwargs", "gradient_checkpointing", (True,)),
     *((f"ref_model_{what}", "sync_ref_model", (True,)) for what in ("mixup_alpha", "sync_steps")),
@@ -181,9 +193,6 @@ UNREAD: tuple[tuple[str, str, tuple[object, ...]], ...] = (
 
 STOP_STRINGS = {"hf": "stop_strings", "vllm": "stop", "vllm_server": "stop"}
 """Way to generate -> its key in `generation_kwargs` for texts that end a completion; continuous batching has none."""
-
-FOLLOW_EVALUATIONS = ("reduce_lr_on_plateau", "greedy")
-"""The schedules whose learning rate follows the evaluations, not the steps."""
 
 MAX_RELATIVE_KL_ERROR = 0.2
 """Bound on |KL / target - 1| in the adaptive controller (Ziegler et al., arXiv 1909.08593, section 2.2)."""

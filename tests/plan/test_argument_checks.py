@@ -13,7 +13,7 @@ from transformers import TrainingArguments
 
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.plan.checks import argument_checks as checks
-from rlhf_cli.plan.checks.facts import DataFacts, Report, RewardFacts, Schedule, Subject
+from rlhf_cli.plan.checks.facts import DataFacts, RewardFacts, Subject
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from tests.support.planning import Refused, planned, subject_of, table, told, unsaid
 
@@ -51,6 +51,8 @@ def subject(words: str, processes: int = 1) -> Subject:
         ("epsilon=-0.2", "at least 0", "epsilon=0.2"),
         ("ref_model_mixup_alpha=1.5", "at least 0 and at most 1", "ref_model_mixup_alpha=0.6"),
         ("per_device_eval_batch_size=0", "at least 1", "per_device_eval_batch_size=8"),
+        ("per_device_train_batch_size=0", "at least 1", "per_device_train_batch_size=8"),
+        ("steps_per_generation=0", "at least 1", None),
         ("num_generations_eval=-1", "at least 1", None),
         ("vllm_group_port=65536", "at least 1 and at most 65535", "vllm_group_port=51216"),
         ("generation_kwargs.top_p=1.5", "above 0 and at most 1", None),
@@ -114,7 +116,7 @@ expect={one:{metric:total,at:60,at_least:1}}              | 59  | expect.one.at=
 
 @pytest.mark.parametrize(("words", "steps", "instead"), table(LASTING))
 def test_what_lasts_longer_than_the_run_gives_a_notice(words: str, steps: str, instead: str) -> None:
-    found = told(checks.warmup_notice(subject(words), literal_eval(steps or "None")))
+    found = told(checks.length_notices(subject(words), literal_eval(steps or "None")))
     for (kind, text), to_type in zip(found, instead.split(), strict=True):
         assert kind == {"rewards": "weight", "expect": "expect"}.get(to_type.partition(".")[0], "warm-up")
         assert str(text).startswith(f"{to_type.partition('=')[0]} (command line) is ")
@@ -201,11 +203,10 @@ def test_a_plan_tells_of_a_warm_up_that_fills_the_run() -> None:
 
 # what is looked at; what is typed; the key of the error, what it got and expected; what to type
 EXCLUDED = """
-contradictions | generation_batch_size=64 steps_per_generation=1 | A.generation_batch_size | None | one of them | '~KEY'
-contradictions | generation_batch_size=64
-contradictions | RATE=greedy | A.RATE | None | None | A.eval_strategy=steps HELD, or KEY=linear
-contradictions | RATE=greedy HELD | A.RATE | None | None | A.eval_strategy=steps, or KEY=linear
-contradictions | RATE=greedy HELD eval_strategy=steps
+refused_combinations | ROUND=64 SPG=1 | A.ROUND | 64 | SPG excludes it | A.SPG=null, or '~KEY'
+refused_combinations | ROUND=64
+refused_combinations | RATE=greedy | A.RATE | 'greedy' | it needs evaluations | A.eval_strategy=steps, or KEY=linear
+refused_combinations | RATE=greedy HELD eval_strategy=steps
 contradictions | BEST | A.eval_strategy | eval_strategy=no, save_strategy=steps | None | KEY=steps
 contradictions | BEST HELD save_strategy=no eval_strategy=epoch | A.save_strategy | EV=epoch, S=no | None | KEY=epoch
 contradictions | BEST save_strategy=best
@@ -237,6 +238,7 @@ _SHORT = {
     **{"REWARDS": "rewards read the columns of the data", "LORA": "with model.lora the reference is the model"},
     **{"WGH": "use_weighting", "AOT": "aot cannot weigh pairs", "IS_": "vllm_importance_sampling_"},
     **{"RATE": "lr_scheduler_type", "GPUS": "TF32 is a format of GPUs, and this run uses the CPU"},
+    **{"SPG": "steps_per_generation", "ROUND": "generation_batch_size"},
     **{"BOUND": "a mode that truncates needs a bound", "ORDER": "rows that stay in order"},
     **{"FALSE": f"{_ARGS}shuffle_dataset=false", "BY_TURN": "train_sampling_strategy"},
     "MIXED": "~data.world ~data.args data.mix.x.world=toy_sums data.mix.y.world=toy_sums",
@@ -294,12 +296,6 @@ def test_negative_control_keys_that_libraries_read() -> None:
     planned(*QUICK, f"{_RATE}='{{\"num_cycles\": 2}}'")  # transformers itself reads JSON
 
 
-def test_a_key_typed_twice_is_noted() -> None:
-    twice = ("seed=1", "++seed=2", "expect={metric: correct, at_least: 1}", "run.name=a", "run.name=a")
-    (text,) = [text for _, text in told(checks.typed_twice(subject_of(*QUICK, *twice)))]
-    assert (str(text).startswith("seed is typed 2 times"), str(text).endswith(": seed=2")) == (True, True)
-
-
 ROUNDS = """
 exp=toy_ppo SPLIT=1                                    | 2 | minibatches
 exp=toy_ppo SPLIT=2                                    | 2 |
@@ -310,7 +306,6 @@ sampling.keep_groups.by=correct SIZE=12                | 2 | 12 completions a / 
 sampling.keep_groups.by=correct SIZE=16                | 2 |
 sampling.keep_groups.by=total                          | 1 | or sampling.keep_groups.by=correct
 sampling.keep_groups.by=total PRIMARY                  | 1 | or sampling.keep_groups.by=format
-exp=toy_sft                                            | 1 |
 """
 SIZE = "per_device_train_batch_size"
 EVAL = "data.eval.fraction=0.1 eval_strategy=steps per_device_eval_batch_size"
@@ -322,11 +317,9 @@ _WORDS = table(ROUNDS, SIZE=SIZE, SPLIT=SPLIT, PRIMARY="primary.by=format primar
 def test_what_a_round_cannot_be_or_depends_on(words: str, processes: str, parts: str) -> None:
     """A round of PPO has 4 x 40 completions, and a fifth of them is 32."""
     key = SIZE if "groups" in words else "kl.controller.horizon"
-    found = told(checks.round_problems(subject(words, int(processes)), DataFacts(), RewardFacts()))
+    found = told(checks.step_problems(subject(words, int(processes)), DataFacts(), RewardFacts()))
     assert unsaid(found, parts.replace("KEY", key)) == []
     assert not found or len(found[0]) == 2 or str(found[0][0]).endswith(key)
-    of_rows = checks.round_problems(subject("exp=toy_sft"), DataFacts(), RewardFacts())
-    assert Report().run(of_rows, None) == Schedule()
 
 
 @pytest.mark.parametrize(
@@ -339,7 +332,7 @@ def test_what_a_round_cannot_be_or_depends_on(words: str, processes: str, parts:
 )
 def test_a_reward_that_compares_a_group_needs_it_in_one_process(words: str, processes: int, kind: str | None) -> None:
     """Each process scores its own completions: part of a group would be ranked by itself."""
-    found = told(checks.round_problems(subject(words, processes), DataFacts(), RewardFacts(comparing=["brevity"])))
+    found = told(checks.step_problems(subject(words, processes), DataFacts(), RewardFacts(comparing=["brevity"])))
     size = f"{_ARGS}per_device_{kind}_batch_size"
     assert unsaid(found, f"{size} / 12 completions / {size}=8" if kind else "") == []
 
@@ -352,7 +345,6 @@ exp=toy_sft max_steps=-1                         | 128 | text                   
 exp=toy_sft max_steps=-1                         | 0   |                           | 1 | 3  |
 exp=toy_sft max_steps=-1 num_train_epochs=0      | 9   | text                      | 1 | 0  | 0 epochs
 ~A.max_steps num_train_epochs=0                  | 9   |                           | 1 | 0  | 0 epochs
-~A.max_steps num_train_epochs=0                  | 9   |                           | 1 | 1  |
 ROWS trainer=sdft num_generations=2              | 62  | prompt privileged_context | 2 | 6  |
 ROWS trainer=distillation teacher.path=a/b       | 21  | prompt                    | 1 | 3  |
 ROWS trainer=distillation teacher.path=a/b       |     | prompt                    | 1 |    |
@@ -364,16 +356,15 @@ ROWS trainer=gkd teacher.path=a/b                | 20  | messages               
 def test_the_steps_of_a_stage(words: str, rows: str, columns: str, processes: str, steps: str, error: str) -> None:
     """Three epochs of 64, 128, or 7 rows x 3 batches x the processes a step. KTO makes two rows of a pair."""
     words = words.replace("ROWS", f"data=file data.path=x max_steps=-1 {SIZE}=7 gradient_accumulation_steps=3")
-    data, schedules = DataFacts(num_rows=literal_eval(rows or "None"), columns=tuple(columns.split())), list[Schedule]()
-    rounds = Schedule(steps=literal_eval(steps or "None") if words[0] == "~" else None)
+    data, plans = DataFacts(num_rows=literal_eval(rows or "None"), columns=tuple(columns.split())), list[Any]()
 
     def planning() -> Any:
-        schedules.append((yield from checks.stage_problems(subject(words, int(processes)), data, rounds)))
+        plans.append((yield from checks.step_problems(subject(words, int(processes)), data, RewardFacts())))
 
     epochs = f"{_ARGS}num_train_epochs"
     no_step = (epochs, "0 epochs without max_steps", "more than 0 of either", f"{epochs}=1, or {_ARGS}max_steps=100")
     assert told(planning()) == ([no_step] if error else [])
-    assert schedules[0].steps == literal_eval(steps or "None")
+    assert plans[0].steps == literal_eval(steps or "None")
 
 
 def test_worlds_with_a_column_that_this_one_lacks_are_named() -> None:
@@ -384,7 +375,7 @@ def test_worlds_with_a_column_that_this_one_lacks_are_named() -> None:
         ("data=file data.path=x trainer=kto", renaming),
     ):
         ((_, got, _, found),) = told(
-            checks.stage_problems(subject(words), DataFacts((source,), columns=("question",)), Schedule())
+            checks.step_problems(subject(words), DataFacts((source,), columns=("question",)), RewardFacts())
         )
         assert (got, found) == ("columns question", hint)
 

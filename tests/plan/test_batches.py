@@ -159,7 +159,6 @@ OF_8 = "a multiple of 8: trainer.args.num_generations_eval, else num_generations
 @pytest.mark.parametrize(
     ("args", "key", "got", "expected", "to_do"),
     [
-        *(({name: 0}, SHORT[name], 0, "at least 1", None) for name in ("per", "acc", "spg", "gbs", "iterations")),
         *(({"g": g}, "num_generations", g or 0, OTHERS, None) for g in (1, None)),
         (CRITIC, "num_generations", 0, "at least 1", None),
         (CRITIC | {"per": 1, "g": 1}, BATCH, "1 a device x 1 process x 1 micro-batch", WHITENED, TWO),

@@ -8,7 +8,7 @@ from ast import literal_eval
 import pytest
 
 from rlhf_cli.plan.checks.data_checks import row_problems, source_problems
-from rlhf_cli.plan.checks.facts import DataFacts, ModelFolders, Report
+from rlhf_cli.plan.checks.facts import DataFacts, Report
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.trainers.assemble.trainer import training_rows
 from tests.support.planning import ROWS, Write, planned, subject_of, table, told, unsaid
@@ -111,7 +111,7 @@ def test_pairs_of_equal_answers_give_a_notice(trainer: str, write: Write) -> Non
         write("pairs.jsonl", "".join(json.dumps(row) + "\n" for row in left) * 4)
         subject = subject_of(f"trainer={trainer}", "model=tiny", "data=file", "data.path=pairs.jsonl")
         data = Report().run(source_problems(subject), DataFacts())
-        texts = [text for _, text in told(row_problems(subject, data, ModelFolders(subject.experiment)))]
+        texts = [text for _, text in told(row_problems(subject, data))]
         assert [text.partition(" pairs")[0] for text in texts] == counted
 
 

@@ -14,7 +14,7 @@ import pytest
 from rlhf_cli.config import accelerate_file
 from rlhf_cli.errors import RewardError
 from rlhf_cli.plan import devices, rollout_server_plan
-from rlhf_cli.plan.checks.facts import Findings, ModelFolders, Subject
+from rlhf_cli.plan.checks.facts import Findings, Subject
 from rlhf_cli.plan.checks.machine_checks import folder_problems, gpu_problems, launch_problems
 from rlhf_cli.services.sandbox import running
 from tests.support.machines import HaveGpus, have_gpus
@@ -93,7 +93,7 @@ def test_variables_of_accelerate_s_that_contradict(monkeypatch, name: str, value
 
 
 def of_folder(subject: Subject) -> Findings:
-    return folder_problems(subject, ModelFolders(subject.experiment), 3)
+    return folder_problems(subject, 3)
 
 
 @pytest.mark.fault(5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from rlhf_cli.errors import UserError
 from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER, read_tokenizer
 from rlhf_cli.plan.checks import data_checks, reward_checks
-from rlhf_cli.plan.checks.facts import DataFacts, ModelFolders, Report, RewardFacts
+from rlhf_cli.plan.checks.facts import DataFacts, Report, RewardFacts
 from rlhf_cli.plan.checks.model_checks import policy_problems, teacher_problems
 from tests.support.model_copies import model_copy
 from tests.support.planning import Write, planned, subject_of, table, told, unsaid
@@ -154,10 +155,10 @@ def test_a_teacher_that_does_not_fit(
     words = words.replace(" new", "").replace(" none", "").replace("AS=", "model=local model.path=")
     subject = subject_of("data=file", "data.path=x", "launch=cpu", "teacher.path=teacher", *words.split())
     tokenizer: Any = SimpleNamespace(tokens=tokens)
-    found = told(teacher_problems(subject, ModelFolders(subject.experiment), tokenizer))
+    found = told(teacher_problems(replace(subject, tokenizer=tokenizer)))
     family = "; or take a teacher of the policy's family" if error and _NEW in error else ""
     assert found == ([("teacher.path", *error[:2], error[2] and error[2] + family)] if error else [])
-    assert told(teacher_problems(subject, ModelFolders(subject.experiment), None)) == []
+    assert told(teacher_problems(subject)) == []
 
 
 def test_what_the_policy_is_called_and_when_it_is_refused(place: Path) -> None:
@@ -175,7 +176,7 @@ def test_what_the_policy_is_called_and_when_it_is_refused(place: Path) -> None:
     assert told(policy_problems(refused)) == [("model.revision", "v2 of model", None, "model.revision=null")]
     taught = ("trainer=gkd", "data=file", "data.path=x", "launch=cpu", "teacher.path=model", "teacher.revision=v2")
     refused = subject_of(*taught)
-    found = told(teacher_problems(refused, ModelFolders(refused.experiment), None))
+    found = told(teacher_problems(refused))
     assert found == [("teacher.revision", "v2 of model", None, "teacher.revision=null")]
     scorer = ("launch=cpu", "model=local", "model.path=scorer")
     refused = told(policy_problems(subject_of("exp=quickstart", *scorer)))

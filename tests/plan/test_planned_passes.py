@@ -27,7 +27,7 @@ DROPS = "it drops at random in training, each row for itself"
 
 def passes(*words: str) -> Passes | None:
     experiment = prepare([*SMALL, *words], keep_run_names=True).experiment
-    return planned_passes(experiment, ModelFolders(experiment))
+    return planned_passes(ModelFolders(experiment))
 
 
 def of(config: dict[str, Any], *words: str) -> Passes | None:

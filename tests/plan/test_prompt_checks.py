@@ -14,7 +14,7 @@ import pytest
 from rlhf_cli.errors import ConfigError, DataError, ModelError
 from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER, read_tokenizer
 from rlhf_cli.plan.checks.data_checks import source_problems
-from rlhf_cli.plan.checks.facts import DataFacts, ModelFolders, Report
+from rlhf_cli.plan.checks.facts import DataFacts, Report
 from rlhf_cli.plan.checks.prompt_checks import has_conversations, text_argument_problems, tokenizer_problems
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.plan.prompt_room import served_tokens
@@ -141,7 +141,7 @@ class TestTokenizer:
         """A spare token that no text produces does not count, unless it is the one that pads."""
         model_copy(place / "model", **changed)
         subject = subject_of("exp=quickstart", *MODEL)
-        found = told(tokenizer_problems(subject, DataFacts(), ModelFolders(subject.experiment)))
+        found = told(tokenizer_problems(subject, DataFacts()))
         assert unsaid(found, parts) == []
 
     @pytest.mark.parametrize(
@@ -163,10 +163,9 @@ class TestTokenizer:
         (folder / "chat_template.jinja").write_text(template)
         write("rows.jsonl", (json.dumps(row) + "\n") * 8)
         subject = subject_of("trainer=sft", "data=file", "data.path=rows.jsonl", *MODEL)
-        folders = ModelFolders(subject.experiment)
         data = Report().run(source_problems(subject), DataFacts())
-        tokenizer = Report().run(tokenizer_problems(subject, data, folders), None)
-        found = told(vocabulary_problems(subject, data, folders, tokenizer))
+        tokenizer = Report().run(tokenizer_problems(subject, data), None)
+        found = told(vocabulary_problems(replace(subject, tokenizer=tokenizer), data))
 
         assert [one[:2] for one in found] == ([("data, row 1", got)] if got else [])
 
@@ -191,7 +190,8 @@ class TestTokenizer:
         write("rows.jsonl", (json.dumps(row) + "\n") * 8)
         subject = subject_of(*f"trainer={trainer}".split(), "data=file", "data.path=rows.jsonl", *MODEL)
         data = Report().run(source_problems(subject), DataFacts())
-        found = list(start_notices(subject, data, read_tokenizer(place / "model", where="model.path")))
+        tokenizer = read_tokenizer(place / "model", where="model.path")
+        found = list(start_notices(replace(subject, tokenizer=tokenizer), data))
         assert [one.text.partition(" ")[0] for one in found] == ["<eos>"] * is_twice
 
     @pytest.mark.parametrize(("row", "is_told"), [({"prompt": "a"}, True), ({"prompt": [TALK[0]]}, False)])
@@ -205,14 +205,15 @@ class TestTokenizer:
             "trainer=grpo", "reward@rewards.short=brevity", "data=file", "data.path=rows.jsonl", *MODEL
         )
         data = Report().run(source_problems(subject), DataFacts())
-        found = list(start_notices(subject, data, read_tokenizer(place / "model", where="model.path")))
+        tokenizer = read_tokenizer(place / "model", where="model.path")
+        found = list(start_notices(replace(subject, tokenizer=tokenizer), data))
         assert ["<eos>" in one.text for one in found] == [True] * is_told
 
     def test_it_is_read_with_the_templates_of_the_model_section(self, place, write: Write) -> None:
         model_copy(place / "model")
         words = ("model.response_template={start_anchor: 'x'}", "model.chat_template='{{ messages }}'")
         subject = subject_of("exp=quickstart", *MODEL, *words)
-        made = Report().run(tokenizer_problems(subject, DataFacts(), ModelFolders(subject.experiment)), None)
+        made = Report().run(tokenizer_problems(subject, DataFacts()), None)
         assert made is not None
         assert (made.settings["response_template"], made.chat_template) == ({"start_anchor": "x"}, "{{ messages }}")
 
@@ -414,7 +415,12 @@ launch.rollout=vllm KEY={stop:[a]}        |
 def test_tokens_and_settings_of_generation_that_nothing_reads(words: str, parts: str) -> None:
     tokenizer, typed = read_tokenizer(EMBEDDED_TOKENIZER, where="model.path"), words.replace("A.", "trainer.args.")
     subject = subject_of(*["exp=quickstart"][typed.startswith("exp") :], *typed.split())
-    assert unsaid(told(text_argument_problems(subject, tokenizer)), parts) == []
+    assert unsaid(told(text_argument_problems(replace(subject, tokenizer=tokenizer))), parts) == []
     decoder = {"added_tokens_decoder": {"300": {"content": "zz"}}}
     for other in (None, replace(tokenizer, settings=decoder)):
-        assert unsaid(told(text_argument_problems(subject, other)), "" if "_token=zz" in words else parts) == []
+        assert (
+            unsaid(
+                told(text_argument_problems(replace(subject, tokenizer=other))), "" if "_token=zz" in words else parts
+            )
+            == []
+        )

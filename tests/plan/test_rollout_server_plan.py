@@ -15,7 +15,6 @@ from rlhf_cli.plan import rollout_server_plan
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.plan.rank_group import why_not_reached
 from rlhf_cli.plan.rollout_server_plan import ServerPlan, installed_vllm, plan_server, port_problem, vllm_problems
-from tests.support.fake_server import Answer, serving
 
 MODEL = ("model=local", "model.path=org/model")
 SERVER = (*MODEL, "launch.rollout=vllm_server")
@@ -169,43 +168,30 @@ def test_models_that_are_not_served(place: Path) -> None:
 
 
 def test_a_port_that_is_taken() -> None:
-    key = "trainer.args.vllm_server_port"
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        port = taken.getsockname()[1]
-        for used, why in ((port, "Address already in use"), (99999, "a port is a number up to 65535")):
-            got = f"127.0.0.1:{used}: {why}"
-            assert problems(*OWN, f"{key}={used}") == [("ConfigError", typed(key), got, f"'~{key}'")]
-        assert problems(*MODEL, "launch.rollout=vllm", f"{key}={port}") == []
+        assert port_problem(port := taken.getsockname()[1]) == "Address already in use"
+    assert port_problem(99999) == "a port is a number up to 65535"
     assert port_problem(port) is port_problem(0) is None
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "host", "port", "url"),
+    ("name", "value", "host", "port"),
     [
-        ("host", "gpu9", "gpu9", 8000, "http://gpu9:8000"),
-        ("host", "gpu9 trainer.args.vllm_server_port=81", "gpu9", 81, "http://gpu9:81"),
-        ("base_url", "gpu9:8001", "gpu9", 8001, "http://gpu9:8001"),
-        ("base_url", "http://gpu9/v1", "gpu9", 80, "http://gpu9:80"),
-        ("base_url", "https://gpu9/v1", "gpu9", 443, "https://gpu9:443"),
+        ("host", "gpu9", "gpu9", 8000),
+        ("host", "gpu9 trainer.args.vllm_server_port=81", "gpu9", 81),
+        ("base_url", "gpu9:8001", "gpu9", 8001),
+        ("base_url", "http://gpu9/v1", "gpu9", 80),
+        ("base_url", "https://gpu9/v1", "gpu9", 443),
     ],
 )
-def test_a_server_elsewhere(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str, host: str, port: int, url: str
-) -> None:
-    """It answers, and serves the model, which may have another folder there."""
+def test_a_server_elsewhere(monkeypatch: pytest.MonkeyPatch, name: str, value: str, host: str, port: int) -> None:
     key = f"trainer.args.vllm_server_{name}"
-    words, models = (*SERVER, *f"{key}={value}".split()), {url: ["other", "/models/another"]}
+    words = (*SERVER, *f"{key}={value}".split())
     unreached: dict[tuple[str, int], str] = {}
     monkeypatch.setattr(rollout_server_plan, "why_not_reached", lambda *address: unreached.get(address))
-    monkeypatch.setattr(rollout_server_plan, "_served_models", models.get)
-    ((kind, where, got, advice),) = problems(*words)
-    assert (kind, where, got) == ("ConfigError", typed(key), f"other, /models/another at {url}")
-    assert advice.startswith("vllm serve org/model ...")
-    for served in ([], ["other", "/models/model"]):
-        models[url] = served
-        assert problems(*words) == []
+    assert problems(*words) == []
     unreached[host, port] = "Connection refused"
     ((kind, where, got, advice),) = problems(*words)
     assert (kind, where, got) == ("ConfigError", typed(key), f"{host}:{port}: Connection refused")
@@ -219,20 +205,3 @@ def test_an_address_that_is_none(url: str) -> None:
     ((kind, where, _, _),) = problems(*SERVER, f"{key}={url}")
     assert (kind, where) == ("ConfigError", typed(key))
     assert all(why_not_reached(*address) for address in (("127.0.0.1", 99999), ("gpu..9", 80)))
-
-
-def test_the_models_of_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """vLLM 0.30's own answer has an id and the folder; other answers, and one that is late, say nothing."""
-    served = {"data": [{"id": "a", "root": "/models/a", "max_model_len": 256}, {"id": "a"}, {"root": "/models/b"}]}
-    for answer, models in (
-        (Answer(served), ["a", "/models/a", "/models/b"]),
-        (Answer({"object": "list"}), []),
-        (Answer(served, status=500), []),
-        (Answer(b"<html>"), []),
-    ):
-        with serving(answer) as vllm:
-            assert rollout_server_plan._served_models(vllm.url.removesuffix("/score")) == models
-            assert [asked.path for asked in vllm.asked] == ["/v1/models"]
-    monkeypatch.setattr(rollout_server_plan, "_MODELS_TIMEOUT_S", 0.05)
-    with serving(Answer(served, after_s=1.0)) as vllm:
-        assert rollout_server_plan._served_models(vllm.url.removesuffix("/score")) == []

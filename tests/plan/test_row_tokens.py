@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from rlhf_cli.data.rows import RowTable
 from rlhf_cli.errors import DataError, UserError
 from rlhf_cli.models.tokenizer_files import read_tokenizer
 from rlhf_cli.plan.checks.data_checks import source_problems
-from rlhf_cli.plan.checks.facts import DataFacts, ModelFolders, Report
+from rlhf_cli.plan.checks.facts import DataFacts, Report
 from rlhf_cli.plan.memory_estimate import RowLengths
 from rlhf_cli.plan.row_tokens import (
     RowCounter,
@@ -100,20 +101,20 @@ def test_characters_and_columns_of_a_row() -> None:
     assert asking_columns(table) == [{"prompt": "a", "tools": [2]}, {"prompt": "b", "tools": None}]
 
 
-def experiment(trl: str, **args: object) -> Any:
+def subject(trl: str, **args: object) -> Any:
     trainer = Trainer(name="it", trl=f"{trl}Trainer", args=args)
-    return SimpleNamespace(trainer=trainer, data=SimpleNamespace(fraction=None))
+    experiment = SimpleNamespace(trainer=trainer, data=SimpleNamespace(fraction=None))
+    return SimpleNamespace(experiment=experiment, folders=NO_IMAGES, tokenizer=TOKENIZER)
 
 
 def test_what_counts_the_rows_of_an_experiment() -> None:
     """ORPO adds a token to a row, beside its end; it reads `prompt` and the template's variables (TRL 1.16)."""
-    images: Any = SimpleNamespace(reads_images=True)
-    orpo = experiment("ORPO", chat_template_kwargs=ONE)
-    made = RowCounter(TOKENIZER, ONE, orpo.trainer.row.along, 1, in_parts=True)
-    assert counter_of(orpo, TOKENIZER, images) == made
-    assert counter_of(orpo, None, images) is None
-    unread: Any = SimpleNamespace(lengths=lambda texts, *, special_tokens: None)
-    assert counter_of(orpo, unread, images) is None
+    orpo = subject("ORPO", chat_template_kwargs=ONE)
+    orpo.folders = SimpleNamespace(reads_images=True)
+    assert counter_of(orpo) == RowCounter(TOKENIZER, ONE, orpo.experiment.trainer.row.along, 1, in_parts=True)
+    for unread in (None, SimpleNamespace(lengths=lambda texts, *, special_tokens: None)):
+        orpo.tokenizer = unread
+        assert counter_of(orpo) is None
 
 
 def data_of(*rows: dict[str, object], num_selected: int | None = None) -> DataFacts:
@@ -128,13 +129,14 @@ def test_the_longest_of_the_64_rows_with_the_most_characters() -> None:
     """The 64th has 5 characters of 2 bytes; that after it, of 4 characters and 16 bytes, is not counted."""
     rows: list[dict[str, object]] = [{"prompt": text} for text in ["𝄞𝄞𝄞𝄞", "ééééé", *["abcdef"] * 63]]
     for most, tokens in ((None, 12), (7, 7), (20, 12)):
-        found = longest_rows(experiment("GRPO"), data_of(*rows), NO_IMAGES, TOKENIZER, most)
+        found = longest_rows(subject("GRPO"), data_of(*rows), most)
         assert found == RowLengths(tokens, 0)
     bodies = [{"prompt": "ab", "body": row["prompt"]} for row in rows]
-    sft = experiment("SFT", dataset_text_field="body")
-    assert longest_rows(sft, data_of(*bodies), NO_IMAGES, TOKENIZER, None) == RowLengths(2, 10 + 2 + 1)
-    assert longest_rows(sft, data_of(*bodies), NO_IMAGES, None, None) is None
-    assert longest_rows(sft, DataFacts(), NO_IMAGES, TOKENIZER, None) is None
+    sft = subject("SFT", dataset_text_field="body")
+    assert longest_rows(sft, data_of(*bodies), None) == RowLengths(2, 10 + 2 + 1)
+    assert longest_rows(sft, DataFacts(), None) is None
+    sft.tokenizer = None
+    assert longest_rows(sft, data_of(*bodies), None) is None
 
 
 def test_columns_that_the_trainer_does_not_read_are_not_counted() -> None:
@@ -151,7 +153,7 @@ def test_columns_that_the_trainer_does_not_read_are_not_counted() -> None:
         ("SFT", {"dataset_text_field": "body"}, {"chosen": "c", "body": row["body"], "text": row["text"]}, (2, 12)),
         ("GRPO", {}, row, (3, 0)),
     ):
-        found = longest_rows(experiment(trl, **args), data_of(columns), NO_IMAGES, TOKENIZER, None)
+        found = longest_rows(subject(trl, **args), data_of(columns), None)
         assert found == RowLengths(*lengths), trl
 
 
@@ -184,8 +186,8 @@ def test_rows_that_max_length_leaves_out(
     """A row of TRL's is left out if its prompt fills `max_length`, and a pair if a text is longer."""
 
     def problems(num_selected: int | None = None) -> list[Any]:
-        subject: Any = SimpleNamespace(experiment=experiment(trl, **({"max_length": 10} | args)))
-        return [*length_problems(subject, data_of(*rows, num_selected=num_selected), NO_IMAGES, TOKENIZER)]
+        looked_at = subject(trl, **({"max_length": 10} | args))
+        return [*length_problems(looked_at, data_of(*rows, num_selected=num_selected))]
 
     if not isinstance(found, tuple):
         text = f"trainer.args.max_length=10 leaves out {found}"
@@ -202,10 +204,10 @@ def test_rows_that_max_length_leaves_out(
 @pytest.mark.parametrize(("trl", "args"), [("ORPO", {}), *(("CPO", {"loss_type": loss}) for loss in ("simpo", "ipo"))])
 def test_a_mean_over_an_answer_that_is_cut_away_is_refused(trl: str, args: dict[str, object]) -> None:
     """The prompt has its bytes, two tokens before them and one that the trainer adds: 7 bytes fill 10 tokens."""
-    subject: Any = SimpleNamespace(experiment=experiment(trl, max_length=10, **args))
+    looked_at = subject(trl, max_length=10, **args)
     pairs = [{"prompt": "a" * size, "chosen": "bc", "rejected": "d"} for size in (6, 7)]
-    assert [*length_problems(subject, data_of(pairs[0]), NO_IMAGES, TOKENIZER)] == []
-    (error,) = length_problems(subject, data_of(*pairs), NO_IMAGES, TOKENIZER)
+    assert [*length_problems(looked_at, data_of(pairs[0]))] == []
+    (error,) = length_problems(looked_at, data_of(*pairs))
     assert isinstance(error, DataError)
     assert (error.where, error.hint) == ("data.mix.a", "trainer.args.max_length=13")
 
@@ -229,8 +231,9 @@ def test_rows_beyond_the_context(args: dict[str, Any], trl: str, is_told: bool, 
     folders: Any = SimpleNamespace(reads_images=False, config_below=lambda _: config, named=dict)
     trainer = Trainer(trl=trl, name="x", args=args)
     model = SimpleNamespace(build=None, path="x")
-    subject: Any = SimpleNamespace(experiment=SimpleNamespace(trainer=trainer, model=model))
-    found = list(context_problems(subject, DataFacts(training=(source,)), folders, TOKENIZER))  # type: ignore[arg-type]
+    experiment = SimpleNamespace(trainer=trainer, model=model)
+    looked_at: Any = SimpleNamespace(experiment=experiment, folders=folders, tokenizer=TOKENIZER)
+    found = list(context_problems(looked_at, DataFacts(training=(source,))))  # type: ignore[arg-type]
     assert len(found) == is_told
     for one in found:
         if isinstance(one, Notice):
@@ -269,9 +272,9 @@ def test_every_model_beside_the_policy_has_positions_for_the_rows(
         (folder / "config.json").write_text(json.dumps(config))
         talk = [{"role": "user", "content": prompt}, {"role": "assistant", "content": "b"}]
         write("rows.jsonl", json.dumps({"messages": talk} if "gkd" in words else {"prompt": prompt}))
-        subject = subject_of("data=file", "data.path=rows.jsonl", *words.split())
-        data = Report().run(source_problems(subject), DataFacts())
-        found = list(context_problems(subject, data, ModelFolders(subject.experiment), TOKENIZER))
+        looked_at = replace(subject_of("data=file", "data.path=rows.jsonl", *words.split()), tokenizer=TOKENIZER)
+        data = Report().run(source_problems(looked_at), DataFacts())
+        found = list(context_problems(looked_at, data))
         expected = [where] if where and (is_told or where != "data") else []
         assert [str(one.where).split(" (")[0] for one in found if isinstance(one, UserError)] == expected
         assert hint is None or not found or found[0].hint == hint

@@ -23,7 +23,7 @@ from rlhf_cli.tables.passes import DEFAULTS_IF_OMITTED, why_config_not_packed, w
 from rlhf_cli.tables.resume_keys import RESUME_KEYS, ResumeRow, row_of
 from rlhf_cli.tables.strategies import STRATEGIES
 from rlhf_cli.tables.trl_trainers import CLIPPED_PPO_LOSSES, POLICY_LOSSES, SEQUENCE_LOSSES, TRAINERS, UNSUPPORTED
-from rlhf_cli.tables.trl_values import CHOICES, RANGES, REWARD_ARGUMENTS, Range
+from rlhf_cli.tables.trl_values import CHOICES, RANGES, REWARD_ARGUMENTS, SIZES, Range
 from rlhf_cli.trainers.ppo.critic import KlPenalty
 
 Try = Callable[[float], object]
@@ -89,8 +89,7 @@ BY_HAND = {
     "dataloader_prefetch_factor": ((1, 2), (0, -1)),
     "max_steps": ((1, 2), (0, -1)),  # -1 is taken for not given
     **dict.fromkeys(("beta", "epsilon", "epsilon_high", "max_grad_norm"), ((0, 0.5, 2), (-1e-9,))),
-    **dict.fromkeys(("per_device_eval_batch_size", "ref_model_sync_steps", "num_beams"), ((1, 2), (0, -1))),
-    **dict.fromkeys(("num_generations_eval", "max_length"), ((1, 2), (0, -1))),
+    **dict.fromkeys((*SIZES, "ref_model_sync_steps", "num_beams", "max_length"), ((1, 2), (0, -1))),
     **dict.fromkeys(("ref_model_mixup_alpha", "top_entropy_quantile"), ((0, 0.5, 1), (-1e-9, 1.001))),
     "num_return_sequences": ((1,), (0, 2)),
     "vllm_group_port": ((1, 65535), (0, 65536)),

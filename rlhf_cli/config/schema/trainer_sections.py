@@ -9,7 +9,7 @@ from pydantic import Field
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.section import Section
 from rlhf_cli.tables.passes import GenerationSetting, PassSetting
-from rlhf_cli.tables.trl_trainers import TRAINERS, TrainerRow
+from rlhf_cli.tables.trl_trainers import TEXT, TRAINERS, TrainerRow
 
 
 class PpoArgs(Section):
@@ -108,6 +108,11 @@ class Trainer(Section):
         """Return an argument of TRL's that is an integer, None for anything else."""
         value = self.setting(name)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    @property
+    def text_field(self) -> str:
+        """Return the column from which SFTTrainer reads plain text."""
+        return str(self.setting("dataset_text_field") or TEXT)
 
     @property
     def has_critic(self) -> bool:

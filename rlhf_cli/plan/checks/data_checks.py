@@ -20,10 +20,10 @@ from rlhf_cli.data.rows import DIALOGUES, RowTable, hold_out_places, is_empty, k
 from rlhf_cli.data.source import DataSource, Row, Template, missing_column, typed_rename
 from rlhf_cli.data.worlds import with_columns
 from rlhf_cli.errors import ConfigError, DataError, RewardError, UserError
-from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, ModelFolders, ReadSource, RewardFacts, Subject
+from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, ReadSource, RewardFacts, Subject
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.plan.sources_and_components import columns_read, eval_sources, preference_rules, training_sources
-from rlhf_cli.tables.trl_trainers import IMAGES, TEXT, TrainerRow
+from rlhf_cli.tables.trl_trainers import IMAGES, TrainerRow
 
 _LOOKED_AT = 50_000
 """How many rows of a source are checked, so that a table of millions takes no long wait and fits into memory."""
@@ -34,13 +34,11 @@ _ASKED_ABOUT = 5_000
 def source_problems(subject: Subject) -> Check[DataFacts]:
     """Read every source, and yield an error for each that cannot be read; then columns and counts stay unknown."""
     experiment, data = subject.experiment, subject.experiment.data
-    prompt = data.model_dump()["prompt"]
-    training, held_out = training_sources(experiment), eval_sources(experiment)
-    mistakes: list[tuple[object, ...]] = []
-    trained_on, held, files = list[ReadSource](), list[ReadSource](), dict[str, Path]()
-    for number, source in enumerate([*training, *held_out]):
+    training, prompt = training_sources(experiment), data.model_dump()["prompt"]
+    mistakes, read, files = list[tuple[object, ...]](), list[ReadSource](), dict[str, Path]()
+    for source in (*training, *eval_sources(experiment)):
         try:
-            (trained_on if number < len(training) else held).append(_read(source, prompt, experiment.seed))
+            read.append(_read(source, prompt, experiment.seed))
         except UserError as error:
             if error.where in subject.composed.origins.by_key:
                 error.where = subject.where(str(error.where))
@@ -51,33 +49,35 @@ def source_problems(subject: Subject) -> Check[DataFacts]:
         else:
             local = [Path(path).expanduser().resolve() for path in source.paths if Path(path).expanduser().exists()]
             files |= {f"{source.name}[{place}]" if place else source.name: path for place, path in enumerate(local)}
+    names = {source.name for source in training}
+    trained_on = tuple(one for one in read if one.source.name in names)
+    held = tuple(one for one in read if one.source.name not in names)
+    facts = DataFacts(trained_on, held, files)
     if mistakes:
-        return DataFacts(tuple(trained_on), tuple(held), files)
-    tables = {read.source.name: read.rows for read in trained_on if read.rows is not None and len(training) > 1}
+        return facts
+    tables = {one.source.name: one.rows for one in trained_on if one.rows is not None and len(training) > 1}
     try:
         mixed_kinds([source for source in training if source.name in tables], [*tables.values()])
     except UserError as error:
         yield error
-    shared = [read.columns for read in trained_on]
-    facts = DataFacts(
-        tuple(trained_on),
-        tuple(held),
-        files,
-        " + ".join(read.preview.origin for read in trained_on),
-        tuple(name for name in shared[0] if all(name in other for other in shared)),
-        trained_on[0].num_selected if len(training) == 1 else None,
-        sum(counts) if all(counts := [read.num_selected or 0 for read in held]) and counts else None,
+    counts = [one.num_selected for one in held if one.num_selected]
+    facts = replace(
+        facts,
+        described=" + ".join(one.preview.origin for one in trained_on),
+        columns=tuple(name for name in trained_on[0].columns if all(name in other.columns for other in trained_on)),
+        num_rows=trained_on[0].num_selected if len(training) == 1 else None,
+        num_held_out=sum(counts) if counts and len(counts) == len(held) else None,
     )
     if data.fraction is not None:
+        table, num_rows = trained_on[0].rows, facts.num_rows
+        facts = replace(facts, num_rows=None)
+        if table is None or len(table) != num_rows:
+            return facts  # not all rows were read
         try:
-            table = facts.training[0].rows
-            if facts.num_rows is None or table is None or len(table) != facts.num_rows:
-                return replace(facts, num_rows=None)  # not all rows were read
             kept, split_off = hold_out_places(table, data.fraction, experiment.seed)
             return replace(facts, num_rows=len(kept), num_held_out=len(split_off) + (facts.num_held_out or 0))
         except UserError as error:
             yield error
-            return replace(facts, num_rows=None)
     return facts
 
 
@@ -116,7 +116,7 @@ def column_problems(subject: Subject, data: DataFacts, rewards: RewardFacts) -> 
             for column in needs if columns else ():
                 values = [value for rows in tables if column in columns for value in values_of(rows, column)]
                 if column not in columns:
-                    error = _no_column(subject, data, table, columns, reader, column, needs)
+                    error = _no_column(subject, data, table, columns, reader, column)
                     yield reads[0].source.with_file(error)
                 elif column != "prompt" and len(tables) == len(reads) and all(map(is_empty, values)):
                     what, expected = f"the column {column!r} is empty in all rows", f"values, which {reader} reads"
@@ -157,21 +157,15 @@ def value_problems(data: DataFacts, rewards: RewardFacts) -> Findings:
 
 
 def _no_column(
-    subject: Subject,
-    data: DataFacts,
-    table: str,
-    columns: Sequence[str],
-    reader: str,
-    column: str,
-    needs: Sequence[str],
+    subject: Subject, data: DataFacts, table: str, columns: Sequence[str], reader: str, column: str
 ) -> DataError:
-    """Return the error for a column that `table` lacks and `reader` (a trainer or a reward) needs, as all `needs`."""
+    """Return the error for a column that `table` lacks and `reader` (a trainer or a reward) needs."""
     new = next((new for read in data.sources if (new := read.source.new_name(column)) is not None), None)
     if new is not None:  # `rename` removes the old name, a template keeps it
         what, where = f"the column {column!r}, which {reader} reads, was renamed to {new!r}", f"{table}.rename.{new}"
         hint = f"'~{where}'" + (f" data.prompt='{{{column}}}'" if new == "prompt" else "")
         return DataError(what, where=subject.where(where), hint=hint)
-    worlds = with_columns([list(needs)]) if subject.experiment.data.world is not None and table == "data" else ()
+    worlds = with_columns([[column]]) if subject.experiment.data.world is not None and table == "data" else ()
     argument = f"; or, if it is an argument, {reader}.args.{column}=VALUE" if reader.startswith("rewards.") else ""
     rows = data.training[0].rows
     first = rows[0] if rows is not None else None
@@ -195,7 +189,7 @@ def _no_column(
     return DataError(what, where=table, got="columns " + ", ".join(columns), expected=expected, hint=hint)
 
 
-def row_problems(subject: Subject, data: DataFacts, folders: ModelFolders) -> Check[tuple[frozenset[str], DataFacts]]:
+def row_problems(subject: Subject, data: DataFacts) -> Check[tuple[frozenset[str], DataFacts]]:
     """Yield an error for each source with bad rows: empty prompts, text instead of numbers, unsound pairs.
 
     Return the columns that the trainer reads, empty if they are not known, and the facts without the pairs that are
@@ -205,7 +199,7 @@ def row_problems(subject: Subject, data: DataFacts, folders: ModelFolders) -> Ch
     wanted = preference_rules(experiment).columns if data.columns and experiment.reward_model is not None else ()
     lacks_margin = [name for name in wanted if name not in data.columns]
     yield from (missing_column(name, data.columns, "reward_model.margin") for name in lacks_margin)
-    text_field = str(experiment.trainer.setting("dataset_text_field") or TEXT)
+    text_field, reads_images = experiment.trainer.text_field, subject.folders.reads_images
     for read in data.sources:
         rows, name, is_training = read.rows, read.source.name, read in data.training
         is_reported = is_training and (lacks_margin or not read_columns(row, read.columns, text_field=text_field))
@@ -217,7 +211,7 @@ def row_problems(subject: Subject, data: DataFacts, folders: ModelFolders) -> Ch
                 why = "equal or empty answers, or no margin"
                 yield Notice(name, f"{len(dropped)} of {len(rows)} pairs are left out: {why}")
                 rows = rows.select([place for place in range(len(rows)) if place not in dropped])
-            columns = check_columns(rows, row, text_field=text_field, name=name, reads_images=folders.reads_images)
+            columns = check_columns(rows, row, text_field=text_field, name=name, reads_images=reads_images)
             if is_training:
                 used |= set(columns)
                 if row.generates and "tools" in read.columns and not experiment.tools:
@@ -237,35 +231,23 @@ def row_problems(subject: Subject, data: DataFacts, folders: ModelFolders) -> Ch
 
 def _unread_settings(subject: Subject, columns: Sequence[str], kind: str | None, name: str) -> Iterator[ConfigError]:
     """Yield an error for a setting of SFT's that does not fit rows of this kind: TRL passes over it, or raises."""
-    trainer, has_ids = subject.experiment.trainer, "input_ids" in columns
+    trainer = subject.experiment.trainer
     arguments, text_field = trainer.args.get("dataset_kwargs"), trainer.args.get("dataset_text_field")
     whole = "=null trainer.args.assistant_only_loss=true" if kind == "messages" else "=null"
-    skips = isinstance(arguments, dict) and bool(arguments.get("skip_prepare_dataset"))
+    skips = isinstance(arguments, dict) and bool(arguments.get("skip_prepare_dataset")) and "input_ids" not in columns
     is_part = trainer.setting("completion_only_loss") is True and not {"completion", "completion_mask"} & {*columns}
     other, unread = text_field is not None and text_field not in columns, typed_rename(name, "unread", columns[0])
     of_assistant = trainer.setting("assistant_only_loss") is True and kind == "text"
-    for key, is_wrong, what, expected, hint in (
-        (
-            "completion_only_loss",
-            is_part,
-            "the rows have no completion: TRL learns all",
-            "prompt and completion",
-            whole,
-        ),
-        (
-            "assistant_only_loss",
-            of_assistant,
-            "text has no messages of an assistant",
-            "messages in every row",
-            "=false",
-        ),
-        ("dataset_text_field", other, f"{columns[0]!r} is learnt, not {text_field!r}", "no other columns", unread),
-        ("dataset_kwargs", skips and not has_ids, "rows without token ids are not prepared", "input_ids", "=null"),
+    for key, is_wrong, what, hint in (
+        ("completion_only_loss", is_part, "the rows have no completion: TRL learns all", whole),
+        ("assistant_only_loss", of_assistant, "text has no messages of an assistant", "=false"),
+        ("dataset_text_field", other, f"{columns[0]!r} is learnt, not {text_field!r}", unread),
+        ("dataset_kwargs", skips, "rows without token ids (input_ids) need to be prepared", "=null"),
     ):
         if is_wrong:
             key = f"trainer.args.{key}"
             typed = key + hint if hint.startswith("=") else hint
-            yield ConfigError(what, where=subject.where(key), expected=expected, hint=typed)
+            yield ConfigError(what, where=subject.where(key), hint=typed)
 
 
 def _reading_notices(subject: Subject, read: ReadSource, columns: list[str]) -> Iterator[Notice]:

@@ -18,8 +18,7 @@ from rlhf_cli.data.peeking import Preview
 from rlhf_cli.data.rows import RowTable, hold_out_places
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import Problems, UserError
-from rlhf_cli.models.tokenizer_files import adapter_base, read_json
-from rlhf_cli.plan.batches import BatchPlan, StagePlan
+from rlhf_cli.models.tokenizer_files import TokenizerFiles, adapter_base, read_json
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.rewards.completion_text import ColumnCheck
 from rlhf_cli.text.json_values import JsonTree
@@ -62,23 +61,12 @@ class Report:
             self.run(check, None)
 
 
-@dataclass(frozen=True)
-class Subject:
-    """The experiment to check, where its values come from, and its processes.
-
-    `folder` is that of a resumed run; None for a new one, which will be created in `run.root`.
-    """
-
-    experiment: Experiment
-    composed: Composed
-    processes: int
-    folder: Path | None = None
-    modules: frozenset[str] = field(default_factory=lambda: frozenset(sys.modules))
-    """The modules that were imported before any user code."""
-
-    def where(self, key: str) -> str:
-        """Return a key with the file and line that set it."""
-        return self.composed.origins.where(key)
+def config_in(folder: Path) -> JsonTree:
+    """Return the config.json in a folder; empty if it does not exist or is not JSON."""
+    try:
+        return read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
+    except UserError:
+        return {}  # the check that describes the model reports it
 
 
 @dataclass(frozen=True)
@@ -120,18 +108,10 @@ class ModelFolders:
             if folder is not None and any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
                 yield key, folder
 
-    def config_of(self, path: str | None) -> JsonTree:
-        """Return a model's config.json; empty if it does not exist or is not JSON."""
-        folder = self.folder_of(path)
-        try:
-            return read_json(folder / "config.json") if folder and (folder / "config.json").is_file() else {}
-        except UserError:
-            return {}  # the check that describes the model reports it
-
     def config_below(self, path: str | None) -> JsonTree:
-        """Return a model's config.json, or that of an adapter's base; empty if it is not on this machine."""
+        """Return a model's config.json, or that of an adapter's base; empty if it is not here, or is not JSON."""
         folder = self.folder_below(path)
-        return self.config_of(None if folder is None else str(folder))
+        return {} if folder is None else config_in(folder)
 
     def folder_below(self, path: str | None) -> Path | None:
         """Return a model's folder, or that of an adapter's base, into which a run merges it; None if it is not here."""
@@ -144,6 +124,33 @@ class ModelFolders:
         model = self.experiment.model
         config = self.config_below(model.path)
         return "vision_config" in config if config or model.build is not None else None
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The experiment to check, where its values come from, and its processes.
+
+    `folder` is that of a resumed run; None for a new one, which will be created in `run.root`. `cached` maps a hub
+    model to its cache folder, and `tokenizer` is the policy's: empty, and None, until their checks have found them, or
+    if they are not on this machine. `modules` are those that were imported before any user code.
+    """
+
+    experiment: Experiment
+    composed: Composed
+    processes: int
+    folder: Path | None = None
+    cached: Mapping[str, Path] = field(default_factory=dict)
+    tokenizer: TokenizerFiles | None = None
+    modules: frozenset[str] = field(default_factory=lambda: frozenset(sys.modules))
+
+    @property
+    def folders(self) -> ModelFolders:
+        """Return the models of the experiment and their folders."""
+        return ModelFolders(self.experiment, self.cached)
+
+    def where(self, key: str) -> str:
+        """Return a key with the file and line that set it."""
+        return self.composed.origins.where(key)
 
 
 @dataclass(frozen=True)
@@ -211,15 +218,3 @@ class RewardFacts:
     columns: dict[str, list[str]] = field(default_factory=dict)
     missing_arguments: dict[str, list[str]] = field(default_factory=dict)
     checks: dict[str, Mapping[str, ColumnCheck]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """The batches of a trainer that generates, or the stage of one that does not.
-
-    `steps` counts the optimizer steps of the run; None if the data decides.
-    """
-
-    batches: BatchPlan | None = None
-    stage: StagePlan | None = None
-    steps: int | None = None

@@ -12,7 +12,7 @@ from rlhf_cli.data.rendering import TEMPLATE_ERRORS
 from rlhf_cli.data.rows import RowTable
 from rlhf_cli.errors import ConfigError, DataError, in_a_line
 from rlhf_cli.models.tokenizer_files import TokenizerFiles
-from rlhf_cli.plan.checks.facts import DataFacts, Findings, ModelFolders, Subject
+from rlhf_cli.plan.checks.facts import DataFacts, Findings, Subject
 from rlhf_cli.plan.row_tokens import rendered
 from rlhf_cli.tables.trl_trainers import IMAGES
 from rlhf_cli.text.json_values import without_images
@@ -21,9 +21,7 @@ _DECODED = 64
 """In how many rows of a source the images are decoded to their ends; of others, only the beginning is read."""
 
 
-def image_problems(
-    subject: Subject, data: DataFacts, folders: ModelFolders, tokenizer: TokenizerFiles | None
-) -> Findings:
+def image_problems(subject: Subject, data: DataFacts) -> Findings:
     """Yield an error for all that keeps images from a model that reads them; another model is refused with its rows."""
     experiment, trainer, where = subject.experiment, subject.experiment.trainer, subject.where
     column = next((name for name in IMAGES if any(name in read.columns for read in data.sources)), None)
@@ -40,7 +38,7 @@ def image_problems(
     instead |= {"sampling.keep_groups": "null"} if experiment.sampling.keep_groups is not None else {}
     for key, value in instead.items():
         yield ConfigError(f"{key} takes no images", where=where(key), got=column, hint=f"{key}={value}")
-    reads_videos = "video_token_id" in folders.config_below(experiment.model.path)
+    reads_videos = "video_token_id" in subject.folders.config_below(experiment.model.path)
     for module, package in [("PIL", "pillow"), *[("torchvision", "torchvision")] * reads_videos]:
         if importlib.util.find_spec(module) is None:
             what = f"the model's processor needs the package {package}, which is not installed"
@@ -48,7 +46,7 @@ def image_problems(
     for read in data.sources if importlib.util.find_spec("PIL") is not None else ():
         rows = read.rows or RowTable([], [])
         for number in range(len(rows)):
-            if wrong := _wrong(rows[number], tokenizer, decodes=number < _DECODED):
+            if wrong := _wrong(rows[number], subject.tokenizer, decodes=number < _DECODED):
                 place = f"{read.source.name}, row {number + 1} (the first row is 1)"
                 yield read.source.with_file(DataError(wrong[0], where=place, got=wrong[1], expected=wrong[2]))
                 break

@@ -11,7 +11,7 @@ from typing import cast, get_args
 
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.errors import ConfigError, RewardError, RunError
-from rlhf_cli.plan.checks.facts import Check, Findings, ModelFolders, Subject
+from rlhf_cli.plan.checks.facts import Check, Findings, Subject
 from rlhf_cli.plan.devices import (
     FIRST_WITH_BF16,
     OTHER_GPUS,
@@ -167,7 +167,7 @@ def deadline_problems(subject: Subject) -> Findings:
         yield ConfigError(what, where=subject.where(key), got=deadline, expected=expected, hint=hint)
 
 
-def folder_problems(subject: Subject, folders: ModelFolders, steps: int | None) -> Findings:
+def folder_problems(subject: Subject, steps: int | None) -> Findings:
     """Yield an error if the run's folder cannot be written to, or if not even one checkpoint fits on the disk."""
     experiment = subject.experiment
     run = subject.folder
@@ -181,4 +181,4 @@ def folder_problems(subject: Subject, folders: ModelFolders, steps: int | None) 
         hint = "run.root=SOMEWHERE_ELSE" if run is None else None
         advice = None if run is None else f"cp -r {shlex.quote(str(folder))} SOMEWHERE_ELSE, and resume the copy"
         yield RunError(what, where=where, got=got, expected=expected, hint=hint, advice=advice)
-    yield from space_problems(folders, steps, run)
+    yield from space_problems(subject.folders, steps, run)

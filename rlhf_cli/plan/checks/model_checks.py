@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.trl_args import TrlField, class_body, fields_in, package_dir
+from rlhf_cli.config.trl_args import package_dir
 from rlhf_cli.data.worlds import demonstrations
 from rlhf_cli.errors import ConfigError, ModelError
 from rlhf_cli.models.foreign_files import untrusted_code
@@ -23,7 +21,6 @@ from rlhf_cli.models.model_folders import is_language_model
 from rlhf_cli.models.tokenizer_files import (
     CLASSIFIERS,
     EMBEDDED_TOKENIZER,
-    TokenizerFiles,
     dtype_of,
     language_part,
     read_json,
@@ -38,7 +35,7 @@ from rlhf_cli.models.weight_shapes import (
     stored_shapes,
     tiny_shapes,
 )
-from rlhf_cli.plan.checks.facts import Check, Findings, ModelFolders, Subject
+from rlhf_cli.plan.checks.facts import Check, Findings, ModelFolders, Subject, config_in
 from rlhf_cli.plan.devices import uses_gpu
 from rlhf_cli.runs.provenance import version_of
 from rlhf_cli.tables.passes import ATTENTIONS, READS_IMAGES, Passes, refused_packing, why_config_not_packed
@@ -75,12 +72,12 @@ def policy_problems(subject: Subject) -> Check[str]:
     return described + more
 
 
-def teacher_problems(subject: Subject, folders: ModelFolders, tokenizer: TokenizerFiles | None) -> Findings:
+def teacher_problems(subject: Subject) -> Findings:
     """Check the teacher: a language model whose tokens are those of the policy, unless the trainer aligns two kinds.
 
     Raise ModelError if it does not exist or is a classifier.
     """
-    trainer, teacher = subject.experiment.trainer, subject.experiment.teacher
+    trainer, teacher, tokenizer = subject.experiment.trainer, subject.experiment.teacher, subject.tokenizer
     if teacher is None:
         return
     from rlhf_cli.models.model_folders import describe_model
@@ -88,7 +85,7 @@ def teacher_problems(subject: Subject, folders: ModelFolders, tokenizer: Tokeniz
     where = subject.where("teacher.path")
     described = describe_model(teacher.path, where=where, needs_tokenizer=False)
     _refuse_revision(subject, "teacher", teacher.path, teacher.revision)
-    folder = folders.folder_of(teacher.path)
+    folders, folder = subject.folders, subject.folders.folder_of(teacher.path)
     if folder is None or tokenizer is None:
         return
     if _is_classifier(folder):
@@ -131,13 +128,13 @@ def _is_classifier(folder: Path) -> bool:
     return False
 
 
-def planned_passes(experiment: Experiment, folders: ModelFolders) -> Passes | None:
+def planned_passes(folders: ModelFolders) -> Passes | None:
     """Return how rows go through the models of a trainer that generates.
 
     Return None for a trainer that does not generate, and if only the loaded model can tell: its config.json is not on
     this machine, or is of a model family that is not in the table.
     """
-    trainer = experiment.trainer
+    experiment, trainer = folders.experiment, folders.experiment.trainer
     if not trainer.row.generates:
         return None
     if trainer.passes in ("trimmed", "plain"):
@@ -176,13 +173,13 @@ def _why_not(experiment: Experiment, config: JsonTree) -> str | None:
     return why or ("it drops at random in training, each row for itself" if in_attention or in_adapter else None)
 
 
-def critic_problems(subject: Subject, folders: ModelFolders) -> Findings:
+def critic_problems(subject: Subject) -> Findings:
     """Refuse packed rows, as the run would, if a model's config.json shows that they cannot be packed.
 
     Raise ModelError if the critic's initial model is not a critic, or does not fit this policy.
     """
     experiment, critic, model = subject.experiment, subject.experiment.critic, subject.experiment.model
-    passes = planned_passes(experiment, folders) if experiment.trainer.passes == "packed" else None
+    passes = planned_passes(subject.folders) if experiment.trainer.passes == "packed" else None
     if passes is not None and passes.mode != "packed":
         yield refused_packing(passes, where=subject.where("trainer.passes"))
     if critic is not None and critic.init != "policy":
@@ -197,9 +194,9 @@ _AS_SFT = ("GKDTrainer", "GOLDTrainer")
 """Trainers that extend SFTTrainer, and refuse what it refuses."""
 
 
-def weight_problems(subject: Subject, folders: ModelFolders) -> Findings:
+def weight_problems(subject: Subject) -> Findings:
     """Yield an error for every model folder without weights, or whose weights are truncated or Git LFS pointers."""
-    for key, folder in folders.loaded():
+    for key, folder in subject.folders.loaded():
         if not any(next(folder.glob(pattern), None) for pattern in _WEIGHT_FILES):
             what = "the model folder has no weights"
             got = f"{folder}: " + ", ".join(sorted(file.name for file in folder.iterdir())[:6])
@@ -216,27 +213,24 @@ def weight_problems(subject: Subject, folders: ModelFolders) -> Findings:
             yield ModelError(what, where=subject.where(key), got=got, expected=expected, advice=advice)
 
 
-def adapter_problems(subject: Subject, folders: ModelFolders) -> Findings:
-    """Yield an error for each key of LoRA's with the name of a layer, parameter or module that the model lacks."""
-    experiment = subject.experiment
-    lora = experiment.model.lora
-    if lora is None:
+def adapter_problems(subject: Subject) -> Findings:
+    """Yield an error for each key of LoRA's with the name of a layer or module that the model lacks, and for an adapter
+    on the head where TRL's loss reads the head's weight alone, and so refuses it.
+    """
+    model, row = subject.experiment.model, subject.experiment.trainer.row
+    if (lora := model.lora) is None:
         return
-    build, shapes = experiment.model.build, list[WeightShape]()
-    if build is not None:
-        shapes = tiny_shapes(build.hidden_size, build.num_layers)
-    elif (folder := folders.folder_of(experiment.model.path)) is not None and (folder / "config.json").is_file():
+    folder, shapes = subject.folders.folder_of(model.path), list[WeightShape]()
+    if model.build is not None:
+        shapes = tiny_shapes(model.build.hidden_size, model.build.num_layers)
+    elif folder is not None and (folder / "config.json").is_file():
         shapes = stored_shapes(folder) or []
     modules = [shape.name.removesuffix(".weight") for shape in shapes if len(shape.shape) >= 2]
     if not modules or any("expert" in name for name in modules):
         return  # experts have other names in memory than in their files
-    yield from _head_problems(subject, modules)
     # The paths of all modules, and the names of the heads that a file need not have.
-    parts = [shape.name.split(".")[:-1] for shape in shapes]
-    paths = {"lm_head", "score", "classifier"}
-    paths |= {path for part in parts for path in accumulate(part, "{}.{}".format)}
-    layers = {name.rpartition(".")[2] for name in modules}
-    parameters = {".".join(shape.name.split(".")[-2:]) for shape in shapes}
+    paths = {path for shape in shapes for path in accumulate(shape.name.split(".")[:-1], "{}.{}".format)}
+    paths |= {"lm_head", "score", "classifier"}
 
     def has_layer(pattern: str | list[str]) -> bool:
         return any(is_target(name, pattern) for name in modules)
@@ -244,56 +238,42 @@ def adapter_problems(subject: Subject, folders: ModelFolders) -> Findings:
     def has_module(name: str) -> bool:  # a file may leave out the model's own name: `wte` is `transformer.wte`
         return any(path.endswith(name) or name.endswith(f".{path}") for path in paths)
 
-    kinds: dict[str, tuple[str, set[str], Callable[[str], bool]]] = {
-        **dict.fromkeys(("target_modules", "exclude_modules"), ("layer", layers, lambda name: has_layer([name]))),
-        **dict.fromkeys(
-            ("rank_pattern", "alpha_pattern"), ("layer", layers, lambda key: has_layer(rf"(.*\.)?({key})"))
-        ),
-        "target_parameters": ("parameter", parameters, lambda name: any(is_target(one.name, [name]) for one in shapes)),
-        "modules_to_save": ("module", {path.rpartition(".")[2] for path in paths}, has_module),
-    }
-    for name, (kind, known, finds) in kinds.items():
-        given, key = lora.model_dump().get(name), f"model.lora.{name}"
-        if given == "all-linear" or not isinstance(given, str | list | dict):
+    saved = lora.model_dump().get("modules_to_save")
+    for key, kind, given, known in (
+        ("model.lora.target_modules", "layer", lora.target_modules, modules),
+        ("model.lora.modules_to_save", "module", saved, paths),
+    ):
+        if given == "all-linear" or not isinstance(given, str | list):
             continue
-        listed = [given] if isinstance(given, str) else [str(one) for one in given]
-        without = [one for one in listed if not (has_layer if given == one else finds)(one)]
-        if without:
-            names = sorted(one for one in known if not one.isdigit())
+        is_layer, listed = kind == "layer", [given] if isinstance(given, str) else given
+        names = sorted({last for name in known if not (last := name.rpartition(".")[2]).isdigit()})
+        instead = f"{key}=all-linear" if is_layer else f"'~{key}'"
+        found = [has_layer(given if one is given else [one]) if is_layer else has_module(one) for one in listed]
+        if without := [one for one, is_there in zip(listed, found, strict=True) if not is_there]:
             near = [nearest(one, names) if one in without else one for one in listed]
-            meant = ",".join(dict.fromkeys(one for one in near if one is not None))
-            hint = f"{key}='[{meant}]'" if meant and not isinstance(given, dict) else f"'~{key}'"
-            what = f"the model has no {kind} named {' or '.join(without)}"
-            expected = "all-linear, or " * (name == "target_modules") + f"some of {', '.join(names)}"
-            hint = f"{key}=all-linear" if name == "target_modules" and not meant else hint
+            meant = list(dict.fromkeys(one for one in near if one is not None))
+            what, hint = f"the model has no {kind} named {' or '.join(without)}", f"{key}='[{','.join(meant)}]'"
+            hint, expected = hint if meant else instead, "all-linear, or " * is_layer + f"some of {', '.join(names)}"
+            yield ConfigError(what, where=subject.where(key), got=", ".join(listed), expected=expected, hint=hint)
+        heads = [name for name in modules if name.endswith("lm_head") and is_target(name, given)]
+        if is_layer and heads and (row.bounds_logits or row.name in _AS_SFT):
+            others = [one for one in listed if one.rpartition(".")[2] != "lm_head" and one is not given]
+            what, expected = "this trainer would not train an adapter on lm_head", "layers below the head"
+            hint = f"{key}='[{','.join(others)}]'" if others else instead
             yield ConfigError(what, where=subject.where(key), got=", ".join(listed), expected=expected, hint=hint)
 
 
-def _head_problems(subject: Subject, modules: list[str]) -> Findings:
-    """Yield an error for an adapter on the head where TRL's loss reads the head's weight alone, and so refuses it."""
-    row, lora, key = subject.experiment.trainer.row, subject.experiment.model.lora, "model.lora.target_modules"
-    if lora is None or lora.target_modules == "all-linear" or not (row.bounds_logits or row.name in _AS_SFT):
-        return
-    given = [lora.target_modules] if isinstance(lora.target_modules, str) else lora.target_modules
-    if any(name.endswith("lm_head") and is_target(name, lora.target_modules) for name in modules):
-        others = [one for one in given if one.rpartition(".")[2] != "lm_head" and one is not lora.target_modules]
-        what, expected = "this trainer would not train an adapter on lm_head", "layers below the head"
-        hint = f"{key}='[{','.join(others)}]'" if others else f"{key}=all-linear"
-        yield ConfigError(what, where=subject.where(key), got=", ".join(given), expected=expected, hint=hint)
-
-
 _CONFIG_CLASS = re.compile(r'"([\w.-]+)"[,:]\s*"(\w+Config)"')
-_NUMBERS = {"int", "float", "bool", "None"}
 _ENCODER = "is_encoder_decoder"
 
 
-def config_problems(subject: Subject, folders: ModelFolders) -> Findings:
+def config_problems(subject: Subject) -> Findings:
     """Yield an error for every config.json that transformers refuses, and for a class that TRL would not find."""
     trains_classifier = subject.experiment.trainer.row.trains == "reward model"
-    for key, folder in folders.loaded():
+    for key, folder in subject.folders.loaded():
         # TRL takes the class of these by its name, transformers that of all others by the model type.
         is_named = key == "teacher.path" or (key == "model.path" and not trains_classifier)
-        config, where, file = folders.config_of(str(folder)), subject.where(key), folder / "config.json"
+        config, where, file = config_in(folder), subject.where(key), folder / "config.json"
         trusts = subject.experiment.model.trust_remote_code and not key.startswith("rewards.")
         if config.get("auto_map") and (kind := config.get("model_type")) not in _config_classes() and not trusts:
             yield untrusted_code(key, where=where, got=f"{file}: model_type: {kind}, with auto_map")
@@ -320,16 +300,11 @@ def _mistake(config: JsonTree, *, needs_class: bool) -> tuple[str, str, str] | N
     if needs_class and not (isinstance(name, str) and _is_class(name)):
         what, expected = "transformers does not know this architecture", f"the name of a class in {installed}"
         return what, f"architectures: {classes}", expected
-    fields = _fields_of(kind)
-    has_encoder = config.get(_ENCODER, fields[_ENCODER].default if _ENCODER in fields else False)
+    has_encoder = config.get(_ENCODER, _encodes(kind))
     is_classifier = str(name).endswith(CLASSIFIERS)  # the check of the policy refuses it
     if needs_class and not is_classifier and (has_encoder or not is_language_model(config)):
         what, expected = "this is no causal language model", "a model that continues a text, such as ...ForCausalLM"
         return what, f"architectures: {classes}", expected
-    for key, field in fields.items():
-        is_number = _NUMBERS.issuperset(field.annotation.split(" | "))
-        if is_number and isinstance(value := config.get(key), str | list | dict):
-            return "a number in config.json is of another type", f"{key}: {value!r:.80}", field.annotation
     return None
 
 
@@ -351,10 +326,7 @@ def _is_class(name: str) -> bool:
     return any(f"class {name}(" in file.read_text("utf-8") for file in _models().glob("*/modeling_*.py"))
 
 
-def _fields_of(kind: str) -> dict[str, TrlField]:
-    """Return the keys of a model type's config.json with their types; transformers reads no text as a number."""
-    fields: dict[str, TrlField] = {}
-    for file in (_models() / kind.replace("-", "_")).glob("configuration_*.py"):
-        with suppress(LookupError, SyntaxError):  # of another file, or a class of methods alone
-            fields = fields_in([class_body(_config_classes()[kind], file)])
-    return fields
+def _encodes(kind: str) -> bool:
+    """Return whether a model type has an encoder, by transformers' default for the key in its config.json."""
+    files = (_models() / kind.replace("-", "_")).glob("configuration_*.py")
+    return any(re.search(rf"{_ENCODER}(: bool)? = True", file.read_text("utf-8")) for file in files)

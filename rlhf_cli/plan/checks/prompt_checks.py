@@ -28,7 +28,7 @@ from rlhf_cli.models.tokenizer_files import (
     variables_of,
     vocab_size_of,
 )
-from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, ModelFolders, Subject
+from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, Subject
 from rlhf_cli.plan.prompt_room import served_tokens
 from rlhf_cli.plan.row_tokens import SPECIAL, asking_columns, counter_of, rendered
 from rlhf_cli.plan.run_plan import Notice
@@ -39,22 +39,20 @@ from rlhf_cli.text.json_values import JsonTree, section
 from rlhf_cli.text.suggest import nearest
 
 
-def tokenizer_problems(subject: Subject, data: DataFacts, folders: ModelFolders) -> Check[TokenizerFiles | None]:
+def tokenizer_problems(subject: Subject, data: DataFacts) -> Check[TokenizerFiles | None]:
     """Yield an error if the tokenizer has no end-of-text token or chat template, or ids beyond the model's vocabulary.
 
     Return the tokenizer, None if its files are not on this machine.
     """
-    experiment, model = subject.experiment, subject.experiment.model
+    from rlhf_cli.models.model_folders import describe_model
+
+    experiment, model, folders = subject.experiment, subject.experiment.model, subject.folders
     where = subject.where("model.tokenizer" if model.tokenizer else "model.path")
     if model.tokenizer is not None:
-        from rlhf_cli.models.model_folders import describe_model
-
         describe_model(model.tokenizer, where=where, needs_model=False)
     template = model.chat_template
     if (other := experiment.trainer.args.get("chat_template_path")) is not None:
         # `prepare` has put a Jinja file of that name into `model.chat_template`, so this is a tokenizer.
-        from rlhf_cli.models.model_folders import describe_model
-
         place, brought = subject.where("trainer.args.chat_template_path"), Path(str(other)).expanduser()
         describe_model(str(other), where=place, needs_model=False)
         template = read_tokenizer(brought, where=place).chat_template if brought.is_dir() else None
@@ -86,15 +84,14 @@ def tokenizer_problems(subject: Subject, data: DataFacts, folders: ModelFolders)
     return tokenizer
 
 
-def text_argument_problems(subject: Subject, tokenizer: TokenizerFiles | None) -> Findings:
+def text_argument_problems(subject: Subject) -> Findings:
     """Yield an error for special tokens that the vocabulary lacks, and for stop strings that nothing reads."""
-    experiment = subject.experiment
+    experiment, tokenizer = subject.experiment, subject.tokenizer
     args, where = experiment.trainer.args, subject.where
-    # the tokenizer that chat_template_path names brings tokens of its own
-    named = {} if "chat_template_path" in args or tokenizer is None else {"eos_token", "pad_token"} & args.keys()
-    for name in sorted(named):
+    for name in sorted({"eos_token", "pad_token"} & args.keys()):
+        if tokenizer is None or "chat_template_path" in args:  # which brings tokens of its own
+            break
         key, token = f"trainer.args.{name}", args[name]
-        assert tokenizer is not None
         added = section(tokenizer.settings, "added_tokens_decoder").values()
         known = {str(entry["content"]) for entry in added if isinstance(entry, dict)} | {*tokenizer.tokens}
         if isinstance(token, str) and known and token not in known:
@@ -127,11 +124,9 @@ def text_argument_problems(subject: Subject, tokenizer: TokenizerFiles | None) -
             yield ConfigError(what, where=where(key), got=text, expected=expected, hint=hint)
 
 
-def template_problems(
-    subject: Subject, data: DataFacts, folders: ModelFolders, tokenizer: TokenizerFiles | None, used: frozenset[str]
-) -> Findings:
+def template_problems(subject: Subject, data: DataFacts, used: frozenset[str]) -> Findings:
     """Yield an error for the first row of each source that the chat template cannot render."""
-    key = "trainer.args.chat_template_kwargs"
+    key, tokenizer, reads_images = "trainer.args.chat_template_kwargs", subject.tokenizer, subject.folders.reads_images
     settings = section(cast(JsonTree, subject.experiment.trainer.args), "chat_template_kwargs")
     if tokenizer is None or tokenizer.chat_template is None or not used:
         return
@@ -145,8 +140,7 @@ def template_problems(
         yield ConfigError(what, where=subject.where(f"{key}.{name}"), expected=", ".join(sorted(known)), hint=hint)
 
     def write(messages: Messages, variables: Mapping[str, object]) -> str:
-        messages = in_parts(messages) if folders.reads_images else messages
-        return rendered(messages, tokenizer, settings | dict(variables))
+        return rendered(in_parts(messages) if reads_images else messages, tokenizer, settings | dict(variables))
 
     for read in data.sources:
         row = read.rows[0] if read.rows and "chat_template_kwargs" in subject.experiment.trainer.row.along else {}
@@ -177,16 +171,14 @@ def _unread_thoughts(rows: RowTable, columns: list[str], write: Write, name: str
                 break
 
 
-def room_for_answers_problems(
-    subject: Subject, data: DataFacts, folders: ModelFolders, tokenizer: TokenizerFiles | None
-) -> Check[tuple[int | None, DataFacts]]:
+def room_for_answers_problems(subject: Subject, data: DataFacts) -> Check[tuple[int | None, DataFacts]]:
     """Yield an error if a prompt leaves no room for an answer, or a notice how many are dropped or cut.
 
     Return an upper bound on the tokens of a training prompt if longer ones are dropped or cut, else None; and the facts
     without the rows that are dropped.
     """
-    experiment, build = subject.experiment, subject.experiment.model.build
-    if not experiment.trainer.row.reads_prompts or tokenizer is None:
+    experiment, build, folders = subject.experiment, subject.experiment.model.build, subject.folders
+    if not experiment.trainer.row.reads_prompts or subject.tokenizer is None:
         return None, data
     read = build.context_tokens if build is not None else context_of(folders.config_below(experiment.model.path))
     where = subject.where("trainer.args.max_completion_length")
@@ -194,7 +186,7 @@ def room_for_answers_problems(
     limit, bound = prompt_limit(read, served_tokens(experiment), answer, where=where), None
     if limit is None:
         return None, data
-    policy, counter = experiment.data.overlong_prompts, counter_of(experiment, tokenizer, folders)
+    policy, counter = experiment.data.overlong_prompts, counter_of(subject)
     for source in data.sources:
         # A processor alone knows how many tokens an image has.
         has_images = folders.reads_images and not set(IMAGES).isdisjoint(source.columns)
@@ -225,15 +217,13 @@ def has_conversations(experiment: Experiment, data: DataFacts) -> bool:
     return any(isinstance(value, list) and value and isinstance(value[0], dict) for value in values)
 
 
-def format_notices(
-    subject: Subject, data: DataFacts, folders: ModelFolders, tokenizer: TokenizerFiles | None
-) -> Findings:
+def format_notices(subject: Subject, data: DataFacts) -> Findings:
     """Yield a notice for a chat model that gets bare prompts, and for a reward model that scores an untrained format.
 
     A chat template alone does not make a chat model, so a model of our own runs counts as one only if that run's
     rows were messages, as the model's folder records. If the format of the rows is not known yet, yield no notice.
     """
-    experiment = subject.experiment
+    experiment, folders = subject.experiment, subject.folders
     if isinstance(prompt := experiment.data.prompt, str) and re.search(r"\\n(?![a-z])", prompt):
         text = f"{subject.where('data.prompt')} has a backslash and an n, not a new line"
         yield Notice("data.prompt", f"{text}; bash makes one in $'data.prompt=\"...\\n...\"'")
@@ -246,7 +236,7 @@ def format_notices(
     bare = "has a chat template, but the rows are bare text, which it does not format: write them as messages"
     policy = folders.folder_of(experiment.model.path)
     are_tokens = all("input_ids" in source.columns for source in data.training)
-    if policy is not None and not is_chat and not are_tokens and is_chat_model(policy, tokenizer):
+    if policy is not None and not is_chat and not are_tokens and is_chat_model(policy, subject.tokenizer):
         as_messages = "such as data.prompt='[{role: user, content: \"{prompt}\"}]'"
         has_prompts = experiment.trainer.row.generates or all("prompt" in source.columns for source in data.training)
         if not has_prompts:  # a template makes messages of prompts, and answers follow them
@@ -266,13 +256,10 @@ def format_notices(
             yield Notice(f"rewards.{name}", f"{reward.model} {bare}")
 
 
-def ending_notices(
-    subject: Subject, data: DataFacts, folders: ModelFolders, tokenizer: TokenizerFiles | None
-) -> Findings:
+def ending_notices(subject: Subject, data: DataFacts) -> Findings:
     """Yield a notice if a reward model reads the end of a text as padding, so that it cannot tell a cut-off answer."""
-    experiment, trainer = subject.experiment, subject.experiment.trainer
-    end = tokenizer.unread_end if tokenizer is not None else None
-    given = trainer.args.get("pad_token")
+    experiment, trainer, tokenizer = subject.experiment, subject.experiment.trainer, subject.tokenizer
+    end, given = tokenizer and tokenizer.unread_end, trainer.args.get("pad_token")
     if "reward_model" in trainer.row.sections and tokenizer is not None and end and given in (None, end):
         other = None if given else tokenizer.other_padding
         text = f"{end} both ends and pads texts: the model never reads it, and cannot tell a cut-off answer"
@@ -280,7 +267,7 @@ def ending_notices(
             text = f"pads with {other}, because the tokenizer's padding {end} also ends texts"
         yield Notice("trainer.args.pad_token", text)
     for name, reward in experiment.rewards.items():
-        folder = folders.folder_of(reward.model)
+        folder = subject.folders.folder_of(reward.model)
         scorer = _tokenizer_of(folder) if folder is not None else None
         if scorer is not None and scorer.unread_end is not None and not has_conversations(experiment, data):
             text = f"{reward.model} pads with {scorer.unread_end}, so it never reads that token at the end of a text: "

@@ -31,6 +31,8 @@ KTO = ["trainer=kto", "data=toy_judgements", *TINY]
 _A = "trainer.args."
 _TAUGHT = [*TINY, "trainer=sdft", "data=toy_demonstrations", "data.rename.privileged_context=completion"]
 REFUSED: dict[str, list[list[str]]] = {
+    "generation_batch_size": [[*SMALL, f"{_A}generation_batch_size=64", f"{_A}steps_per_generation=1"]],
+    "lr_scheduler_type": [[*SFT, f"{_A}lr_scheduler_type=greedy"]],
     "packing": [[*SFT, f"{_A}packing=true", f"{_A}max_length=null"]],
     "eval_packing": [
         [*SFT, f"{_A}eval_packing=true", f"{_A}max_length=null", "data.eval.fraction=0.1", f"{_A}eval_strategy=steps"]
