@@ -97,15 +97,15 @@ def plan_batches(trainer: Trainer, *, processes: int, num_rows: int | None, orig
     fields = trl_args.fields_of(trainer.trl)
     least = 2 if trainer.row.generates and not trainer.has_critic else 1
     per_device, accumulation = trainer.whole(_BATCH_SIZE) or 1, trainer.whole("gradient_accumulation_steps") or 1
-    group = (trainer.whole("num_generations") or 0) if "num_generations" in fields else 1
-    num_iterations, steps_per_generation = trainer.whole("num_iterations") or 1, trainer.whole("steps_per_generation")
+    group, num_iterations = trainer.whole("num_generations") or 0, trainer.whole("num_iterations") or 1
+    group = group if "num_generations" in fields else 1
     # The one of GOLD and IW-OPD counts the prompts of a process, and TRL takes no other than those of a step.
     given = trainer.whole(_ROUND_SIZE) if "steps_per_generation" in fields else None
     if group < least:
         why = " (a completion is compared with the others of its prompt)" if least > 1 else ""
         raise _too_small("num_generations", group, f"at least {least}{why}", origins)
     global_batch = per_device * processes
-    round_size = given or global_batch * (steps_per_generation or accumulation)
+    round_size = given or global_batch * (trainer.whole("steps_per_generation") or accumulation)
     if round_size % math.lcm(global_batch, group):
         raise _no_whole_groups(per_device, processes, round_size, group, least, origins, is_given=given is not None)
     if "num_generations_eval" in fields:
@@ -118,12 +118,12 @@ def plan_batches(trainer: Trainer, *, processes: int, num_rows: int | None, orig
         hint = f"trainer.args.{_BATCH_SIZE}=2, or trainer.args.gradient_accumulation_steps=2"
         raise ConfigError(what, where=where, got=got, expected=expected, hint=hint)
     if num_rows is not None and num_rows < prompts:
-        what = f"one round needs {prompts} prompts, but the dataset has {num_rows}"
+        what, got = f"one round needs {prompts} prompts, but the dataset has {num_rows}", f"{num_rows} rows"
         expected = f"at least {prompts} rows ({round_size} completions / {group} generations)"
         advice = f"add rows, or lower trainer.args.{_ROUND_SIZE if given else _BATCH_SIZE}"
-        raise ConfigError(what, where="data", got=f"{num_rows} rows", expected=expected, advice=advice)
-    max_steps = trainer.whole("max_steps")
-    steps = max_steps if max_steps is not None and max_steps > 0 else None
+        raise ConfigError(what, where="data", got=got, expected=expected, advice=advice)
+    max_steps = trainer.whole("max_steps") or 0
+    steps = max_steps if max_steps > 0 else None
     if steps is None and num_rows is not None:
         an_epoch = math.ceil(num_rows // prompts * micro_batches * num_iterations / accumulation)
         steps = math.ceil(cast("float", trainer.setting("num_train_epochs")) * an_epoch)

@@ -9,6 +9,7 @@ import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
@@ -61,17 +62,14 @@ def visible_gpus() -> tuple[str, ...]:
     If CUDA_VISIBLE_DEVICES is set, return its entries up to the first that does not exist: CUDA ignores the rest.
     Otherwise return what nvidia-smi lists. Return an empty tuple if nvidia-smi is missing or does not answer in time.
     """
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    there = len(_listed())
+    visible, there = os.environ.get("CUDA_VISIBLE_DEVICES"), len(_listed())
     if visible is None:
         return tuple(map(str, range(there)))
-    ids = [entry.strip() for entry in visible.split(",") if entry.strip()]
-    seen = []
-    for entry in ids:
-        if entry == "-1" or (there and entry.isdigit() and int(entry) >= there):
-            break
-        seen.append(entry)
-    return tuple(seen)
+
+    def exists(entry: str) -> bool:
+        return entry != "-1" and not (there and entry.isdigit() and int(entry) >= there)
+
+    return tuple(takewhile(exists, filter(None, map(str.strip, visible.split(",")))))
 
 
 def gpu_identity(gpu: str) -> str:
@@ -142,13 +140,9 @@ def host_bytes() -> int:
 
 def gpu_bytes() -> int | None:
     """Return the memory of the smallest visible NVIDIA GPU according to nvidia-smi, or None without a GPU."""
-    visible, sizes = os.environ.get("CUDA_VISIBLE_DEVICES"), dict[str, int]()
-    for line in _nvidia_smi("--query-gpu=index,memory.total", "--format=csv,noheader,nounits"):
-        index, _, size = line.partition(",")
-        if size.strip().isdigit():
-            sizes[index.strip()] = int(size) * 2**20
-    seen = [entry.strip() for entry in visible.split(",")] if visible is not None else list(sizes)
-    return min([sizes[entry] for entry in seen if entry in sizes], default=None)
+    lines = _nvidia_smi("--query-gpu=index,memory.total", "--format=csv,noheader,nounits")
+    sizes = {found[1]: int(found[2]) * 2**20 for line in lines if (found := re.match(r"(\d+), *(\d+)$", line.strip()))}
+    return min([sizes[gpu] for gpu in visible_gpus() if gpu in sizes], default=None)
 
 
 @dataclass(frozen=True)
@@ -170,10 +164,7 @@ class Device:
 
 def planned_device(launch: Launch, processes: int) -> Device:
     """Return the device that each process of a run of `processes` will have."""
-    on_gpu = uses_gpu(launch)
-    if on_gpu:
-        num_bytes = gpu_bytes() if launch.slurm is None else None
-    else:
-        num_bytes = host_bytes() // max(1, processes // launch.nodes) or None
+    on_gpu, of_host = uses_gpu(launch), host_bytes() // max(1, processes // launch.nodes) or None
+    num_bytes = of_host if not on_gpu else gpu_bytes() if launch.slurm is None else None
     bf16 = launch.precision == "bf16" or (on_gpu and launch.precision == "auto")
     return Device(on_gpu, bf16, processes, num_bytes)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import glob
 import shlex
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -131,8 +132,7 @@ def find_run(named: str, root: str, *, where: str) -> RunFolder:
 def _nearest_run(name: str, root: Path) -> str:
     """Return the nearest existing run name, the command that trains the experiment, or the one that shows its runs."""
     there = [folder.name for folder in root.iterdir() if any(folder.glob("*/config.yaml"))] if root.is_dir() else []
-    known = groups().get("exp", {})
-    experiment, slash, run = name.partition("/")
+    (experiment, slash, run), known = name.partition("/"), groups().get("exp", {})
     if experiment in known:
         return f"rlhf train +exp={experiment}"
     if experiment in there:
@@ -141,10 +141,10 @@ def _nearest_run(name: str, root: Path) -> str:
         return f"{_PREFIX}{close}{slash}{run}"
     if inside := sorted(root.glob(f"*/{glob.escape(name)}/config.yaml")):
         return f"{_PREFIX}{inside[-1].parent.relative_to(root)}"
-    if (close := nearest(experiment, known)) is None:
-        newest = newest_run(root, finished=True)
-        return "rlhf list exp" if newest is None else newest.shown
-    return f"rlhf train +exp={close}  # then {_PREFIX}{close}"
+    if (close := nearest(experiment, known)) is not None:
+        return f"rlhf train +exp={close}  # then {_PREFIX}{close}"
+    newest = newest_run(root, finished=True)
+    return "rlhf list exp" if newest is None else newest.shown
 
 
 Adjust = Callable[[JsonTree, Origins], None]
@@ -180,8 +180,7 @@ def prepare_from(run: RunFolder, words: list[str], *, adjust: Adjust | None = No
 def _checked(composed: Composed, adjust: Adjust | None, *, keep_run_names: bool) -> Prepared:
     if adjust is not None:
         adjust(composed.tree, composed.origins)
-    experiment = validate(composed)
-    experiment = expanded(experiment)
+    experiment = expanded(validate(composed))
     with looking():
         return Prepared(experiment if keep_run_names else resolve_runs(experiment), composed, experiment)
 
@@ -210,9 +209,8 @@ def fill_in_policy_and_data(tree: JsonTree, origins: Origins) -> None:
 
 
 def _is_unfinished_run(named: object, tree: JsonTree) -> bool:
-    try:
+    with suppress(RunError):
         if isinstance(named, str) and is_run_name(named):
             find_run(named, str(section(tree, "run").get("root")), where="model.path")
-    except RunError:
-        return True
-    return False
+        return False
+    return True

@@ -110,11 +110,9 @@ class Plan:
 
     def describe_steps(self) -> str:
         """Describe the optimizer steps: `320 = 20 rounds x 16; 4 x 8 completions per device`."""
-        if self.stage is not None:
-            return self.stage.describe_steps()
         work, batches = self.workload, self.batches
-        assert batches is not None
-        assert work.steps_a_round is not None
+        if batches is None or work.steps_a_round is None:
+            return self.stage.describe_steps() if self.stage is not None else ""
         a_round = f"{work.steps_a_round:.4g}"
         if work.rounds is None:
             return f"unknown until the data is read, {a_round} a round"

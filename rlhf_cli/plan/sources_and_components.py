@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable
@@ -51,12 +52,12 @@ def source_of(experiment: Experiment, section: model_and_data.Source, name: str)
     """Return a section as a source whose rows are prepared for this experiment; `name` is its key."""
     given = {key: getattr(section, key) for key in model_and_data.Source.model_fields}
     given["keep"] = None if section.keep is None else (section.keep.column, *section.keep.between)
-    row, text_field = experiment.trainer.row, experiment.trainer.text_field
-    trained_on = {"prompt", text_field, *row.along, *(column for columns in row.learns_from for column in columns)}
-    own = {str(section.sort).removeprefix("-"), *([section.keep.column] if section.keep is not None else [])}
+    row = experiment.trainer.row
+    used = {"prompt", experiment.trainer.text_field, *row.along, *(name for names in row.learns_from for name in names)}
+    used |= {str(section.sort).removeprefix("-"), section.keep.column if section.keep is not None else "prompt"}
 
     def is_read(column: str) -> bool:
-        return column in trained_on | own or column in columns_read(experiment)
+        return column in used or column in columns_read(experiment)
 
     return DataSource(**given, name=name, transcripts=experiment.data.transcripts, trainer=row, is_read=is_read)
 
@@ -80,11 +81,11 @@ def columns_read(experiment: Experiment) -> set[str | None]:
 
 def describe_eval_rows(data: model_and_data.Data) -> str:
     """Describe in words which rows an evaluation runs on: with its name, if the set has one."""
-    texts = []
-    for name, rows in data.evals.items():
-        text = f"the {100 * rows.fraction:g}% held out" if rows.fraction is not None else str(rows.world or rows.path)
-        texts.append(f"{name}: {text}" if name else text)
-    return ", ".join(texts) or "training rows"
+    sets = {
+        name: f"the {100 * rows.fraction:g}% held out" if rows.fraction is not None else str(rows.world or rows.path)
+        for name, rows in data.evals.items()
+    }
+    return ", ".join(f"{name}: {text}" if name else text for name, text in sets.items()) or "training rows"
 
 
 def preference_rules(experiment: Experiment) -> PairRules:
@@ -92,11 +93,9 @@ def preference_rules(experiment: Experiment) -> PairRules:
     from rlhf_cli.data.preferences import PairRules
 
     section = experiment.reward_model or reward_sections.RewardModel()
-    drops_bad_pairs = section.on_bad_pair == "drop"
-    if section.margin is None:
-        return PairRules(drops_bad_pairs=drops_bad_pairs)
-    values = section.margin.model_dump(exclude={"on_bad"})
-    return PairRules(**values, drops_bad_margins=section.margin.on_bad == "drop", drops_bad_pairs=drops_bad_pairs)
+    values = section.margin.model_dump() if section.margin is not None else {}
+    drops_bad_margins = values.pop("on_bad", None) == "drop"
+    return PairRules(**values, drops_bad_margins=drops_bad_margins, drops_bad_pairs=section.on_bad_pair == "drop")
 
 
 @dataclass
@@ -180,11 +179,7 @@ def describe_scorer(reward: reward_sections.Reward, *, is_chat: bool) -> str:
 
 
 def _gate(gate: reward_sections.Gate) -> ScoreGate:
-    low, high = float("-inf"), float("inf")
-    if gate.between is not None:
-        low, high = gate.between
-    elif gate.equals is not None:
-        low = high = gate.equals
-    low = gate.at_least if gate.at_least is not None else low
-    high = gate.at_most if gate.at_most is not None else high
-    return ScoreGate(gate.by, low, high, 0.0 if gate.otherwise == "zero" else gate.otherwise)
+    low, high = gate.between or (gate.equals, gate.equals)
+    low, high = gate.at_least if low is None else low, gate.at_most if high is None else high
+    otherwise = 0.0 if gate.otherwise == "zero" else gate.otherwise
+    return ScoreGate(gate.by, -math.inf if low is None else low, math.inf if high is None else high, otherwise)

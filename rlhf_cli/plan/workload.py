@@ -14,7 +14,7 @@ from rich.filesize import decimal as size
 
 from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.errors import RunError
-from rlhf_cli.models.weight_shapes import DTYPE_BYTES, is_target, stored_shapes, tiny_shapes
+from rlhf_cli.models.weight_shapes import DTYPE_BYTES, WeightShape, is_target, stored_shapes, tiny_shapes
 from rlhf_cli.plan.batches import AnyPlan, StagePlan
 from rlhf_cli.plan.checks.facts import Findings, ModelFolders
 from rlhf_cli.plan.run_plan import Checkpoints, Evaluations, Notice, Workload
@@ -58,7 +58,7 @@ def evaluations(trainer: Trainer, plan: AnyPlan, num_held_out: int | None) -> Ev
         return None
     strategy = trainer.setting("eval_strategy")
     is_repeated = strategy not in (None, "no", False)
-    every, times = _how_often(trainer, plan, str(strategy), "eval_steps") if is_repeated else ("", 0)
+    every, times = _how_often(trainer, plan, "eval") if is_repeated else ("", 0)
     if trainer.setting("eval_on_start") is True:
         every, times = f"{every}{' and ' * is_repeated}at the start", None if times is None else times + 1
     completions = None
@@ -71,16 +71,16 @@ def evaluations(trainer: Trainer, plan: AnyPlan, num_held_out: int | None) -> Ev
 def checkpoints(folders: ModelFolders, plan: AnyPlan) -> Checkpoints | None:
     """Return how often checkpoints are saved and their size; None if only the final model is saved."""
     trainer = folders.experiment.trainer
-    strategy = str(trainer.setting("save_strategy"))
-    if strategy == "no":
+    if trainer.setting("save_strategy") == "no":
         return None
-    every, times = _how_often(trainer, plan, strategy, "save_steps")
+    every, times = _how_often(trainer, plan, "save")
     return Checkpoints(every, times, **checkpoint_space(folders, plan.steps))
 
 
-def _how_often(trainer: Trainer, plan: AnyPlan, strategy: str, key: str) -> tuple[str, int | None]:
-    """Return when something happens, in words, and how often; None if the data or `eval_delay` decides."""
-    steps, is_delayed = plan.steps, key == "eval_steps" and bool(trainer.setting("eval_delay"))
+def _how_often(trainer: Trainer, plan: AnyPlan, event: str) -> tuple[str, int | None]:
+    """Return when a run is saved or evaluated, in words, and how often; None if the data or `eval_delay` decides."""
+    steps, strategy = plan.steps, str(trainer.setting(f"{event}_strategy"))
+    is_delayed = event == "eval" and bool(trainer.setting("eval_delay"))
     if strategy == "epoch":
         epochs: object = None  # max_steps ends the run
         if isinstance(plan, StagePlan):
@@ -88,8 +88,8 @@ def _how_often(trainer: Trainer, plan: AnyPlan, strategy: str, key: str) -> tupl
         elif (trainer.whole("max_steps") or 0) <= 0:
             epochs = trainer.setting("num_train_epochs")
         return "every epoch", math.ceil(epochs) if isinstance(epochs, int | float) and not is_delayed else None
-    asked = trainer.setting(key)
-    if key == "eval_steps" and not asked:
+    asked = trainer.setting(f"{event}_steps")
+    if event == "eval" and not asked:
         asked = trainer.setting("logging_steps")  # transformers' default
     if strategy != "steps" or not isinstance(asked, int | float) or asked <= 0:
         return f"when it is {strategy}", None
@@ -122,9 +122,7 @@ def checkpoint_space(folders: ModelFolders, steps: int | None) -> dict[str, int]
         shapes = tiny_shapes(model.build.hidden_size, model.build.num_layers)
     if shapes is None:
         return {}
-    dtype_bytes = DTYPE_BYTES.get(model.dtype if model.build is None else "auto")
-    weights = sum(math.prod(shape.shape) * (dtype_bytes or shape.element_bytes) for shape in shapes)
-    saved = weights
+    saved = weights = _bytes_of(shapes, DTYPE_BYTES.get(model.dtype if model.build is None else "auto"))
     if (lora := model.lora) is not None:  # two matrices per layer, (r, in) and (out, r) (arXiv 2106.09685)
         linear = [shape for shape in shapes if len(shape.shape) == 2]
         linear = [shape for shape in linear if not any(word in shape.name for word in _NOT_LINEAR)]
@@ -138,7 +136,7 @@ def checkpoint_space(folders: ModelFolders, steps: int | None) -> dict[str, int]
         body = weights
         folder = folders.folder_below(critic.init) if critic.init != "policy" else None
         if folder is not None and (stored := stored_shapes(folder)) is not None:
-            body = sum(math.prod(shape.shape) * shape.element_bytes for shape in stored)
+            body = _bytes_of(stored)
         checkpoint += body * (1 + states)  # the critic's optimizer state is always written
         saved += body
     if setting("sync_ref_model"):
@@ -150,8 +148,13 @@ def checkpoint_space(folders: ModelFolders, steps: int | None) -> dict[str, int]
         numbers.append(math.ceil(steps / (every if every >= 1 else math.ceil(steps * every))))
     at_once = 0 if strategy == "no" else min(numbers, default=1)
     each, model_bytes = math.ceil(checkpoint), math.ceil(saved)
-    total = each * at_once + model_bytes
-    return {"checkpoint_bytes": each, "at_once": at_once, "model_bytes": model_bytes, "total_bytes": total}
+    found = {"checkpoint_bytes": each, "at_once": at_once, "model_bytes": model_bytes}
+    return found | {"total_bytes": each * at_once + model_bytes}
+
+
+def _bytes_of(shapes: list[WeightShape], number: float | None = None) -> float:
+    """Return the bytes of weights, of `number` bytes each, or as they are stored."""
+    return sum(math.prod(shape.shape) * (number or shape.element_bytes) for shape in shapes)
 
 
 def space_problems(folders: ModelFolders, steps: int | None, run: Path | None) -> Findings:
@@ -181,6 +184,5 @@ def space_problems(folders: ModelFolders, steps: int | None, run: Path | None) -
         expected = f"at least {least} bytes ({size(least)}); {size(total)} for {parts}"
         yield RunError(what, where=str(place), got=got, expected=expected, hint=", or ".join(ways) or None)
     elif free < total:
-        yield Notice(
-            "disk", f"{size(free)} free at {place}, but {parts} need {size(total)}: {', or '.join(ways) or 'make room'}"
-        )
+        text = f"{size(free)} free at {place}, but {parts} need {size(total)}"
+        yield Notice("disk", f"{text}: {', or '.join(ways) or 'make room'}")

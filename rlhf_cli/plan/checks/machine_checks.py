@@ -27,14 +27,8 @@ from rlhf_cli.plan.workload import space_problems
 from rlhf_cli.tables.strategies import STRATEGIES
 from rlhf_cli.text.json_values import JsonTree, section
 
-RUNS_CODE = "rlhf_cli.rewards.code:"
-
-
-_OVERRIDING = (
-    *("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_MEGATRON_LM"),
-    *("ACCELERATE_USE_PARALLELISM_CONFIG", "ACCELERATE_USE_CPU", "ACCELERATE_MIXED_PRECISION"),
-)
-"""Variables by which accelerate would change what `launch` says."""
+_OVERRIDING = "USE_FSDP USE_DEEPSPEED USE_MEGATRON_LM USE_PARALLELISM_CONFIG USE_CPU MIXED_PRECISION"
+"""Ends of the variables by which accelerate would change what `launch` says."""
 
 
 def gpu_problems(subject: Subject) -> Findings:
@@ -44,20 +38,19 @@ def gpu_problems(subject: Subject) -> Findings:
     """
     launch, there, where = subject.experiment.launch, len(visible_gpus()), subject.where
     on_cpu = runs_on_cpu(launch)
-    for name in _OVERRIDING:
+    for name in (f"ACCELERATE_{end}" for end in _OVERRIDING.split()):
         value = os.environ.get(name, "no").lower()
         is_ours = name == "ACCELERATE_MIXED_PRECISION" and value in (launch.precision, "no")
         if value not in ("no", "false", "0", "") and not is_ours:
             what, got = f"{name} in the environment would change what `launch` says", f"{name}={os.environ[name]}"
             yield ConfigError(what, where=where("launch"), got=got, hint=f"unset {name}")
-    if on_cpu and not STRATEGIES[launch.strategy].runs_on_cpu:
-        what, key = f"launch.strategy={launch.strategy} needs a GPU", "launch.strategy"
-        got = "a CPU, on which accelerate silently runs plain DDP instead"
-        yield ConfigError(what, where=where(key), got=got, hint=f"{key}=ddp")
-    if on_cpu and launch.rollout.startswith("vllm"):
-        what, key = f"launch.rollout={launch.rollout} needs a GPU", "launch.rollout"
-        got = "a CPU, from which TRL cannot send new weights to vLLM (NCCL)"
-        yield ConfigError(what, where=where(key), got=got, hint=f"{key}=hf")
+    for key, value, is_refused, on_a_cpu, instead in (
+        ("strategy", launch.strategy, not STRATEGIES[launch.strategy].runs_on_cpu, "silently runs plain DDP", "ddp"),
+        ("rollout", launch.rollout, launch.rollout.startswith("vllm"), "sends vLLM no new weights (NCCL)", "hf"),
+    ):
+        if on_cpu and is_refused:
+            what, got = f"launch.{key}={value} needs a GPU", f"a CPU, on which accelerate or TRL {on_a_cpu}"
+            yield ConfigError(what, where=where(f"launch.{key}"), got=got, hint=f"launch.{key}={instead}")
     if is_left_to_a_node(launch) or (OTHER_GPUS.exists() and not there):
         return
     rewards = {f"rewards.{name}.device": reward.device for name, reward in subject.experiment.rewards.items()}
@@ -105,7 +98,7 @@ def sandbox_problems(subject: Subject) -> Findings:
     if is_left_to_a_node(experiment.launch):
         return
     for name, reward in experiment.rewards.items():
-        if not str(reward.fn).startswith(RUNS_CODE):
+        if not str(reward.fn).startswith("rlhf_cli.rewards.code:"):
             continue
         from rlhf_cli.rewards.stack.reward_functions import anchored
         from rlhf_cli.services.sandbox import running
@@ -135,11 +128,8 @@ def launch_notices(subject: Subject) -> Findings:
         text = "launch.rollout=hf generates with the model itself, which is slow on a GPU"
         yield Notice("rollout", f"{text}; {install}launch.rollout=vllm")
     if launch.nodes > 1:
-        text = (
-            f"the {launch.nodes} machines exchange pickles through ports that ask for no password. Anyone who reaches "
-            "these ports can run code there. Use a network of trusted machines only"
-        )
-        yield Notice("launch", text)
+        text = f"the {launch.nodes} machines exchange pickles through ports without a password: whoever reaches"
+        yield Notice("launch", f"{text} them can run code there. Use a network of trusted machines only")
 
 
 DEADLINE = ("launch", "must_save_by")
