@@ -53,9 +53,9 @@ GPUS = """
 _SHORT = {
     **{"THERE": "by nvidia-smi or CUDA_VISIBLE_DEVICES", "ON_": "rollout_", "SERVER": "for the vLLM server"},
     **{"HF": "launch.rollout=hf", "SERVED": f"{' '.join(SERVER)} launch.rollout_gpus"},
-    **{"PLAIN": "a CPU, on which accelerate silently runs plain DDP instead"},
+    **{"PLAIN": "a CPU, on which accelerate runs plain DDP"},
     **{"NAMED": "GPUs by nvidia-smi or CUDA_VISIBLE_DEVICES", "RM": "rewards.rm={model:a/b,device:cuda:1}"},
-    **{"NCCL": "a CPU, from which TRL cannot send new weights to vLLM (NCCL)"},
+    **{"NCCL": "a CPU, on which TRL sends vLLM no weights"},
 }
 
 
@@ -116,7 +116,8 @@ def test_a_folder_that_cannot_be_written_to(place: Path, monkeypatch: pytest.Mon
 
 
 def test_the_memory_of_the_smallest_gpu_that_is_visible(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "_nvidia_smi", lambda *options: ["0, 81920", "1, 40960", "2, [N/A]"])
+    listed, sizes = [f"GPU {number}: a" for number in range(3)], ["0, 81920", "1, 40960", "2, [N/A]"]
+    monkeypatch.setattr(devices, "_nvidia_smi", lambda *options: listed if options == ("-L",) else sizes)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert devices.gpu_bytes() == 40960 * 1024 * 1024
     for visible, mebibytes in (("0", 81920), ("0, 1", 40960), ("2", None), ("", None)):

@@ -17,7 +17,7 @@ from rlhf_cli.data.peeking import peek, prepare_preview
 from rlhf_cli.data.preferences import IDENTICAL, IDS, bad_pairs, check_pair_columns, no_pair_left, sound_pairs
 from rlhf_cli.data.preparing import mixed_kinds, template_columns
 from rlhf_cli.data.rows import DIALOGUES, RowTable, hold_out_places, is_empty, kind_of_text, values_of
-from rlhf_cli.data.source import DataSource, Row, Template, missing_column, typed_rename
+from rlhf_cli.data.source import DataSource, Template, missing_column, typed_rename
 from rlhf_cli.data.worlds import with_columns
 from rlhf_cli.errors import ConfigError, DataError, RewardError, UserError
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, ReadSource, RewardFacts, Subject
@@ -116,19 +116,18 @@ def column_problems(subject: Subject, data: DataFacts, rewards: RewardFacts) -> 
             for column in needs if columns else ():
                 values = [value for rows in tables if column in columns for value in values_of(rows, column)]
                 if column not in columns:
-                    error = _no_column(subject, data, table, columns, reader, column)
-                    yield reads[0].source.with_file(error)
+                    yield reads[0].source.with_file(_no_column(subject, data, table, columns, reader, column, needs))
                 elif column != "prompt" and len(tables) == len(reads) and all(map(is_empty, values)):
                     what, expected = f"the column {column!r} is empty in all rows", f"values, which {reader} reads"
                     yield DataError(what, where=table, got="null or empty texts", expected=expected)
     for name, missing in missing_arguments.items():
         for argument in missing:
             if argument not in (*data.columns, *made):
-                reward, key = experiment.rewards[name], f"rewards.{name}.args"
+                reward, key = experiment.rewards[name], f"rewards.{name}.args.{argument}"
                 what, where = f"{reward.fn} needs the argument {argument!r}", subject.where(f"rewards.{name}.fn")
                 got = ", ".join(f"{given}={value}" for given, value in reward.args.items()) or "no arguments"
-                expected, hint = f"{key}.{argument}, or a column of that name in the data", f"{key}.{argument}=VALUE"
-                yield RewardError(what, where=where, got=got, expected=expected, hint=hint)
+                expected = f"{key}, or a column of that name in the data"
+                yield RewardError(what, where=where, got=got, expected=expected, hint=f"{key}=VALUE")
 
 
 def value_problems(data: DataFacts, rewards: RewardFacts) -> Findings:
@@ -157,29 +156,26 @@ def value_problems(data: DataFacts, rewards: RewardFacts) -> Findings:
 
 
 def _no_column(
-    subject: Subject, data: DataFacts, table: str, columns: Sequence[str], reader: str, column: str
+    subject: Subject, data: DataFacts, table: str, columns: Sequence[str], reader: str, column: str, needs: list[str]
 ) -> DataError:
-    """Return the error for a column that `table` lacks and `reader` (a trainer or a reward) needs."""
+    """Return the error for a column that `table` lacks and `reader` (a trainer or a reward) needs, as all `needs`."""
     new = next((new for read in data.sources if (new := read.source.new_name(column)) is not None), None)
     if new is not None:  # `rename` removes the old name, a template keeps it
         what, where = f"the column {column!r}, which {reader} reads, was renamed to {new!r}", f"{table}.rename.{new}"
         hint = f"'~{where}'" + (f" data.prompt='{{{column}}}'" if new == "prompt" else "")
         return DataError(what, where=subject.where(where), hint=hint)
-    worlds = with_columns([[column]]) if subject.experiment.data.world is not None and table == "data" else ()
+    worlds = with_columns([needs]) if subject.experiment.data.world is not None and table == "data" else ()
     argument = f"; or, if it is an argument, {reader}.args.{column}=VALUE" if reader.startswith("rewards.") else ""
-    rows = data.training[0].rows
-    first = rows[0] if rows is not None else None
+    first = rows[0] if (rows := data.training[0].rows) is not None else None
     found = stand_in(column, columns, first=first)
     texts = (name for name in columns if first is None or isinstance(first[name], str))
-    shown = found or next(texts, columns[0])
-    template = f", or data.prompt='... {{{shown}}} ...'" if column == "prompt" and shown in columns else ""
-    hint = typed_rename(table, column, found or "EXISTING_COLUMN")
-    hint = prompt_hint(table, found or "EXISTING_COLUMN", columns) + template if template else hint
+    shown, hint = found or next(texts, columns[0]), typed_rename(table, column, found or "EXISTING_COLUMN")
+    if column == "prompt" and shown in columns:
+        hint = prompt_hint(table, found or "EXISTING_COLUMN", columns) + f", or data.prompt='... {{{shown}}} ...'"
     other = stand_in("messages", columns, guesses=False, first=first)
     dialogue = next((name for name in (*DIALOGUES, other) if name in columns and column == "prompt"), None)
     if dialogue is not None and first is not None:
-        turns = first[dialogue]
-        last = turns[-1] if isinstance(turns, list) and turns else None
+        last = turns[-1] if isinstance(turns := first[dialogue], list) and turns else None
         said_by = last.get("role", last.get("from")) if isinstance(last, dict) else None
         is_answer = SPEAKERS.get(str(said_by).lower()) == "assistant"
         renamed = "" if dialogue in DIALOGUES else f"{table}.rename.messages={dialogue} "
@@ -202,25 +198,22 @@ def row_problems(subject: Subject, data: DataFacts) -> Check[tuple[frozenset[str
     text_field, reads_images = experiment.trainer.text_field, subject.folders.reads_images
     for read in data.sources:
         rows, name, is_training = read.rows, read.source.name, read in data.training
-        is_reported = is_training and (lacks_margin or not read_columns(row, read.columns, text_field=text_field))
-        if rows is None or is_reported:
-            continue
+        has_columns = not lacks_margin and read_columns(row, read.columns, text_field=text_field)
+        if rows is None or (is_training and not has_columns):
+            continue  # reported elsewhere
         try:
             if row.trains == "reward model" and (dropped := _unsound_pairs(rows, experiment, name)):
-                data = data.without(read, dropped, experiment)
-                why = "equal or empty answers, or no margin"
+                data, why = data.without(read, dropped, experiment), "equal or empty answers, or no margin"
                 yield Notice(name, f"{len(dropped)} of {len(rows)} pairs are left out: {why}")
                 rows = rows.select([place for place in range(len(rows)) if place not in dropped])
             columns = check_columns(rows, row, text_field=text_field, name=name, reads_images=reads_images)
             if is_training:
                 used |= set(columns)
                 if row.generates and "tools" in read.columns and not experiment.tools:
-                    text = f"{row.name} shows no tools of a column to the model: name them in the section tools"
-                    yield Notice(name, f"{text}, or write them into the prompt")
+                    yield Notice(name, f"{row.name} shows no tools of a column: name them in the section tools")
                 yield from _unread_settings(subject, columns, kind_of_text(rows[0][columns[0]]), name)
-                yield from _reading_notices(subject, read, columns)
-                prompt = subject.experiment.data.model_dump()["prompt"]
-                in_prompt = template_columns(prompt) if prompt is not None else ()
+                yield from (Notice(name, text) for text in _remarks(subject, read, read.rows or rows, columns))
+                in_prompt = template_columns(experiment.data.model_dump()["prompt"] or "")
                 if (system := _system_column(read, used)) is not None and system not in in_prompt:
                     text = f"the text of {system} is the first message of the dialogues"
                     yield Notice(name, f"{text}; {name}.rename.unread={system} leaves it out")
@@ -250,45 +243,47 @@ def _unread_settings(subject: Subject, columns: Sequence[str], kind: str | None,
             yield ConfigError(what, where=subject.where(key), hint=typed)
 
 
-def _reading_notices(subject: Subject, read: ReadSource, columns: list[str]) -> Iterator[Notice]:
-    """Yield notices for texts read as messages, answers that begin with their prompt, and unanswered questions."""
-    if read.rows is None:
-        return
-    for column in columns:
-        stored, value = read.preview.rows[0].get(read.source.rename.get(column, column)), read.rows[0][column]
+def _remarks(subject: Subject, read: ReadSource, rows: RowTable, columns: list[str]) -> Iterator[str]:
+    """Yield a text for what is read as messages, answers that begin with their prompt, unanswered questions, and more
+    that may be meant in another way.
+    """
+    trainer, talks = subject.experiment.trainer, {name: _talks(rows, name) for name in columns}
+    for column, said in talks.items():
+        stored = read.preview.rows[0].get(read.source.rename.get(column, column))
         form = "ShareGPT's turns" if "'from': '" in str(stored) else "JSON text" if str(stored).startswith("[") else ""
-        if kind_of_text(value) == "messages" and form and (isinstance(stored, str) == (form == "JSON text")):
-            by = dict.fromkeys(str(message["role"]) for message in cast("list[Row]", value))
-            yield Notice(read.source.name, f"{column}: read {form} as messages by {', '.join(by)}")
-    rows = [read.rows[place] for place in range(min(200, len(read.rows)))]
-    said = (talk for name in columns for talk in values_of(read.rows, name) if kind_of_text(talk) == "messages")
-    roles = dict.fromkeys(str(message["role"]) for talk in said for message in cast("list[Row]", talk))
+        if kind_of_text(rows[0][column]) == "messages" and form and (isinstance(stored, str) == (form == "JSON text")):
+            by = dict.fromkeys(str(message["role"]) for message in said[0])
+            yield f"{column}: read {form} as messages by {', '.join(by)}"
+    roles = dict.fromkeys(str(message["role"]) for said in talks.values() for talk in said for message in talk)
     if others := [role for role in roles if role not in ROLES]:
-        text = f"messages by {', '.join(others)}: the chat template decides what it writes for a role of this name"
-        yield Notice(read.source.name, f"{text}; those that most know are {', '.join(ROLES)}")
+        yield f"messages by {', '.join(others)}: most chat templates know only {', '.join(ROLES)}"
+    first = [rows[place] for place in range(min(200, len(rows)))]
     written = [name for name in columns if name not in IMAGES]
-    if placed := sum(any("<image>" in str(row[name]) for name in written) for row in rows):
-        text = f"{placed} of the first {len(rows)} rows hold the text <image>, which nothing replaces: take it out"
-        yield Notice(read.source.name, f"{text}; a part {{type: image}} of the content marks the place of an image")
+    if placed := sum(any("<image>" in str(row[name]) for name in written) for row in first):
+        text = f"{placed} of the first {len(first)} rows hold the text <image>, which nothing replaces: take it out"
+        yield f"{text}; a part {{type: image}} of the content marks the place of an image"
     answers = [column for column in columns if column in ANSWERS and "prompt" in columns]
-    if answers and rows and all(_begins_with(row[column], row["prompt"]) for row in rows for column in answers):
-        what = "every answer begins with its prompt, which TRL writes before it: the model reads the question twice"
+    if answers and all(_begins_with(row[column], row["prompt"]) for row in first for column in answers):
         more = ". Of transcripts: data.rename.old_prompt=prompt data.transcripts=true" * ("chosen" in answers)
-        yield Notice(read.source.name, f"{what}{more}")
+        yield f"every answer begins with its prompt, which TRL writes before it: the model reads it twice{more}"
     if {"chosen", "rejected"} <= set(columns):
-        yield from _pair_notices(read, columns, subject.experiment.trainer.row)
-    labels = set(values_of(read.rows, "label")) if "label" in columns and not subject.experiment.data.mix else ()
-    if len(labels) == 1 < len(read.rows):
-        text = f"all {len(read.rows)} rows read have the label {str(bool(*labels)).lower()}: KTO weighs good answers"
-        yield Notice(read.source.name, f"{text} against bad ones. Is it the right column?")
-    learns_all = subject.experiment.trainer.setting("assistant_only_loss") is not True
-    for column in (name for name in columns if name in DIALOGUES and learns_all):
-        talks = [cast("list[dict[str, object]]", talk) for talk in values_of(read.rows, column)]
-        if unanswered := [number for number, talk in enumerate(talks, 1) if talk[-1]["role"] in ASKING]:
-            text = f"{len(unanswered)} of {len(talks)} conversations end without an answer, the first is row"
-            text += f" {unanswered[0]}; the policy learns to write"
-            only = "trainer.args.assistant_only_loss=true learns the assistant's messages alone"
-            yield Notice(read.source.name, f"{text} their last message too. {only}")
+        yield from _remarks_on_pairs(read, rows, columns, trainer.row)
+    labels = set(values_of(rows, "label")) if "label" in columns and not subject.experiment.data.mix else ()
+    if len(labels) == 1 < len(rows):
+        label = str(bool(*labels)).lower()
+        yield f"all {len(rows)} rows read have the label {label}, but KTO weighs good answers against bad ones"
+    learns_all = trainer.setting("assistant_only_loss") is not True
+    for said in (said for column, said in talks.items() if column in DIALOGUES and learns_all):
+        if unanswered := [number for number, talk in enumerate(said, 1) if talk[-1]["role"] in ASKING]:
+            text = f"{len(unanswered)} of {len(said)} conversations end without an answer, first row {unanswered[0]}"
+            yield f"{text}; trainer.args.assistant_only_loss=true does not learn their last message"
+
+
+def _talks(rows: RowTable, column: str) -> list[list[dict[str, object]]]:
+    """Return the conversations in a column."""
+    return [
+        cast("list[dict[str, object]]", talk) for talk in values_of(rows, column) if kind_of_text(talk) == "messages"
+    ]
 
 
 def _begins_with(answer: object, prompt: object) -> bool:
@@ -298,22 +293,18 @@ def _begins_with(answer: object, prompt: object) -> bool:
     return isinstance(prompt, str) and bool(prompt) and str(answer).startswith(prompt)
 
 
-def _pair_notices(read: ReadSource, columns: Sequence[str], trainer: TrainerRow) -> Iterator[Notice]:
-    """Yield notices for pairs without a prompt (TRL takes what both answers begin with for it), and for equal ones."""
-    assert read.rows is not None
-    name, row = read.source.name, read.rows[0]
-    chosen, rejected = str(row["chosen"]), str(row["rejected"])
-    shared = os.path.commonprefix((chosen, rejected)).split()  # noqa: RUF071
+def _remarks_on_pairs(read: ReadSource, rows: RowTable, columns: Sequence[str], trainer: TrainerRow) -> Iterator[str]:
+    """Yield a text for pairs without a prompt (TRL takes what both answers begin with for it), and for equal ones."""
+    row = rows[0]
+    shared = os.path.commonprefix((str(row["chosen"]), str(row["rejected"]))).split()  # noqa: RUF071
     if "prompt" not in columns and isinstance(row["chosen"], str) and len(shared) < 2:
-        others = (other for other in read.columns if " " in str(row.get(other) or "").strip())
+        others = [other for other in read.columns if " " in str(row.get(other) or "").strip()]
         asked = next((other for other in others if other not in ("chosen", "rejected")), None)
-        text = "the pairs have no prompt, neither in a column 'prompt' nor at the beginning of both answers"
-        where = f"; if {asked} holds it: {typed_rename(name, 'prompt', asked)}" if asked else ""
-        yield Notice(name, f"{text}{where}")
-    equal = list(bad_pairs(read.rows).values()).count(IDENTICAL) if trainer.trains != "reward model" else 0
+        where = f"; if {asked} holds it: {typed_rename(read.source.name, 'prompt', asked)}" if asked else ""
+        yield f"the pairs have no prompt, neither in a column 'prompt' nor at the beginning of both answers{where}"
+    equal = list(bad_pairs(rows).values()).count(IDENTICAL) if trainer.trains != "reward model" else 0
     if equal:
-        text = f"{equal} of {len(read.rows)} pairs have the same chosen and rejected answer: no preference"
-        yield Notice(name, f"{text} is learnt from them. Are the columns right?")
+        yield f"{equal} of {len(rows)} pairs have the same chosen and rejected answer. Are the columns right?"
 
 
 def _system_column(read: ReadSource, used: Collection[str]) -> str | None:
@@ -343,11 +334,8 @@ def unread_columns(experiment: Experiment, data: DataFacts, used: frozenset[str]
 
 def _unsound_pairs(rows: RowTable, experiment: Experiment, name: str) -> Collection[int]:
     """Return which pairs of a reward model the rules drop."""
-    rules = preference_rules(experiment)
-    check_pair_columns(rows.column_names, rules, name=name)
-    if set(IDS) <= set(rows.column_names):
-        return ()
-    left_out, _ = sound_pairs(rows, rules, name=name)
-    if len(left_out) == len(rows):
+    check_pair_columns(rows.column_names, rules := preference_rules(experiment), name=name)
+    left_out = {} if set(IDS) <= set(rows.column_names) else sound_pairs(rows, rules, name=name)[0]
+    if len(left_out) == len(rows) > 0:
         raise no_pair_left(list(left_out.values()), name=name)
     return left_out

@@ -45,11 +45,11 @@ def gpu_problems(subject: Subject) -> Findings:
             what, got = f"{name} in the environment would change what `launch` says", f"{name}={os.environ[name]}"
             yield ConfigError(what, where=where("launch"), got=got, hint=f"unset {name}")
     for key, value, is_refused, on_a_cpu, instead in (
-        ("strategy", launch.strategy, not STRATEGIES[launch.strategy].runs_on_cpu, "silently runs plain DDP", "ddp"),
-        ("rollout", launch.rollout, launch.rollout.startswith("vllm"), "sends vLLM no new weights (NCCL)", "hf"),
+        ("strategy", launch.strategy, not STRATEGIES[launch.strategy].runs_on_cpu, "accelerate runs plain DDP", "ddp"),
+        ("rollout", launch.rollout, launch.rollout.startswith("vllm"), "TRL sends vLLM no weights", "hf"),
     ):
         if on_cpu and is_refused:
-            what, got = f"launch.{key}={value} needs a GPU", f"a CPU, on which accelerate or TRL {on_a_cpu}"
+            what, got = f"launch.{key}={value} needs a GPU", f"a CPU, on which {on_a_cpu}"
             yield ConfigError(what, where=where(f"launch.{key}"), got=got, hint=f"launch.{key}={instead}")
     if is_left_to_a_node(launch) or (OTHER_GPUS.exists() and not there):
         return
