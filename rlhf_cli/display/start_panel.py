@@ -197,7 +197,7 @@ def memory_table(plan: MemoryPlan) -> RenderableType:
     """Return a heading, one line per phase with its peak and the parts of it, and the largest part."""
     from rlhf_cli.plan.memory_estimate import PHASES  # a run that starts has no estimate
 
-    peak = plan.peak
+    peak = plan.fullest()
     if peak is None:
         return Text(f"memory: not estimated ({plan.unknown})", style="dim")
     capacity = plan.device.num_bytes

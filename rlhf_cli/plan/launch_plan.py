@@ -92,13 +92,12 @@ def plan_launch(
     elif not in_this_process:
         threads = os.environ.get("OMP_NUM_THREADS", own.get("OMP_NUM_THREADS", "1"))
         shared = {**own, "OMP_NUM_THREADS": threads, **shared, **(server.for_ranks() if server else {})}
-        found = {"PYTHONPATH": python_path(), "WORLD_SIZE": str(local), "LOCAL_WORLD_SIZE": str(local)}
-        found |= {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": "0"}
+        shared |= {"PYTHONPATH": python_path(), "WORLD_SIZE": str(local), "LOCAL_WORLD_SIZE": str(local)}
+        shared |= {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": "0"}
         if (name := interface_of(LOOPBACK)) is not None:
-            found[GLOO] = name
+            shared[GLOO] = name
             if launch.rollout != "vllm_server" or launch.rollout_gpus:
-                found |= {"NCCL_SOCKET_IFNAME": f"={name}", "VLLM_HOST_IP": LOOPBACK}
-        shared |= found
+                shared |= {"NCCL_SOCKET_IFNAME": f"={name}", "VLLM_HOST_IP": LOOPBACK}
     places = range(local) if group is None else (group.local_rank,)
     first = 0 if group is None else group.rank - group.local_rank
     return LaunchPlan(
@@ -133,12 +132,8 @@ def python_path() -> str:
     checkout, the package is on sys.path only because of the working folder.
     """
     standard = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    entries = [
-        entry
-        for entry in dict.fromkeys(filter(None, sys.path))
-        if not {entry, str(Path(entry).parent)} & standard and not entry.endswith(".zip")
-    ]
-    return os.pathsep.join(entries)
+    entries = [entry for entry in dict.fromkeys(sys.path) if entry and not entry.endswith(".zip")]
+    return os.pathsep.join(entry for entry in entries if standard.isdisjoint({entry, str(Path(entry).parent)}))
 
 
 def as_shell(env: Mapping[str, str], argv: tuple[str, ...] = ()) -> str:

@@ -79,31 +79,26 @@ class MemoryPlan:
     unknown: str = ""
     leaves_out: Sequence[str] = ()
 
-    def fullest(self, phase: Phase) -> Moment | None:
-        """Return the peak moment of a phase, or None if the run has no such phase."""
-        return max(
-            (moment for moment in self.moments if moment.phase == phase), key=lambda moment: moment.total, default=None
-        )
-
-    @property
-    def peak(self) -> Moment | None:
-        """Return the peak moment of the run."""
-        return max(self.moments, key=lambda moment: moment.total, default=None)
+    def fullest(self, phase: Phase | None = None) -> Moment | None:
+        """Return the peak moment of a phase, or of the run; None if the run has no such phase."""
+        moments = (moment for moment in self.moments if phase in (None, moment.phase))
+        return max(moments, key=lambda moment: moment.total, default=None)
 
     @property
     def too_large(self) -> str | None:
         """Return a message if the run needs more memory than its device has; None if it fits or is unknown."""
-        there = self.device.num_bytes
-        if self.peak is None or there is None or self.peak.total <= there:
+        there, peak = self.device.num_bytes, self.fullest()
+        if peak is None or there is None or peak.total <= there:
             return None
         return f"more than the {size(there)} of the {self.device.kind}: it will not fit"
 
     def as_json(self) -> dict[str, object]:
         """Return the plan as JSON values, with sizes in bytes; do not add up generation and training."""
+        peak = self.fullest()
         return {
             "device": self.device.kind,
             "device_bytes": self.device.num_bytes,
-            "peak_bytes": self.peak.total if self.peak is not None else None,
+            "peak_bytes": peak.total if peak is not None else None,
             "fullest": {moment.phase: moment.as_json() for moment in map(self.fullest, PHASES) if moment is not None},
             "moments": [moment.as_json() for moment in self.moments],
             "unknown": self.unknown or None,

@@ -13,6 +13,7 @@ from operator import methodcaller
 from typing import TYPE_CHECKING, cast
 
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.reward_sections import AGGREGATES
 from rlhf_cli.config.schema.rollout_sections import CallLimits, environment_key
 from rlhf_cli.errors import RewardError
 from rlhf_cli.plan.sources_and_components import component, timeout_of
@@ -91,12 +92,10 @@ def reward_stack(experiment: Experiment, *, device: str | torch.device) -> Rewar
 
     Raise RewardError or ModelError if an import or a load fails.
     """
-    components = _components(experiment, device)
     # Outside of training a call holds all rows of a file, and the user is watching: no automatic timeout.
     free = [name for name, reward in experiment.rewards.items() if reward.timeout_s == "auto"]
-    return RewardStack(
-        [replace(component, timeout_s=None) if component.name in free else component for component in components]
-    )
+    made = _components(experiment, device)
+    return RewardStack([replace(one, timeout_s=None) if one.name in free else one for one in made])
 
 
 def training_stack(
@@ -154,8 +153,8 @@ def _components(experiment: Experiment, device: str | torch.device) -> list[Comp
 
 def aggregate_of(experiment: Experiment) -> Aggregate:
     """Return how the components become one total: a name that the stack knows, or the user's function."""
-    words: dict[str, Aggregate] = {"sum": "sum", "normalize_then_sum": "normalize_then_sum"}
-    return words.get(experiment.aggregate) or cast(Aggregate, import_function(experiment.aggregate, where="aggregate"))
+    named = experiment.aggregate
+    return cast(Aggregate, named if named in AGGREGATES else import_function(named, where="aggregate"))
 
 
 def interactions_of(experiment: Experiment) -> Interactions | None:
@@ -167,9 +166,8 @@ def interactions_of(experiment: Experiment) -> Interactions | None:
         return None
     counts, names = Counts(), set(experiment.tools)
     tools = {
-        name: limited(import_function(tool.fn, where=f"tools.{name}.fn"), name, f"tools.{name}", limits, counts)
+        name: limited(import_function(tool.fn, where=f"tools.{name}.fn"), name, f"tools.{name}", _limits(tool), counts)
         for name, tool in experiment.tools.items()
-        for limits in (_limits(tool),)
     }
     scored_by = frozenset(reward.environment for reward in experiment.rewards.values() if reward.environment)
     factories = dict[str | None, Callable[[], object]]()

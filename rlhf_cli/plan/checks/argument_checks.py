@@ -111,25 +111,20 @@ def refused_combinations(subject: Subject) -> Findings:
 
 def order_problems(subject: Subject) -> Findings:
     """Yield an error for sorted rows that the trainer would shuffle, or a notice where the seed decides nothing."""
-    data, trainer = subject.experiment.data, subject.experiment.trainer
-    in_order = {"shuffle_dataset": False, "train_sampling_strategy": "sequential"}
-    name = "shuffle_dataset" if trainer.row.reads_prompts else "train_sampling_strategy"
-    key = next(
-        (f"data.mix.{name}.sort" for name, part in (data.mix or {}).items() if part.sort is not None), "data.sort"
-    )
-    is_in_order = trainer.setting(name) == in_order[name]
-    # The seed draws LoRA's first weights, a new reward head and the sampled completions.
-    has_draws = (
-        subject.experiment.model.lora is not None or trainer.row.reads_prompts or trainer.row.trains == "reward model"
-    )
-    if is_in_order and not has_draws and data.path is not None and data.fraction is None:
-        text = f"the rows are learnt in the order of the file ({name}=sequential), so another seed changes nothing"
-        yield Notice("seed", f"{text} in a model without dropout")
-    if (data.sort is None and key == "data.sort") or is_in_order:
-        return
-    what, got = "the trainer would shuffle the sorted rows", f"{name}={trainer.setting(name)}".lower()
-    expected, hint = "rows that stay in order", f"{_ARGS}{name}={str(in_order[name]).lower()}, or {key}=null"
-    yield ConfigError(what, where=subject.where(key), got=got, expected=expected, hint=hint)
+    data, trainer, row = subject.experiment.data, subject.experiment.trainer, subject.experiment.trainer.row
+    name, in_order = ("shuffle_dataset", False) if row.reads_prompts else ("train_sampling_strategy", "sequential")
+    parts = [f"data.mix.{name}" for name, part in (data.mix or {}).items() if part.sort is not None]
+    parts += ["data"] * (data.sort is not None)
+    if trainer.setting(name) == in_order:
+        # The seed draws LoRA's first weights, a new reward head and the sampled completions.
+        has_draws = subject.experiment.model.lora is not None or row.reads_prompts or row.trains == "reward model"
+        if not has_draws and data.path is not None and data.fraction is None:
+            text = f"the rows are learnt in the order of the file ({name}=sequential), so another seed changes nothing"
+            yield Notice("seed", f"{text} in a model without dropout")
+    elif parts:
+        what, got = "the trainer would shuffle the sorted rows", f"{name}={as_typed(trainer.setting(name))}"
+        key, hint = f"{parts[0]}.sort", f"{_ARGS}{name}={as_typed(in_order)}, or {parts[0]}.sort=null"
+        yield ConfigError(what, where=subject.where(key), got=got, expected="rows that stay in order", hint=hint)
 
 
 def unread_arguments(subject: Subject) -> Findings:
@@ -252,13 +247,13 @@ def _group_findings(subject: Subject, batches: BatchPlan, rewards: RewardFacts) 
     Yield a notice for a filter by the total.
     """
     experiment, trainer, group = subject.experiment, subject.experiment.trainer, batches.num_generations
-    keep, key = experiment.sampling.keep_groups, "sampling.keep_groups"
-    comparing = {name: f"rewards.{name}" for name in rewards.comparing}
-    users = [key] * (keep is not None) + [comparing[one] for one in comparing if experiment.rewards[one].when != "eval"]
-    sizes = [("train", batches.per_device * batches.steps_per_generation, group, users)]
+    keep, key, comparing = experiment.sampling.keep_groups, "sampling.keep_groups", rewards.comparing
+    users = [f"rewards.{name}" for name in comparing if experiment.rewards[name].when != "eval"]
+    of_rank = batches.per_device * batches.steps_per_generation
+    sizes = [("train", of_rank, group, [key] * (keep is not None) + users)]
     if trainer.evaluates:
         of_rank, each = trainer.whole("per_device_eval_batch_size") or 0, trainer.whole("num_generations_eval") or group
-        sizes.append(("eval", of_rank, each, [*comparing.values()]))
+        sizes.append(("eval", of_rank, each, [f"rewards.{name}" for name in comparing]))
     for kind, of_rank, each, users in sizes:
         if users and of_rank % each:
             size = f"{_ARGS}per_device_{kind}_batch_size"

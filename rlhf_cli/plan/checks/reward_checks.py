@@ -18,7 +18,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import AGGREGATES, Reward
 from rlhf_cli.config.schema.section import entries_of
 from rlhf_cli.data.images import opened
@@ -56,16 +55,15 @@ def reward_problems(subject: Subject, data: DataFacts) -> Check[RewardFacts]:
                 continue
             if reward.environment is not None:
                 continue  # tool_checks looks for the method
-            function = resolve(
-                str(reward.fn), reward.args, where=where(f"{key}.fn"), args_key=f"{key}.args", place=where
-            )
+            args_key, place = f"{key}.args", where(f"{key}.fn")
+            function = resolve(str(reward.fn), reward.args, where=place, args_key=args_key, place=where)
             if (file := source_file(str(reward.fn))) is not None:
                 facts.files[key] = file
             if compares_rows(function):
                 facts.comparing.append(name)
-            if reward.isolate and name in facts.comparing:
-                what = "this reward compares the rows of a prompt, and an isolated one gets each row alone"
-                yield RewardError(what, where=where(f"{key}.isolate"), got="true", hint=f"{key}.isolate=false")
+                if reward.isolate:
+                    what, hint = "an isolated reward gets each row alone; this compares rows", f"{key}.isolate=false"
+                    yield RewardError(what, where=where(f"{key}.isolate"), got="true", hint=hint)
             facts.columns[name] = required_columns(function)
             checks: dict[str, ColumnCheck] = getattr(getattr(function, "func", function), COLUMN_CHECKS, {})
             facts.checks[name] = {column: checks[column] for column in facts.columns[name] if column in checks}
@@ -93,11 +91,9 @@ def unfed_problems(subject: Subject, rewards: RewardFacts) -> Findings:
     if experiment.interacts or trainer.own_class is not None:
         return
     keys = {f"rewards.{name}.per": "turn" for name, reward in experiment.rewards.items() if reward.per is not None}
-    if experiment.truncation.also:
-        keys["truncation.also"] = ", ".join(experiment.truncation.also)
+    keys |= {"truncation.also": ", ".join(experiment.truncation.also)} if experiment.truncation.also else {}
     for key, value in keys.items():
-        what = "every completion of this run is a single turn"
-        expected = "`tools`, `environment` or `rollout`, which make completions of several turns"
+        what, expected = "every completion of this run is a single turn", "`tools`, `environment` or `rollout`"
         hint = f"'~{key}', or tools.NAME.fn=./tools.py:NAME, or rollout.fn=./mine.py:rollout"
         yield ConfigError(what, where=subject.where(key), got=value, expected=expected, hint=hint)
     if rewards.logs or trainer.callbacks:
@@ -158,15 +154,14 @@ def trial_problems(subject: Subject, data: DataFacts) -> Findings:
     rows = data.sources[0].rows if data.sources else None
     if torch is not None and torch.cuda.is_initialized():
         return  # such a process cannot be forked
-    yield from _advantage_trial(subject)
+    num_rows = max(2, experiment.trainer.whole("num_generations") or 2)
+    yield from _advantage_trial(subject, num_rows)
     if not rows or "prompt" not in rows.column_names:
         return
     row = opened(rows[0])
     text = next((str(row[name]) for name in _ANSWERS if isinstance(row.get(name), str | int | float)), "1")
-    columns = {name: value for name, value in row.items() if name not in ("prompt", "completion")}
-    columns |= {"prompts": row["prompt"]}
+    columns = {"prompts" if name == "prompt" else name: value for name, value in row.items() if name != "completion"}
     of_rollouts = {"environments", *experiment.rollout_columns}
-    num_rows = _group_size(experiment)
     for name, reward in experiment.rewards.items():
         called = repr((reward.fn, reward.args, reward.isolate, columns, text))
         if not reward.trial or reward.fn is None or reward.fn.startswith(KEEP_TIME) or called in _passed:
@@ -185,29 +180,20 @@ def trial_problems(subject: Subject, data: DataFacts) -> Findings:
         if is_late or reward.on_error != "raise" or experiment.launch.slurm is not None:
             yield Notice("rewards", f"{what}, with the completion {text!r:.40}: {got}{place}")
             continue
-        yield RewardError(
-            what,
-            where=subject.where(f"rewards.{name}.fn") + place,
-            got=got,
-            expected=f"a number or None for each {reward.per or 'completion'}, here {text!r:.60}",
-            advice=advice_on(name, got, row, experiment.data.model_dump()["prompt"]),
-        )
+        where, template = subject.where(f"rewards.{name}.fn") + place, experiment.data.model_dump()["prompt"]
+        advice = advice_on(name, got, row, template)
+        expected = f"a number or None for each {reward.per or 'completion'}, here {text!r:.60}"
+        yield RewardError(what, where=where, got=got, expected=expected, advice=advice)
 
 
-def _group_size(experiment: Experiment) -> int:
-    """Return how many completions of a prompt a function gets; at least two, which it may compare."""
-    return max(filter(None, (2, experiment.trainer.whole("num_generations"))))
-
-
-def _advantage_trial(subject: Subject) -> Findings:
-    """Yield what the function in `advantages` does wrong with an example round."""
-    experiment, section = subject.experiment, subject.experiment.advantages
-    if section is None:
+def _advantage_trial(subject: Subject, group: int) -> Findings:
+    """Yield what the function in `advantages` does wrong with an example round, of groups of this size."""
+    if (section := subject.experiment.advantages) is None:
         return
     from rlhf_cli.algorithms.user_function import AdvantageFunction, example_round
 
     function = AdvantageFunction(section.fn, section.args, place=subject.where)
-    example = example_round(_group_size(experiment), dict.fromkeys(experiment.rewards, 1.0))
+    example = example_round(group, dict.fromkeys(subject.experiment.rewards, 1.0))
 
     def failure() -> tuple[str, str] | None:
         try:
@@ -217,12 +203,9 @@ def _advantage_trial(subject: Subject) -> Findings:
         return None
 
     if (found := in_fork(failure, TRIAL_S, section.fn)) is not None:
-        yield RewardError(
-            "the function made no advantages of an example: two groups whose totals are 0 and 1, the last one missing",
-            where=subject.where("advantages.fn") + found[1],
-            got=found[0],
-            expected="finite numbers for the rows with a total",
-        )
+        what = "the function made no advantages of an example: two groups with totals of 0 and 1, the last missing"
+        where, expected = subject.where("advantages.fn") + found[1], "finite numbers for the rows with a total"
+        yield RewardError(what, where=where, got=found[0], expected=expected)
 
 
 def in_fork(failure: Callable[[], tuple[str, str] | None], limit_s: float, what: str) -> tuple[str, str] | None:
@@ -265,10 +248,9 @@ def _failure(
     stack = RewardStack([replace(component(name, reward, function), gates=(), on_error="raise", timeout_s=limit_s)])
     stack.decode = lambda ids, **_: bytes(ids).decode(errors="replace")
     batch: dict[str, object] = {name: [value] * len(texts) for name, value in columns.items()}
+    said = [[{"role": "assistant", "content": text}] for text in texts]
+    batch["completions"] = texts if isinstance(columns["prompts"], str) else said
     batch["completion_ids"] = [list(text.encode()) for text in texts]
-    batch["completions"] = (
-        texts if isinstance(columns["prompts"], str) else [[{"role": "assistant", "content": text}] for text in texts]
-    )
     if not reward.isolate:
         batch |= {"log_extra": lambda column, values: None, "log_metric": lambda name, value: None}
         batch["trainer_state"] = StateOfTrainer(0, 1)

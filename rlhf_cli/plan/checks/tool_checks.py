@@ -83,9 +83,7 @@ def _undescribed(tools: Mapping[str, Function], fn: str, place: str) -> Iterator
                 raise TypeError(f"it is no function, but a {type(tool).__name__}")
             for one in inspect.signature(tool).parameters.values():
                 if one.kind not in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY) and one.name != "self":
-                    raise TypeError(
-                        f"the model gives each argument by its name, which {one.kind.description} {one} has not"
-                    )
+                    raise TypeError(f"the model names each argument, and {one.kind.description} {one} has no name")
             get_json_schema(tool)
         except Exception as error:
             what = f"the model cannot be told what the tool {name!r} does"
@@ -105,8 +103,7 @@ def _scores(subject: Subject, classes: list[type]) -> Iterator[UserError | Notic
             expected = f"one of {', '.join(public)}" if public else "a method that returns a number"
             what, hint = f"the environment has no method {asked!r}", f"{key}={close}" if close else None
             yield RewardError(what, where=subject.where(key), got=got, expected=expected, hint=hint)
-    read = {reward.environment for reward in subject.experiment.rewards.values()}
-    if NO_TOOLS[1] in methods - read:
+    if NO_TOOLS[1] in methods - {reward.environment for reward in subject.experiment.rewards.values()}:
         yield Notice("environment", "its get_reward is not used: rewards.NAME.environment=get_reward uses it")
 
 
