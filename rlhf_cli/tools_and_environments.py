@@ -32,7 +32,6 @@ Function = Callable[..., Any]
 KINDS = ("calls", "errors", "timeouts")
 UNKNOWN = "unknown"
 """The name that counts calls without a tool: of a name that does not exist, or with arguments that have no names."""
-_PARTS = ("text", "image")
 NO_TOOLS = ("reset", "get_reward")
 """Public methods of an environment that the model cannot call, as in TRL."""
 _TOLD, _LATE = "{'error':", "no answer"
@@ -100,9 +99,10 @@ def as_text(result: object, max_characters: int) -> object:
 
     Raise ToolError for an object that has no text of its own.
     """
-    parts = result if isinstance(result, list) else []
-    if parts and all(isinstance(part, dict) and part.get("type") in _PARTS for part in parts):
-        if any(part["type"] != "text" for part in parts):
+    parts = [part for part in result if isinstance(part, dict)] if isinstance(result, list) else []
+    kinds = {part.get("type") for part in parts}
+    if kinds and len(parts) == len(cast(list[object], result)) and kinds <= {"text", "image"}:
+        if "image" in kinds:
             return parts
         result = "".join(str(part.get("text")) for part in parts)
     if isinstance(result, dict | list | tuple):
@@ -271,12 +271,9 @@ class EnvironmentScore:
     def __call__(self, completions: Sequence[object], environments: Sequence[object] = (), **_: object) -> object:
         """Return one score per row. Raise RewardError for completions that no environment has seen."""
         if len(environments) != len(completions):
-            raise RewardError(
-                "only a rollout has an environment, and these completions come from elsewhere",
-                where=self.where,
-                got=f"{len(completions)} completions, {len(environments)} environments",
-                hint=f"'~{self.where.removesuffix('.environment')}'",
-            )
+            what = "only a rollout has an environment, and these completions come from elsewhere"
+            got = f"{len(completions)} completions, {len(environments)} environments"
+            raise RewardError(what, where=self.where, got=got, hint=f"'~{self.where.removesuffix('.environment')}'")
         scores = [getattr(environment, self.method, lambda: None)() for environment in environments]
         return _awaited(scores) if any(map(inspect.isawaitable, scores)) else scores
 
@@ -332,8 +329,7 @@ def _problem_of(output: object, num_rows: int, columns: Sequence[str], model: ob
         if not isinstance(rows, list) or (is_by_token and not all(isinstance(row, list) for row in rows)):
             return f"returned no lists in {name!r}", type(rows).__name__, "a list of lists of numbers, one per prompt"
         if len(rows) != num_rows:
-            expected = f"{num_rows}, one for each prompt; a prompt that is sampled several times is there as often"
-            return f"returned a wrong number of rows in {name!r}", str(len(rows)), expected
+            return f"returned a wrong number of rows in {name!r}", str(len(rows)), f"{num_rows}, one for each prompt"
         for row, values in enumerate(rows if is_by_token else ()):
             if problem := _problem_of_row(name, values, model):
                 return f"returned {problem[0]} in {name!r}", f"{problem[1]:.80} in row {row}", problem[2]
@@ -390,9 +386,8 @@ class Interactions:
         found = {name: counted.get(name, [0, 0, 0]) for name in sorted(self.names)}
         messages = [message for completion in completions if isinstance(completion, list) for message in completion]
         called = [call.get("function", call) for message in messages for call in message.get("tool_calls") or ()]
-        unknown = sum(
-            not (one.get("name") in self.names and isinstance(one.get("arguments"), Mapping)) for one in called
-        )
+        known = [one for one in called if one.get("name") in self.names and isinstance(one.get("arguments"), Mapping)]
+        unknown = len(called) - len(known)
         return found | ({UNKNOWN: [unknown, unknown, 0]} if self.names else {})
 
 
@@ -406,10 +401,10 @@ def ending_of(completion: object, *, is_cut: bool, max_calls: int | None, flag: 
     dataset, rollout function or environment says: the name of an ending, else True for `length`.
     """
     if isinstance(flag, str) and flag:
-        if flag in ENDINGS:
-            return Ending(flag)
-        expected = "true or false, or one of " + ", ".join(ENDINGS)
-        raise RewardError("no ending has this name", where="is_truncated", got=flag, expected=expected)
+        if flag not in ENDINGS:
+            expected = "true or false, or one of " + ", ".join(ENDINGS)
+            raise RewardError("no ending has this name", where="is_truncated", got=flag, expected=expected)
+        return Ending(flag)
     if flag or is_cut:
         return Ending.LENGTH
     if max_calls is None or isinstance(completion, str) or not isinstance(completion, Sequence):

@@ -49,9 +49,8 @@ def policy_problems(subject: Subject) -> Check[str]:
     Raise ModelError if the model does not exist, is not of the kind that the trainer trains, or cannot be quantised
     here. Raise DataError for a warm start on a world without demonstrations.
     """
-    experiment = subject.experiment
     yield from ()  # a check is a generator
-    model = experiment.model
+    model, trainer = subject.experiment.model, subject.experiment.trainer
     more = (f" + LoRA r={model.lora.r}" if model.lora else "") + (f", {model.quantize}" if model.quantize else "")
     if model.build is not None:
         for world in model.build.warm_start.worlds if model.build.warm_start else ():
@@ -64,8 +63,8 @@ def policy_problems(subject: Subject) -> Check[str]:
     described = describe_model(model.path, where=where, needs_tokenizer=model.tokenizer is None)
     _refuse_revision(subject, "model", model.path, model.revision)
     if _is_classifier(Path(model.path).expanduser()):
-        if experiment.trainer.row.trains != "reward model":
-            what = f"trainer={experiment.trainer.name} trains a language model, but this is a classifier"
+        if trainer.row.trains != "reward model":
+            what = f"trainer={trainer.name} trains a language model, but this is a classifier"
             advice = "use the model that it was trained from; put a reward model into rewards.NAME.model"
             raise ModelError(what, where=where, got=described, expected="a causal language model", advice=advice)
         describe_reward_model(model.path, where=where)  # raises if it has several labels
@@ -91,23 +90,19 @@ def teacher_problems(subject: Subject) -> Findings:
     if _is_classifier(folder):
         what, expected = "a teacher says how likely each next token is, and this is a classifier", "a language model"
         raise ModelError(what, where=where, got=described, expected=expected)
-    aligns = trainer.setting("use_uld_loss")
     theirs, ours = read_tokenizer(folder, where=where).tokens, tokenizer.tokens
     other = sorted(token for token in {*theirs, *ours} if theirs.get(token) != ours.get(token))
     build, config = subject.experiment.model.build, folders.config_below(subject.experiment.model.path)
     sizes = [vocab_size_of(folders.config_below(teacher.path)), TINY_VOCABULARY if build else vocab_size_of(config)]
-    gold = "" if trainer.trl == "GOLDTrainer" else "trainer=gold "
-    if theirs and ours and other and not aligns:
+    if theirs and ours and other and not trainer.setting("use_uld_loss"):
         ids = [known.get(other[0], "no token") for known in (theirs, ours)]
-        what, hint = "the teacher's tokens differ from the policy's", f"{gold}trainer.args.use_uld_loss=true"
         got = f"{other[0]!r} is {ids[0]} for the teacher, {ids[1]} for the policy"
-        expected = f"one tokenizer: trainer={trainer.name} compares the probabilities of the same tokens"
-        advice = "or take a teacher of the policy's family"
-        yield ModelError(what, where=where, got=got, expected=expected, hint=hint, advice=advice)
+        hint = "trainer=gold " * (trainer.trl != "GOLDTrainer") + "trainer.args.use_uld_loss=true"
+        expected, what = "a teacher of the policy's family", "the teacher's tokens differ from the policy's"
+        yield ModelError(what, where=where, got=got, expected=expected, hint=hint)
     elif trainer.row.same_vocabulary and None not in sizes and sizes[0] != sizes[1]:
-        what = "the teacher's vocabulary has another size than the policy's"
+        what, expected = "the teacher's vocabulary has another size", "the same, or a trainer that cuts or pads it"
         got = f"vocab_size {sizes[0]} for the teacher, {sizes[1]} for the policy"
-        expected = "the same, or a trainer that cuts or pads the teacher's"
         yield ModelError(what, where=where, got=got, expected=expected, hint="trainer=gold")
 
 
@@ -290,16 +285,15 @@ def _mistake(config: JsonTree, *, needs_class: bool) -> tuple[str, str, str] | N
     """
     if config.get("auto_map") or not config:
         return None
-    kinds, installed = _config_classes(), f"transformers {version_of('transformers')}"
+    installed, kinds = f"transformers {version_of('transformers')}", _config_classes()
     kind, classes = str(config.get("model_type")), config.get("architectures")
     if kind not in kinds:
-        near = nearest(kind, kinds)
-        what, expected = "transformers does not know this model type", f"a model type that {installed} knows"
-        return what, f"model_type: {kind}", expected + (f", such as {near}" if near is not None else "")
+        expected = f"a model type of {installed}, such as {nearest(kind, kinds) or 'llama'}"
+        return "transformers does not know this model type", f"model_type: {kind}", expected
     name = classes[0] if isinstance(classes, list) and classes else None
     if needs_class and not (isinstance(name, str) and _is_class(name)):
-        what, expected = "transformers does not know this architecture", f"the name of a class in {installed}"
-        return what, f"architectures: {classes}", expected
+        what = "transformers does not know this architecture"
+        return what, f"architectures: {classes}", f"the name of a class in {installed}"
     has_encoder = config.get(_ENCODER, _encodes(kind))
     is_classifier = str(name).endswith(CLASSIFIERS)  # the check of the policy refuses it
     if needs_class and not is_classifier and (has_encoder or not is_language_model(config)):

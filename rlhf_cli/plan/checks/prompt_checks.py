@@ -88,13 +88,13 @@ def text_argument_problems(subject: Subject) -> Findings:
     """Yield an error for special tokens that the vocabulary lacks, and for stop strings that nothing reads."""
     experiment, tokenizer = subject.experiment, subject.tokenizer
     args, where = experiment.trainer.args, subject.where
-    for name in sorted({"eos_token", "pad_token"} & args.keys()):
-        if tokenizer is None or "chat_template_path" in args:  # which brings tokens of its own
-            break
-        key, token = f"trainer.args.{name}", args[name]
+    known = set[str]()  # chat_template_path brings tokens of its own
+    if tokenizer is not None and "chat_template_path" not in args:
         added = section(tokenizer.settings, "added_tokens_decoder").values()
         known = {str(entry["content"]) for entry in added if isinstance(entry, dict)} | {*tokenizer.tokens}
-        if isinstance(token, str) and known and token not in known:
+    for name in ("eos_token", "pad_token") if known else ():
+        token, key = args.get(name), f"trainer.args.{name}"
+        if isinstance(token, str) and token not in known:
             what, expected = f"the tokenizer does not have the {name}", "a token of its vocabulary"
             yield ModelError(what, where=where(key), got=repr(token), expected=expected, hint=f"'~{key}'")
     key, right = "trainer.args.generation_kwargs", STOP_STRINGS.get(experiment.launch.rollout)
@@ -235,12 +235,11 @@ def format_notices(subject: Subject, data: DataFacts) -> Findings:
     is_chat = has_conversations(experiment, data)
     bare = "has a chat template, but the rows are bare text, which it does not format: write them as messages"
     policy = folders.folder_of(experiment.model.path)
-    are_tokens = all("input_ids" in source.columns for source in data.training)
-    if policy is not None and not is_chat and not are_tokens and is_chat_model(policy, subject.tokenizer):
-        as_messages = "such as data.prompt='[{role: user, content: \"{prompt}\"}]'"
-        has_prompts = experiment.trainer.row.generates or all("prompt" in source.columns for source in data.training)
-        if not has_prompts:  # a template makes messages of prompts, and answers follow them
-            as_messages = "prompts and answers, in the file"
+    has_ids, has_prompts = (all(name in read.columns for read in data.training) for name in ("input_ids", "prompt"))
+    if policy is not None and not is_chat and not has_ids and is_chat_model(policy, subject.tokenizer):
+        as_messages = "prompts and answers, in the file"
+        if experiment.trainer.row.generates or has_prompts:  # a template makes messages of prompts, answers follow them
+            as_messages = "such as data.prompt='[{role: user, content: \"{prompt}\"}]'"
         yield Notice("model", f"the model {bare}, {as_messages}, unless it is a base model")
     if policy is not None and is_chat and trained_on_conversations(policy) is False:
         yield Notice("model", "the model was trained on plain texts, but the rows are conversations")
@@ -250,8 +249,7 @@ def format_notices(subject: Subject, data: DataFacts) -> Findings:
             continue
         on_plain_texts = trained_with_eos(folder) is True or trained_on_conversations(folder) is False
         if is_chat and on_plain_texts:
-            text = f"{reward.model} was trained on plain texts, but would score conversations"
-            yield Notice(f"rewards.{name}", text)
+            yield Notice(f"rewards.{name}", f"{reward.model} was trained on plain texts, but would score conversations")
         elif not is_chat and not on_plain_texts and is_chat_model(folder, _tokenizer_of(folder)):
             yield Notice(f"rewards.{name}", f"{reward.model} {bare}")
 
@@ -288,8 +286,7 @@ def is_chat_model(folder: Path, tokenizer: TokenizerFiles | None) -> bool:
     template = tokenizer.chat_template if tokenizer is not None else None
     if template is None or template == read_tokenizer(EMBEDDED_TOKENIZER, where="model.path").chat_template:
         return False  # the embedded models have a template, but were trained on bare text
-    recorded = trained_on_conversations(folder)
-    if recorded is not None:
+    if (recorded := trained_on_conversations(folder)) is not None:
         return recorded
     run = run_of(folder.resolve())
     return run is None or isinstance(section(run.read_config(), "data").get("prompt"), list)
