@@ -16,20 +16,8 @@ from rich.filesize import decimal as size
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.models.weight_shapes import DTYPE_BYTES, TINY_VOCABULARY
+from rlhf_cli.plan import memory_tensors as tensors
 from rlhf_cli.plan.devices import Device
-from rlhf_cli.plan.memory_tensors import (
-    QUANTIZED_BYTES,
-    Batch,
-    Decoder,
-    FolderOf,
-    UnknownArchitecture,
-    generating_bytes,
-    kept_bytes,
-    layer_bytes,
-    logits_bytes,
-    passing_bytes,
-    stored_decoder,
-)
 from rlhf_cli.tables.passes import PassMode
 from rlhf_cli.tables.strategies import STRATEGIES
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
@@ -125,7 +113,9 @@ class HeldBytes:
     buckets: float = 0.0
 
 
-def held_bytes(model: Decoder, optimizer: str, strategy: str, processes: int, *, offload: bool = False) -> HeldBytes:
+def held_bytes(
+    model: tensors.Decoder, optimizer: str, strategy: str, processes: int, *, offload: bool = False
+) -> HeldBytes:
     """Return what a process holds of a trained model; the state of an optimizer not listed here is not counted.
 
     Each of n processes holds 1/n of the optimizer (ZeRO stage 1), also of the gradients (stage 2), also of the weights
@@ -173,13 +163,13 @@ class RunMemory:
     completions: int
     device: Device
     passes: PassMode = "plain"
-    folder_of: FolderOf = Path
+    folder_of: tensors.FolderOf = Path
 
     def plan(self) -> MemoryPlan:
         """Return what the run needs of the memory of its device, or why that is unknown."""
         try:
             self._load()
-        except UnknownArchitecture as error:
+        except tensors.UnknownArchitecture as error:
             return MemoryPlan(self.device, unknown=str(error))
         if not self._tokens:
             return MemoryPlan(self.device, unknown="the length of the rows is not known yet")
@@ -207,14 +197,14 @@ class RunMemory:
         model, build = experiment.model, experiment.model.build
         if build is not None:  # models/tiny.py
             h = build.hidden_size
-            stored = Decoder("llama", h, build.num_layers, h, h, 4 * h, TINY_VOCABULARY, ties_head=True)
+            stored = tensors.Decoder("llama", h, build.num_layers, h, h, 4 * h, TINY_VOCABULARY, ties_head=True)
         else:
-            stored = stored_decoder(str(model.path), self.folder_of)
+            stored = tensors.stored_decoder(str(model.path), self.folder_of)
         self._policy = replace(
             stored,
             weight_bytes=DTYPE_BYTES.get(model.dtype, stored.weight_bytes),
             autocast=self.device.bf16,
-            quantized_bytes=QUANTIZED_BYTES.get(str(model.quantize)),
+            quantized_bytes=tensors.QUANTIZED_BYTES.get(str(model.quantize)),
             scores="reward_model" in experiment.trainer.row.sections,
             lora_rank=model.lora.r if model.lora is not None else 0,
         )
@@ -238,32 +228,32 @@ class RunMemory:
         if not experiment.trainer.row.bounds_logits and experiment.trainer.row.trains != "reward model":
             self._leaves_out.append(f"the logits of {experiment.trainer.trl}, all in memory at once")
 
-    def _load_critic(self) -> Decoder | None:
+    def _load_critic(self) -> tensors.Decoder | None:
         """Return a critic with weights of its own; they are in float32 unless `model.dtype` is set."""
         critic, number = self.experiment.critic, DTYPE_BYTES.get(self.experiment.model.dtype, 4.0)
         if critic is None or critic.share != "none":
             return None
-        stored = self._policy if critic.init == "policy" else stored_decoder(critic.init, self.folder_of)
+        stored = self._policy if critic.init == "policy" else tensors.stored_decoder(critic.init, self.folder_of)
         whole = replace(stored, weight_bytes=number, quantized_bytes=None, lora_rank=0)
         return replace(whole, autocast=self.device.bf16, scores=True)
 
     def _loaded(self, what: str, path: str, dtype: str, *, scores: bool = False) -> float:
         """Return the bytes of a frozen model's weights; note one of unknown shape, and return 0."""
         try:
-            stored = stored_decoder(path, self.folder_of)
-        except UnknownArchitecture:
+            stored = tensors.stored_decoder(path, self.folder_of)
+        except tensors.UnknownArchitecture:
             self._leaves_out.append(f"{what}, of unknown shape")
             return 0.0
         return replace(stored, weight_bytes=DTYPE_BYTES.get(dtype, stored.weight_bytes), scores=scores).loaded_bytes
 
-    def _longest_batch(self, rows: int) -> Batch:
+    def _longest_batch(self, rows: int) -> tensors.Batch:
         """Return a micro-batch of `rows` rows at their longest; packed, it has each prompt once.
 
         A round is shuffled. PPO keeps the rows of a prompt together by itself; else they are sorted by prompt again if
         an optimizer step has the whole round and the loss allows it (trainers/pass_mixin.py).
         """
         if self.passes != "packed" or not self.completions:
-            return Batch(rows, self._tokens, padded=self._setting("packing") is not True)
+            return tensors.Batch(rows, self._tokens, padded=self._setting("packing") is not True)
         ppo, accumulation = self.experiment.trainer.ppo, self._whole("gradient_accumulation_steps") or 1
         micro_batches = max(1, self.completions // self._rows)
         may_sort = POLICY_LOSSES.get(str(self._setting("loss_type"))) != "micro-batch"
@@ -271,7 +261,7 @@ class RunMemory:
         is_sorted = is_sorted or (ppo is not None and ppo.shuffle_by == "prompt")
         slice_rows = rows if is_sorted else max(rows, self.completions)
         prompts = min(rows, most_prompts(slice_rows, self._whole("num_generations") or 1))
-        return Batch(rows, self._tokens, prompts=prompts, prompt_tokens=self._prompt)
+        return tensors.Batch(rows, self._tokens, prompts=prompts, prompt_tokens=self._prompt)
 
     def _moments(self) -> Iterator[Moment]:
         """Yield the moments that use much memory: generation, learning (policy, critic), all gradients, evaluation."""
@@ -285,10 +275,10 @@ class RunMemory:
             parts = self._learning(self._critic)
             yield self._moment("training", f"the critic learning from {rows}", before | done, parts)
             done["critic"] = critic.gradients
-        last = {"activations": layer_bytes(self._policy, self._batch)}
+        last = {"activations": tensors.layer_bytes(self._policy, self._batch)}
         yield self._moment("training", "the end of the backward pass", done, last)
         if self._eval_rows > self._rows:
-            passing = passing_bytes(self._policy, self._longest_batch(self._eval_rows).size)
+            passing = tensors.passing_bytes(self._policy, self._longest_batch(self._eval_rows).size)
             parts = {"activations": passing, "logits": self._logits(self._eval_rows, learns=False)}
             yield self._moment("training", f"evaluating {self._eval_rows} rows at a time", parts)
 
@@ -334,18 +324,19 @@ class RunMemory:
         if self._strategy.zero_stage == 3:  # TRL's ds3_gather_for_generation
             gathered = self._policy.loaded_bytes - self._held.weights
         what = f"generating {rows} completions of {self._prompt} + {self._answer} tokens"
-        parts = generating_bytes(self._policy, rows, self._prompt, self._tokens)
+        parts = tensors.generating_bytes(self._policy, rows, self._prompt, self._tokens)
         yield self._moment("generation", what, {"weights": gathered}, parts)
 
-    def _learning(self, model: Decoder) -> Parts:
+    def _learning(self, model: tensors.Decoder) -> Parts:
         """Return what is held while the head's gradient is computed, or a layer anew for its gradient: the larger."""
         checkpointing = self._setting("gradient_checkpointing") is True
-        kept = kept_bytes(model, self._batch, checkpointing=checkpointing)
+        kept = tensors.kept_bytes(model, self._batch, checkpointing=checkpointing)
         if self.experiment.critic is not None and self.experiment.critic.share == "lora":
             kept *= 2  # the passes of policy and critic wait for one backward pass
         if model.casts and model.quantized_bytes is None:  # autocast keeps its copies of the weights
             kept += model.matrix_weights * model.compute_bytes
-        a_layer = layer_bytes(model, self._batch) + passing_bytes(model, self._batch.size) if checkpointing else 0.0
+        again = tensors.layer_bytes(model, self._batch) + tensors.passing_bytes(model, self._batch.size)
+        a_layer = again if checkpointing else 0.0
         logits = self._logits(self._rows, learns=True) if model is self._policy else 0.0
         return {"activations": kept, "logits": logits} if logits > a_layer else {"activations": kept + a_layer}
 
@@ -354,4 +345,4 @@ class RunMemory:
             return 0.0
         on_gpu, selects = self.device.on_gpu, self.passes != "plain" and bool(self.completions)
         tokens = rows * (self._answer if self._answer and (on_gpu or selects) else self._tokens)
-        return logits_bytes(self._policy, tokens, learns=learns, on_gpu=on_gpu)
+        return tensors.logits_bytes(self._policy, tokens, learns=learns, on_gpu=on_gpu)

@@ -11,17 +11,8 @@ from typing import cast, get_args
 
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.errors import ConfigError, RewardError, RunError
+from rlhf_cli.plan import devices
 from rlhf_cli.plan.checks.facts import Check, Findings, Subject
-from rlhf_cli.plan.devices import (
-    FIRST_WITH_BF16,
-    OTHER_GPUS,
-    compute_capabilities,
-    count_processes,
-    is_left_to_a_node,
-    runs_on_cpu,
-    uses_gpu,
-    visible_gpus,
-)
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.plan.workload import space_problems
 from rlhf_cli.tables.strategies import STRATEGIES
@@ -36,8 +27,8 @@ def gpu_problems(subject: Subject) -> Findings:
 
     Which GPUs there are for a Slurm job, its node decides.
     """
-    launch, there, where = subject.experiment.launch, len(visible_gpus()), subject.where
-    on_cpu = runs_on_cpu(launch)
+    launch, there, where = subject.experiment.launch, len(devices.visible_gpus()), subject.where
+    on_cpu = devices.runs_on_cpu(launch)
     for name in (f"ACCELERATE_{end}" for end in _OVERRIDING.split()):
         value = os.environ.get(name, "no").lower()
         is_ours = name == "ACCELERATE_MIXED_PRECISION" and value in (launch.precision, "no")
@@ -51,7 +42,7 @@ def gpu_problems(subject: Subject) -> Findings:
         if on_cpu and is_refused:
             what, got = f"launch.{key}={value} needs a GPU", f"a CPU, on which {on_a_cpu}"
             yield ConfigError(what, where=where(f"launch.{key}"), got=got, hint=f"launch.{key}={instead}")
-    if is_left_to_a_node(launch) or (OTHER_GPUS.exists() and not there):
+    if devices.is_left_to_a_node(launch) or (devices.OTHER_GPUS.exists() and not there):
         return
     rewards = {f"rewards.{name}.device": reward.device for name, reward in subject.experiment.rewards.items()}
     for key, device in {"launch.device": launch.device, **rewards}.items():
@@ -63,7 +54,7 @@ def gpu_problems(subject: Subject) -> Findings:
     if launch.device == "cuda" and not there:
         return
     serving = launch.rollout_gpus
-    training = 0 if on_cpu else count_processes(launch)
+    training = 0 if on_cpu else devices.count_processes(launch)
     if training + serving > there:
         what, key = "the run needs more GPUs than this machine has", "rollout_gpus" if serving else "processes"
         got = f"{training} to train on" + (f" and {serving} for the vLLM server" if serving else "")
@@ -95,7 +86,7 @@ def sandbox_problems(subject: Subject) -> Findings:
     Trying the sandbox takes half a second.
     """
     experiment = subject.experiment
-    if is_left_to_a_node(experiment.launch):
+    if devices.is_left_to_a_node(experiment.launch):
         return
     for name, reward in experiment.rewards.items():
         if not str(reward.fn).startswith("rlhf_cli.rewards.code:"):
@@ -115,13 +106,13 @@ def sandbox_problems(subject: Subject) -> Findings:
 def launch_notices(subject: Subject) -> Findings:
     """Yield a notice for bf16 on a GPU that emulates it, for a GPU model that vLLM could serve, and for a network."""
     experiment, launch = subject.experiment, subject.experiment.launch
-    if launch.precision == "bf16" and launch.slurm is None and not runs_on_cpu(launch):
-        least = min(compute_capabilities(), default=FIRST_WITH_BF16)
-        if least < FIRST_WITH_BF16:
+    if launch.precision == "bf16" and launch.slurm is None and not devices.runs_on_cpu(launch):
+        least = min(devices.compute_capabilities(), default=devices.FIRST_WITH_BF16)
+        if least < devices.FIRST_WITH_BF16:
             text = f"a GPU of compute capability {least:g} has no bf16 and emulates it, slowly; launch.precision=fp16"
             yield Notice("precision", text)
     can_be_served = launch.rollout == "hf" and experiment.trainer.row.generates and experiment.model.build is None
-    if can_be_served and uses_gpu(launch):
+    if can_be_served and devices.uses_gpu(launch):
         from rlhf_cli.plan.rollout_server_plan import INSTALL_VLLM, installed_vllm
 
         install = f"{INSTALL_VLLM}, then " if installed_vllm() is None else ""

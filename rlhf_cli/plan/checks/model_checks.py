@@ -16,25 +16,10 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.trl_args import package_dir
 from rlhf_cli.data.worlds import demonstrations
 from rlhf_cli.errors import ConfigError, ModelError
+from rlhf_cli.models import tokenizer_files as files
+from rlhf_cli.models import weight_shapes as weights
 from rlhf_cli.models.foreign_files import untrusted_code
 from rlhf_cli.models.model_folders import is_language_model
-from rlhf_cli.models.tokenizer_files import (
-    CLASSIFIERS,
-    EMBEDDED_TOKENIZER,
-    dtype_of,
-    language_part,
-    read_json,
-    read_tokenizer,
-    vocab_size_of,
-)
-from rlhf_cli.models.weight_shapes import (
-    TINY_VOCABULARY,
-    WeightShape,
-    damaged_weights,
-    is_target,
-    stored_shapes,
-    tiny_shapes,
-)
 from rlhf_cli.plan.checks.facts import Check, Findings, ModelFolders, Subject, config_in
 from rlhf_cli.plan.devices import uses_gpu
 from rlhf_cli.runs.provenance import version_of
@@ -90,10 +75,11 @@ def teacher_problems(subject: Subject) -> Findings:
     if _is_classifier(folder):
         what, expected = "a teacher says how likely each next token is, and this is a classifier", "a language model"
         raise ModelError(what, where=where, got=described, expected=expected)
-    theirs, ours = read_tokenizer(folder, where=where).tokens, tokenizer.tokens
+    theirs, ours = files.read_tokenizer(folder, where=where).tokens, tokenizer.tokens
     other = sorted(token for token in {*theirs, *ours} if theirs.get(token) != ours.get(token))
     build, config = subject.experiment.model.build, folders.config_below(subject.experiment.model.path)
-    sizes = [vocab_size_of(folders.config_below(teacher.path)), TINY_VOCABULARY if build else vocab_size_of(config)]
+    size = weights.TINY_VOCABULARY if build else files.vocab_size_of(config)
+    sizes = [files.vocab_size_of(folders.config_below(teacher.path)), size]
     if theirs and ours and other and not trainer.setting("use_uld_loss"):
         ids = [known.get(other[0], "no token") for known in (theirs, ours)]
         got = f"{other[0]!r} is {ids[0]} for the teacher, {ids[1]} for the policy"
@@ -117,7 +103,7 @@ def _is_classifier(folder: Path) -> bool:
     """Return whether the config of a model folder, or of the adapter in it, declares a classifier."""
     for name, field in (("config.json", "architectures"), ("adapter_config.json", "task_type")):
         if (folder / name).is_file():
-            stated = read_json(folder / name).get(field) or ""
+            stated = files.read_json(folder / name).get(field) or ""
             kind = str(stated[0] if isinstance(stated, list) else stated)
             return kind.endswith(("ForSequenceClassification", "SEQ_CLS"))
     return False
@@ -148,7 +134,7 @@ def planned_passes(folders: ModelFolders) -> Passes | None:
         return None
     if why is None and trainer.setting("torch_compile") is True:
         why = "it is compiled for rows of one shape"
-    dtype = experiment.model.dtype if experiment.model.dtype != "auto" else dtype_of(config) or "float32"
+    dtype = experiment.model.dtype if experiment.model.dtype != "auto" else files.dtype_of(config) or "float32"
     is_float32 = experiment.launch.precision == "float32" and "16" not in dtype
     # For float32 a GPU has no kernel that takes all packed rows at once.
     if why is None and trainer.passes == "auto" and is_float32 and uses_gpu(experiment.launch):
@@ -158,7 +144,7 @@ def planned_passes(folders: ModelFolders) -> Passes | None:
 
 def _why_not(experiment: Experiment, config: JsonTree) -> str | None:
     """Return why rows are not packed in the model of a config.json. Raise KeyError if its family is unknown."""
-    if language_part(config) is not config:
+    if files.language_part(config) is not config:
         return "it reads more than text"
     trainer, lora = experiment.trainer, experiment.model.lora
     # TRL's `disable_dropout` leaves dropout in the attention; ours under PPO does not (trainers/assemble/ppo_setup.py).
@@ -180,7 +166,7 @@ def critic_problems(subject: Subject) -> Findings:
     if critic is not None and critic.init != "policy":
         from rlhf_cli.models.model_folders import describe_critic
 
-        policy = str(model.path or EMBEDDED_TOKENIZER)
+        policy = str(model.path or files.EMBEDDED_TOKENIZER)
         describe_critic(critic.init, policy, model.tokenizer, where=subject.where("critic.init"))
 
 
@@ -202,7 +188,7 @@ def weight_problems(subject: Subject) -> Findings:
             elif shards := next(folder.glob("*/*.distcp"), None):
                 hint = shlex.join(["accelerate", "merge-weights", str(shards.parent), str(folder)])
             yield ModelError(what, where=subject.where(key), got=got, expected=expected, advice=advice, hint=hint)
-        elif (trouble := damaged_weights(folder)) is not None:
+        elif (trouble := weights.damaged_weights(folder)) is not None:
             expected, got = "every file of the index, as long as its header says", f"{folder}: {trouble}"
             what, advice = "the weights are incomplete", "copy or download the folder again"
             yield ModelError(what, where=subject.where(key), got=got, expected=expected, advice=advice)
@@ -215,11 +201,11 @@ def adapter_problems(subject: Subject) -> Findings:
     model, row = subject.experiment.model, subject.experiment.trainer.row
     if (lora := model.lora) is None:
         return
-    folder, shapes = subject.folders.folder_of(model.path), list[WeightShape]()
+    folder, shapes = subject.folders.folder_of(model.path), list[weights.WeightShape]()
     if model.build is not None:
-        shapes = tiny_shapes(model.build.hidden_size, model.build.num_layers)
+        shapes = weights.tiny_shapes(model.build.hidden_size, model.build.num_layers)
     elif folder is not None and (folder / "config.json").is_file():
-        shapes = stored_shapes(folder) or []
+        shapes = weights.stored_shapes(folder) or []
     modules = [shape.name.removesuffix(".weight") for shape in shapes if len(shape.shape) >= 2]
     if not modules or any("expert" in name for name in modules):
         return  # experts have other names in memory than in their files
@@ -228,7 +214,7 @@ def adapter_problems(subject: Subject) -> Findings:
     paths |= {"lm_head", "score", "classifier"}
 
     def has_layer(pattern: str | list[str]) -> bool:
-        return any(is_target(name, pattern) for name in modules)
+        return any(weights.is_target(name, pattern) for name in modules)
 
     def has_module(name: str) -> bool:  # a file may leave out the model's own name: `wte` is `transformer.wte`
         return any(path.endswith(name) or name.endswith(f".{path}") for path in paths)
@@ -250,7 +236,7 @@ def adapter_problems(subject: Subject) -> Findings:
             what, hint = f"the model has no {kind} named {' or '.join(without)}", f"{key}='[{','.join(meant)}]'"
             hint, expected = hint if meant else instead, "all-linear, or " * is_layer + f"some of {', '.join(names)}"
             yield ConfigError(what, where=subject.where(key), got=", ".join(listed), expected=expected, hint=hint)
-        heads = [name for name in modules if name.endswith("lm_head") and is_target(name, given)]
+        heads = [name for name in modules if name.endswith("lm_head") and weights.is_target(name, given)]
         if is_layer and heads and (row.bounds_logits or row.name in _AS_SFT):
             others = [one for one in listed if one.rpartition(".")[2] != "lm_head" and one is not given]
             what, expected = "this trainer would not train an adapter on lm_head", "layers below the head"
@@ -295,7 +281,7 @@ def _mistake(config: JsonTree, *, needs_class: bool) -> tuple[str, str, str] | N
         what = "transformers does not know this architecture"
         return what, f"architectures: {classes}", f"the name of a class in {installed}"
     has_encoder = config.get(_ENCODER, _encodes(kind))
-    is_classifier = str(name).endswith(CLASSIFIERS)  # the check of the policy refuses it
+    is_classifier = str(name).endswith(files.CLASSIFIERS)  # the check of the policy refuses it
     if needs_class and not is_classifier and (has_encoder or not is_language_model(config)):
         what, expected = "this is no causal language model", "a model that continues a text, such as ...ForCausalLM"
         return what, f"architectures: {classes}", expected

@@ -17,17 +17,7 @@ from rlhf_cli.data.overlong_prompts import check_overlong, describe_overlong, pr
 from rlhf_cli.data.rendering import TEMPLATE_ERRORS, Messages, Write, check_rendering
 from rlhf_cli.data.rows import DIALOGUES, RowTable
 from rlhf_cli.errors import ConfigError, ModelError, UserError
-from rlhf_cli.models.tokenizer_files import (
-    EMBEDDED_TOKENIZER,
-    TOKENIZER_FILES,
-    TokenizerFiles,
-    context_of,
-    no_chat_template,
-    no_end_token,
-    read_tokenizer,
-    variables_of,
-    vocab_size_of,
-)
+from rlhf_cli.models import tokenizer_files as files
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, Subject
 from rlhf_cli.plan.prompt_room import served_tokens
 from rlhf_cli.plan.row_tokens import SPECIAL, asking_columns, counter_of, rendered
@@ -39,7 +29,7 @@ from rlhf_cli.text.json_values import JsonTree, section
 from rlhf_cli.text.suggest import nearest
 
 
-def tokenizer_problems(subject: Subject, data: DataFacts) -> Check[TokenizerFiles | None]:
+def tokenizer_problems(subject: Subject, data: DataFacts) -> Check[files.TokenizerFiles | None]:
     """Yield an error if the tokenizer has no end-of-text token or chat template, or ids beyond the model's vocabulary.
 
     Return the tokenizer, None if its files are not on this machine.
@@ -55,23 +45,24 @@ def tokenizer_problems(subject: Subject, data: DataFacts) -> Check[TokenizerFile
         # `prepare` has put a Jinja file of that name into `model.chat_template`, so this is a tokenizer.
         place, brought = subject.where("trainer.args.chat_template_path"), Path(str(other)).expanduser()
         describe_model(str(other), where=place, needs_model=False)
-        template = read_tokenizer(brought, where=place).chat_template if brought.is_dir() else None
+        template = files.read_tokenizer(brought, where=place).chat_template if brought.is_dir() else None
     is_embedded = model.build is not None and model.tokenizer is None
-    folder = EMBEDDED_TOKENIZER if is_embedded else folders.folder_of(model.tokenizer or model.path)
+    folder = files.EMBEDDED_TOKENIZER if is_embedded else folders.folder_of(model.tokenizer or model.path)
     if folder is None:
         return None
-    tokenizer = read_tokenizer(folder, where=where, template=template, response_template=model.response_template)
+    tokenizer = files.read_tokenizer(folder, where=where, template=template, response_template=model.response_template)
     if is_embedded:
         return tokenizer
     tokenizer.lengths([""], special_tokens=False)  # raises if its file is malformed
     if tokenizer.surely_lacks("eos_token"):
-        yield no_end_token(folder, where=where)
-    has_files = any((folder / name).is_file() for name in TOKENIZER_FILES)  # else the check of the model reports it
+        yield files.no_end_token(folder, where=where)
+    has_files = any((folder / name).is_file() for name in files.TOKENIZER_FILES)  # else another check reports it
     if tokenizer.chat_template is None and has_conversations(experiment, data) and has_files:
-        yield no_chat_template(folder, where=where)
+        yield files.no_chat_template(folder, where=where)
     # Some tokenizers list spare added tokens beyond the vocabulary that no text produces (Gemma 3's, for images). So
     # only the vocabulary itself and the special tokens count.
-    size, tokens = vocab_size_of(folders.config_below(model.path or str(EMBEDDED_TOKENIZER))), tokenizer.tokens
+    config, tokens = folders.config_below(model.path or str(files.EMBEDDED_TOKENIZER)), tokenizer.tokens
+    size = files.vocab_size_of(config)
     beyond = [token for token, number in tokens.items() if size is not None and number >= size]
     spare = {str(entry["content"]) for entry in tokenizer.added_tokens} if beyond else set()
     spare -= {tokenizer.special(name) or "" for name in SPECIAL[:3]}
@@ -131,7 +122,7 @@ def template_problems(subject: Subject, data: DataFacts, used: frozenset[str]) -
     if tokenizer is None or tokenizer.chat_template is None or not used:
         return
     try:
-        known = variables_of(tokenizer.chat_template)
+        known = files.variables_of(tokenizer.chat_template)
     except TEMPLATE_ERRORS:
         known = set(settings)  # the first row fails, too
     for name in settings.keys() - known:
@@ -180,7 +171,7 @@ def room_for_answers_problems(subject: Subject, data: DataFacts) -> Check[tuple[
     experiment, build, folders = subject.experiment, subject.experiment.model.build, subject.folders
     if not experiment.trainer.row.reads_prompts or subject.tokenizer is None:
         return None, data
-    read = build.context_tokens if build is not None else context_of(folders.config_below(experiment.model.path))
+    read = build.context_tokens if build is not None else files.context_of(folders.config_below(experiment.model.path))
     where = subject.where("trainer.args.max_completion_length")
     answer = experiment.trainer.setting("max_completion_length")
     limit, bound = prompt_limit(read, served_tokens(experiment), answer, where=where), None
@@ -272,19 +263,19 @@ def ending_notices(subject: Subject, data: DataFacts) -> Findings:
             yield Notice(f"rewards.{name}", text + "with_eos has no effect, and it cannot tell a cut-off answer")
 
 
-def _tokenizer_of(folder: Path) -> TokenizerFiles | None:
+def _tokenizer_of(folder: Path) -> files.TokenizerFiles | None:
     try:
-        return read_tokenizer(folder, where="rewards")
+        return files.read_tokenizer(folder, where="rewards")
     except UserError:
         return None  # the run reports what is wrong with it
 
 
-def is_chat_model(folder: Path, tokenizer: TokenizerFiles | None) -> bool:
+def is_chat_model(folder: Path, tokenizer: files.TokenizerFiles | None) -> bool:
     """Return whether a model is made for conversations: it has a chat template, and no run trained it on bare texts."""
     from rlhf_cli.runs.reward_records import trained_on_conversations
 
     template = tokenizer.chat_template if tokenizer is not None else None
-    if template is None or template == read_tokenizer(EMBEDDED_TOKENIZER, where="model.path").chat_template:
+    if template is None or template == files.read_tokenizer(files.EMBEDDED_TOKENIZER, where="model.path").chat_template:
         return False  # the embedded models have a template, but were trained on bare text
     if (recorded := trained_on_conversations(folder)) is not None:
         return recorded

@@ -29,15 +29,7 @@ from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.plan.sources_and_components import KEEP_TIME, StateOfTrainer, component, timeout_of
 from rlhf_cli.process import die_with
 from rlhf_cli.rewards.completion_text import COLUMN_CHECKS, ColumnCheck
-from rlhf_cli.rewards.stack.reward_functions import (
-    compares_rows,
-    import_function,
-    missing_arguments,
-    required_columns,
-    required_parameters,
-    resolve,
-    source_file,
-)
+from rlhf_cli.rewards.stack import reward_functions as functions
 
 
 def reward_problems(subject: Subject, data: DataFacts) -> Check[RewardFacts]:
@@ -56,15 +48,15 @@ def reward_problems(subject: Subject, data: DataFacts) -> Check[RewardFacts]:
             if reward.environment is not None:
                 continue  # tool_checks looks for the method
             args_key, place = f"{key}.args", where(f"{key}.fn")
-            function = resolve(str(reward.fn), reward.args, where=place, args_key=args_key, place=where)
-            if (file := source_file(str(reward.fn))) is not None:
+            function = functions.resolve(str(reward.fn), reward.args, where=place, args_key=args_key, place=where)
+            if (file := functions.source_file(str(reward.fn))) is not None:
                 facts.files[key] = file
-            if compares_rows(function):
+            if functions.compares_rows(function):
                 facts.comparing.append(name)
                 if reward.isolate:
                     what, hint = "an isolated reward gets each row alone; this compares rows", f"{key}.isolate=false"
                     yield RewardError(what, where=where(f"{key}.isolate"), got="true", hint=hint)
-            facts.columns[name] = required_columns(function)
+            facts.columns[name] = functions.required_columns(function)
             checks: dict[str, ColumnCheck] = getattr(getattr(function, "func", function), COLUMN_CHECKS, {})
             facts.checks[name] = {column: checks[column] for column in facts.columns[name] if column in checks}
             parameters = inspect.signature(function).parameters
@@ -74,7 +66,7 @@ def reward_problems(subject: Subject, data: DataFacts) -> Check[RewardFacts]:
                 if is_column and isinstance(default, int | float | str):
                     text = f"{key} gets the column {argument!r}; {key}.args.{argument}={default} keeps its default"
                     yield Notice("rewards", text)
-            facts.missing_arguments[name] = missing_arguments(function, only_by_keyword=not data.columns)
+            facts.missing_arguments[name] = functions.missing_arguments(function, only_by_keyword=not data.columns)
         except UserError as error:
             yield error
     return facts
@@ -124,7 +116,7 @@ def function_problems(subject: Subject) -> Check[dict[str, Path]]:
             yield error
     if aggregate not in AGGREGATES:
         named["aggregate"], where = aggregate, subject.where("aggregate")
-        signature = inspect.signature(import_function(aggregate, where=where))
+        signature = inspect.signature(functions.import_function(aggregate, where=where))
         try:
             signature.bind(rewards={}, weights={})
         except TypeError:
@@ -132,7 +124,7 @@ def function_problems(subject: Subject) -> Check[dict[str, Path]]:
             expected = "f(rewards, weights): by reward, a list of scores and a number; returns one total per row"
             got = f"{aggregate}({', '.join(signature.parameters)})"
             yield RewardError(what, where=where, got=got, expected=expected)
-    return {key: file for key, fn in named.items() if (file := source_file(fn)) is not None}
+    return {key: file for key, fn in named.items() if (file := functions.source_file(fn)) is not None}
 
 
 TRIAL_S, _QUIET_S = 20.0, 2.0
@@ -166,8 +158,9 @@ def trial_problems(subject: Subject, data: DataFacts) -> Findings:
         called = repr((reward.fn, reward.args, reward.isolate, columns, text))
         if not reward.trial or reward.fn is None or reward.fn.startswith(KEEP_TIME) or called in _passed:
             continue
-        parameters = inspect.signature(resolve(reward.fn, reward.args, where="fn")).parameters
-        if of_rollouts & set(required_parameters(parameters)) or (reward.per and experiment.rollout is not None):
+        parameters = inspect.signature(functions.resolve(reward.fn, reward.args, where="fn")).parameters
+        required = functions.required_parameters(parameters)
+        if of_rollouts.intersection(required) or (reward.per and experiment.rollout is not None):
             continue  # only a rollout has what it reads, and its turns
         limit_s = min(timeout_of(reward) or TRIAL_S, TRIAL_S)
         texts = [text] if reward.isolate else [text] * (num_rows - 1) + [f"{text} "]
@@ -244,7 +237,7 @@ def _failure(
 ) -> tuple[str, str] | None:
     from rlhf_cli.rewards.stack.reward_stack import RewardStack
 
-    function = resolve(str(reward.fn), reward.args, where="fn")
+    function = functions.resolve(str(reward.fn), reward.args, where="fn")
     stack = RewardStack([replace(component(name, reward, function), gates=(), on_error="raise", timeout_s=limit_s)])
     stack.decode = lambda ids, **_: bytes(ids).decode(errors="replace")
     batch: dict[str, object] = {name: [value] * len(texts) for name, value in columns.items()}
@@ -263,7 +256,7 @@ def _failure(
 
 def _reason(error: RlhfError, fn: str, function: Callable[..., object]) -> tuple[str, str]:
     """Return why a call of the user's function failed, and its last line in the user's file."""
-    file, own = source_file(fn), inspect.unwrap(getattr(function, "func", function))
+    file, own = functions.source_file(fn), inspect.unwrap(getattr(function, "func", function))
     frames = list[traceback.FrameSummary]()
     got = f"{error.what}: {error.got}" if isinstance(error, RewardError) else str(error.got)
     for cause in with_causes(error):
