@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from operator import methodcaller
 from typing import TYPE_CHECKING, cast
 
+from rlhf_cli import tools_and_environments as calls
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import AGGREGATES
 from rlhf_cli.config.schema.rollout_sections import CallLimits, environment_key
@@ -25,18 +26,6 @@ from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.tables.trl_values import TRAINERS_OWN
 from rlhf_cli.text.redaction import redacted_tree
-from rlhf_cli.tools_and_environments import (
-    Counts,
-    EnvironmentScore,
-    Function,
-    Interactions,
-    Limits,
-    checked_rollout,
-    environment_class,
-    environment_factory,
-    limited,
-    tools_of,
-)
 
 if TYPE_CHECKING:
     import torch
@@ -73,7 +62,7 @@ class FailureRecorder:
                 self._kept[name] = None
                 with suppress(OSError):  # a full disk must not hide the failure itself
                     replay = keep_batch(self.run, name, _as_rows(call.batch, call.rows))
-                    self._kept[name] = None if isinstance(call.component.score, EnvironmentScore) else replay
+                    self._kept[name] = None if isinstance(call.component.score, calls.EnvironmentScore) else replay
             return self._kept.get(name)
 
 
@@ -138,7 +127,7 @@ def _components(experiment: Experiment, device: str | torch.device) -> list[Comp
                 may_pack=experiment.trainer.passes in ("auto", "packed"),
             )
         elif reward.environment is not None:
-            score = EnvironmentScore(reward.environment, f"rewards.{name}.environment")
+            score = calls.EnvironmentScore(reward.environment, f"rewards.{name}.environment")
         elif reward.isolate:
             from rlhf_cli.rewards.stack.isolated import Isolated
 
@@ -157,36 +146,36 @@ def aggregate_of(experiment: Experiment) -> Aggregate:
     return cast(Aggregate, named if named in AGGREGATES else import_function(named, where="aggregate"))
 
 
-def interactions_of(experiment: Experiment) -> Interactions | None:
+def interactions_of(experiment: Experiment) -> calls.Interactions | None:
     """Return what TRL gets for `tools`, `environment` and `rollout`; None without these sections.
 
     Raise RewardError if one cannot be imported.
     """
     if not experiment.interacts:
         return None
-    counts, names = Counts(), set(experiment.tools)
-    tools = {
-        name: limited(import_function(tool.fn, where=f"tools.{name}.fn"), name, f"tools.{name}", _limits(tool), counts)
-        for name, tool in experiment.tools.items()
-    }
+    counts, names = calls.Counts(), set(experiment.tools)
+    tools = dict[str, calls.Function]()
+    for name, tool in experiment.tools.items():
+        function = import_function(tool.fn, where=f"tools.{name}.fn")
+        tools[name] = calls.limited(function, name, f"tools.{name}", _limits(tool), counts)
     scored_by = frozenset(reward.environment for reward in experiment.rewards.values() if reward.environment)
     factories = dict[str | None, Callable[[], object]]()
-    for name, section in experiment.environments.items():
-        key = environment_key(name)
+    for environment, section in experiment.environments.items():
+        key = environment_key(environment)
         original = environment_of(section.own_class, f"{key}.class")
-        wrapped = environment_class(original, key, _limits(section), counts, scored_by=scored_by)
-        factories[name] = environment_factory(original, section.args, key, wrapped)
-        names |= set(tools_of(wrapped))
+        wrapped = calls.environment_class(original, key, _limits(section), counts, scored_by=scored_by)
+        factories[environment] = calls.environment_factory(original, section.args, key, wrapped)
+        names |= set(calls.tools_of(wrapped))
     generate = None
     if (rollout := experiment.rollout) is not None:
         function = import_function(rollout.fn, where="rollout.fn")
-        generate = checked_rollout(function, rollout.columns, "rollout.fn")
-    return Interactions(counts, tools, factories, frozenset(names), generate)
+        generate = calls.checked_rollout(function, rollout.columns, "rollout.fn")
+    return calls.Interactions(counts, tools, factories, frozenset(names), generate)
 
 
 def environment_of(named: str, where: str) -> type:
     """Return the class that `environment.class` names. Raise RewardError if it is none, or has no `reset`."""
-    found: Function = import_function(named, where=where)
+    found: calls.Function = import_function(named, where=where)
     if not inspect.isclass(found) or not inspect.isfunction(getattr(found, "reset", None)):
         what = "an environment is a class with a method `reset`"
         expected = "class Name, with def reset(self, **row): it begins a rollout, and returns a text or None"
@@ -194,5 +183,5 @@ def environment_of(named: str, where: str) -> type:
     return found
 
 
-def _limits(section: CallLimits) -> Limits:
-    return Limits(section.seconds, section.max_characters, section.on_error)
+def _limits(section: CallLimits) -> calls.Limits:
+    return calls.Limits(section.seconds, section.max_characters, section.on_error)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.errors import ConfigError, ModelError
+from rlhf_cli.errors import ModelError
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.plan.run_plan import Plan
@@ -97,13 +97,3 @@ class TestAPolicyOfOnesOwn:
         error = refused(*self.WORDS)
         assert error.hint == "critic.init=policy"
         assert "'a'" in str(error.got)
-
-
-def test_a_kl_controller_whose_horizon_is_shorter_than_a_round() -> None:
-    """Quickstart under PPO: 64 x 4 completions a round, and a fifth of them is 51.2."""
-    planned("kl.controller={target: 6.0, horizon: 52}")
-    with pytest.raises(ConfigError) as caught:
-        planned("kl.controller={target: 6.0, horizon: 51}")
-    error = caught.value
-    assert str(error.where).startswith("kl.controller.horizon")
-    assert error.hint == "kl.controller.horizon=5120"
