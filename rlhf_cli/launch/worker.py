@@ -186,7 +186,7 @@ class _Training:
         with contextlib.ExitStack() as stack:
             stack.enter_context(_timed_waits(trainer, self.profiled))
             if mirror is not None:
-                attempt = mirror.attempt(trainer.add_callback, goes_on_from=start, recorded_to=recorded_to)
+                attempt = mirror.attempt(trainer.args, goes_on_from=start, recorded_to=recorded_to)
                 stack.enter_context(attempt)
             gc.freeze()  # else imported objects delay the collection of wandb's tables by hundreds of steps
             stack.callback(gc.unfreeze)

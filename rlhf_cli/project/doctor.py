@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import netrc
 import os
 import platform
 import re
@@ -23,7 +22,7 @@ from rich.filesize import decimal as size
 from rlhf_cli.errors import ConfigError, RewardError
 from rlhf_cli.plan.devices import host_bytes, num_cores
 from rlhf_cli.runs.provenance import version_of
-from rlhf_cli.runs.tracking.tracking_plan import has_login, netrc_knows, wandb_address
+from rlhf_cli.runs.tracking.tracking_plan import LOGIN_ERRORS, has_login, wandb_address
 from rlhf_cli.services.sandbox.running import protections
 
 
@@ -237,9 +236,9 @@ def wandb_login_condition() -> Condition:
         return condition(State.OK, "a key, from WANDB_API_KEY")
     try:
         host, _ = wandb_address()
-        if netrc_knows(host) or has_login(host):
+        if has_login(host):
             return condition(State.OK, f"a key for {host}, from `wandb login`")
-    except (netrc.NetrcParseError, OSError, ValueError) as error:
+    except LOGIN_ERRORS as error:
         return condition(State.UNFIT, f"WANDB_BASE_URL or netrc is wrong ({type(error).__name__})", "wandb login")
     found = "no key: record runs offline (track=wandb_offline) and send them later with rlhf sync"
     return condition(State.MISSING, found, "wandb login, or a key in WANDB_API_KEY")

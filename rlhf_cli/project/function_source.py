@@ -134,13 +134,9 @@ def read_function(fn: str, *, where: str = "command line") -> FunctionSource:
     if name not in definitions:
         public = functions_in(module)
         close = nearest(name, public)
-        raise RewardError(
-            f"{module} has no function {name!r}",
-            where=where,
-            got=fn,
-            expected="one of " + ", ".join(public) if public else "a function defined in that file",
-            hint=f"{module}:{close}" if close else None,
-        )
+        what, hint = f"{module} has no function {name!r}", f"{module}:{close}" if close else None
+        expected = "one of " + ", ".join(public) if public else "a function defined in that file"
+        raise RewardError(what, where=where, got=fn, expected=expected, hint=hint)
     node = definitions[name]
     return FunctionSource(
         name=name,
@@ -175,11 +171,8 @@ def _assigned(tree: ast.Module) -> dict[str, ast.expr]:
     named: dict[str, ast.expr] = {}
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(_FOLLOWED):
-            _, other = _parsed(node.module or "", "")
-            imported = _assigned(other)
-            named |= {
-                alias.asname or alias.name: imported[alias.name] for alias in node.names if alias.name in imported
-            }
+            imported = _assigned(_parsed(node.module or "", "")[1])
+            named |= {one.asname or one.name: imported[one.name] for one in node.names if one.name in imported}
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
             named[node.target.id] = node.value
         elif isinstance(node, ast.Assign):

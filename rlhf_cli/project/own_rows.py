@@ -129,13 +129,11 @@ def read_own_rows(path: str, training: Training, typed: Mapping[str, str]) -> Ow
     # TRL learns from some rows as they are: messages, pairs.
     is_ready = any(set(columns) <= set(preview.columns) for columns in training.read_as_they_are)
     if missing := [role for role, is_needed in roles.items() if is_needed and not is_ready and role not in mapped]:
-        raise DataError(
-            f"which column is the {' and which the '.join(missing)}?",
-            where="--data",
-            got="columns " + ", ".join(f"{name} ({_holds(preview, name)})" for name in preview.columns),
-            expected=f"for {training.name}: {', '.join(roles)}",
-            hint=_other_training(preview, training) or " ".join(f"--column {role}=NAME" for role in missing),
-        )
+        what = f"which column is the {' and which the '.join(missing)}?"
+        expected = f"for {training.name}: {', '.join(roles)}"
+        got = "columns " + ", ".join(f"{name} ({_holds(preview, name)})" for name in preview.columns)
+        hint = _other_training(preview, training) or " ".join(f"--column {role}=NAME" for role in missing)
+        raise DataError(what, where="--data", got=got, expected=expected, hint=hint)
     prompts, answers = ([row.get(mapped.get(role, role)) for row in preview.rows] for role in ("prompt", _ANSWER))
     has_answer = training.generates and _ANSWER in mapped
     return OwnRows(

@@ -79,15 +79,11 @@ class RewardReference:
 
 def option_file(group: str, named: str) -> Path:
     """Return the file of a group's option. Raise ConfigError if there is no such option."""
-    options = groups()[group]
+    options, command = groups()[group], f"rlhf list {group}"
     if named not in options:
-        close = nearest(named, options)
-        raise ConfigError(
-            f"there is no {group} named {named!r}",
-            where=f"rlhf list {group}",
-            expected="one of " + ", ".join(sorted(options)),
-            hint=f"rlhf list {group} {close}" if close else f"rlhf list {group}",
-        )
+        close, expected = nearest(named, options), "one of " + ", ".join(sorted(options))
+        what, hint = f"there is no {group} named {named!r}", f"{command} {close}" if close else command
+        raise ConfigError(what, where=command, expected=expected, hint=hint)
     return options[named]
 
 

@@ -52,6 +52,7 @@ class Beat:
     waits: bool
     phase: str
     rewards: tuple[str, ...] = ()
+    boot: str = ""
 
     @property
     def age_s(self) -> float:
@@ -137,7 +138,7 @@ class Heartbeat:
         """Return the last record of this rank."""
         found = _read(self._file)
         assert found is not None, "it is ours"
-        return found[0]
+        return found
 
     def close(self) -> None:
         """Remove the file, because the process ends normally. A second call does nothing."""
@@ -169,9 +170,8 @@ def in_words(phases: tuple[str, ...]) -> str:
 
 def heartbeats(folder: Path) -> dict[int, Beat]:
     """Return rank -> last record, for every rank of this machine that is alive or was killed."""
-    boot = boot_id() or ""
-    found = filter(None, map(_read, heartbeat_files(folder)))
-    return {beat.rank: beat for beat, of_boot in found if of_boot == boot}
+    boot, found = boot_id() or "", filter(None, map(_read, heartbeat_files(folder)))
+    return {beat.rank: beat for beat in found if beat.boot == boot}
 
 
 def heartbeat_files(folder: Path) -> list[Path]:
@@ -179,7 +179,7 @@ def heartbeat_files(folder: Path) -> list[Path]:
     return sorted(folder.glob(_PATTERN))
 
 
-def _read(file: Path) -> tuple[Beat, str] | None:
+def _read(file: Path) -> Beat | None:
     try:
         with open_regular(file) as stream:
             content = stream.read()
@@ -188,8 +188,8 @@ def _read(file: Path) -> tuple[Beat, str] | None:
     except (OSError, ValueError, struct.error):
         return None  # the process has just ended or just started, or it is no file of ours
     phase, *rewards = content[_LAYOUT.size :].rstrip(b"\0").decode(errors="replace").split("\n")
-    beat = Beat(rank, pid, at, seams, is_watched, waits, phase, tuple(rewards))
-    return beat, boot.rstrip(b"\0").decode(errors="replace")
+    of_boot = boot.rstrip(b"\0").decode(errors="replace")
+    return Beat(rank, pid, at, seams, is_watched, waits, phase, tuple(rewards), of_boot)
 
 
 def while_running(folder: Path) -> str:

@@ -40,24 +40,17 @@ def parse(text: str, *, where: str, error: type[UserError], only_identifiers: bo
     try:
         pieces = list(Formatter().parse(text))
     except (ValueError, TypeError) as problem:
-        raise error(
-            f"malformed template: {problem}",
-            where=where,
-            got=str(text)[:200],
-            advice="write a literal brace twice: {{ or }}",
-        ) from None
+        advice = "write a literal brace twice: {{ or }}"
+        raise error(f"malformed template: {problem}", where=where, got=str(text)[:200], advice=advice) from None
     for _, column, spec, conversion in pieces:
         if column is None:
             continue
         is_plain = column.isidentifier() if only_identifiers else column and not any(sign in column for sign in ".[]{}")
         if spec or conversion or not is_plain:
-            raise error(
-                "a template field is a plain column name",
-                where=where,
-                got=f"{{{column}{'!' + conversion if conversion else ''}{':' + spec if spec else ''}}}",
-                expected="{column}, without attribute, index, conversion or format",
-                advice="write literal braces twice, {{ }}; rename such a column with `rename`",
-            )
+            got = f"{{{column}{'!' + conversion if conversion else ''}{':' + spec if spec else ''}}}"
+            what, expected = "a template field is a plain column name", "{column}, without attribute, index or format"
+            advice = "write literal braces twice, {{ }}; rename such a column with `rename`"
+            raise error(what, where=where, got=got, expected=expected, advice=advice)
     return ParsedTemplate(tuple((literal, column) for literal, column, _, _ in pieces))
 
 

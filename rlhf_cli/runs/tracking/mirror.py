@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import json
 import math
 import os
@@ -25,7 +26,9 @@ from rlhf_cli.text.redaction import redacted, redacted_tree
 
 if TYPE_CHECKING:
     import wandb
-    from transformers import TrainerCallback
+    from transformers import TrainingArguments
+
+    from rlhf_cli.runs.tracking.report_to import Reporting
 
 
 _OF_ANSWERS = re.compile(r"^eval_(?:(\w+)_)?(greedy|sampled)/")
@@ -55,35 +58,29 @@ class Mirror:
     ) -> None:
         self.plan, self.say = plan, say
         self._wandb: wandb.Run | None = None
+        self._reporting: Reporting | None = None
         self._folder, self._unique_prompts = folder, unique_prompts
         self._completions_every = completions_every
         self._goes_on_from = self._kept_to = self._tables_to = 0
 
     @contextlib.contextmanager
     def attempt(
-        self,
-        add_callback: Callable[[TrainerCallback], None] | None = None,
-        *,
-        goes_on_from: int = 0,
-        recorded_to: int = 0,
+        self, args: TrainingArguments | None = None, *, goes_on_from: int = 0, recorded_to: int = 0
     ) -> Iterator[None]:
         """Keep a run's tracker open during its training, and tell it how the run ended.
 
-        `add_callback` gets the callback of a tracker other than wandb. `goes_on_from` is the step of the checkpoint,
-        `recorded_to` the last step that an earlier attempt logged.
+        `args` are needed by trackers other than wandb. `goes_on_from` is the step of the checkpoint, `recorded_to` the
+        last step that an earlier attempt logged.
         """
         run = tracked_run.tracked_run(self._folder, goes_on_from=goes_on_from, recorded_to=recorded_to)
-        finish = self._finish
-        if self.plan.tracker == "wandb":
-            with self._dropped_on_error("at its start"):
+        with self._dropped_on_error("at its start"):
+            if self.plan.tracker == "wandb":
                 self._start(run)
-        else:
-            from rlhf_cli.runs.tracking.report_to import ReportingCallback
+            else:
+                from rlhf_cli.runs.tracking.report_to import Reporting
 
-            assert add_callback is not None
-            callback = ReportingCallback(self.plan.tracker, run, self.say)
-            add_callback(callback)
-            finish = callback.finish
+                assert args is not None
+                self._reporting = Reporting(self.plan.tracker, run, args)
         ending: Ending = "failed"
         try:
             yield
@@ -92,7 +89,7 @@ class Mirror:
             ending = "preempted"
             raise
         finally:
-            finish(ending)
+            self._finish(ending)
 
     def _start(self, run: tracked_run.TrackedRun) -> None:
         """Start or resume wandb's run, offline if its server is silent; print which later steps it keeps."""
@@ -120,6 +117,9 @@ class Mirror:
     def event(self, event: Event) -> None:
         """Log an event of metrics.jsonl, with the answers of its evaluation."""
         step = event.get("step")
+        if self._reporting is not None:
+            with self._dropped_on_error(f"at step {step}"):
+                self._reporting.log(event)
         if not isinstance(step, int) or self._has(step) or tracked_run.at_the_end(event):
             return
         with self._dropped_on_error(f"at step {step}"):
@@ -165,8 +165,10 @@ class Mirror:
             self.table("completions", step, list(firsts.values()) or rows)
 
     def _finish(self, ending: Ending) -> None:
-        """Log the summary of the whole run, over all its attempts, and close wandb's run, marked by its ending."""
+        """Close the tracker's run, marked by its ending; wandb gets a summary of the whole run, over all attempts."""
         with self._dropped_on_error("at the end"):
+            if self._reporting is not None:
+                self._reporting.finish(ending)
             events = read_metrics(self._folder.metrics) if self._wandb is not None else []
             last = max((step for event in events if isinstance(step := event["step"], int)), default=0)
             self.completions(last, is_last=True)
@@ -180,8 +182,9 @@ class Mirror:
                     mark_sent(place)
                 self._wandb = None
                 return
-        with contextlib.suppress(Exception):  # a dead service would print a traceback when the process ends
-            importlib.import_module("wandb").teardown()
+        if self.plan.tracker == "wandb":
+            with contextlib.suppress(Exception):  # a dead service would print a traceback when the process ends
+                importlib.import_module("wandb").teardown()
 
     def _has(self, step: int) -> bool:
         """Return whether the tracker takes nothing for this step: it has its values, or there is no tracker."""
@@ -196,11 +199,14 @@ class Mirror:
 
     @contextlib.contextmanager
     def _dropped_on_error(self, when: str) -> Iterator[None]:
+        """Open a context that prints an error and drops the tracker. wandb is silent by its settings."""
+        is_silent = self.plan.tracker == "wandb"
         try:
-            yield
+            with contextlib.nullcontext() if is_silent else contextlib.redirect_stdout(io.StringIO()):
+                yield
         except Exception as error:
-            self._wandb = None
-            self.say(tracked_run.failed_line(self._folder.path, "wandb", when, error))
+            self._wandb = self._reporting = None
+            self.say(tracked_run.failed_line(self._folder.path, self.plan.tracker, when, error))
 
 
 def final_values(events: Sequence[Event]) -> dict[str, float]:

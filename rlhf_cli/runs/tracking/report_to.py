@@ -1,15 +1,13 @@
-"""Report a run to TensorBoard, trackio or MLflow with transformers' own callbacks; their errors never end the run."""
+"""Report a run to TensorBoard, trackio or MLflow with transformers' own callbacks."""
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import io
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import filelock
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -17,54 +15,38 @@ from transformers.integrations import MLflowCallback, TensorBoardCallback, Track
 
 from rlhf_cli.runs.metrics_file import Event
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.tracking.tracked_run import TrackedRun, begun_in, failed_line, is_number, mlflow_store
+from rlhf_cli.runs.tracking.tracked_run import TrackedRun, begun_in, is_number, mlflow_store
 from rlhf_cli.runs.tracking.tracking_plan import Ending, TrackerName
 
 _MLFLOW_ID = "rlhf.run_id"
 
 
-class ReportingCallback(TrainerCallback):
-    """One of transformers' reporting callbacks, dropped with a warning after its first error. Main process only.
+class Reporting:
+    """A run in one of transformers' reporting callbacks, which get the resolved experiment instead of TRL's arguments.
 
-    It reports the resolved experiment instead of TRL's arguments, without secrets, and finite numbers only.
+    They get no secrets, and finite numbers only.
     """
 
-    def __init__(self, tracker: TrackerName, run: TrackedRun, say: Callable[[str], None]) -> None:
-        self._name, self._run, self._say = tracker, run, say
-        self._inner: Any = None
+    def __init__(self, tracker: TrackerName, run: TrackedRun, args: TrainingArguments) -> None:
+        self._name: TrackerName = tracker
+        self._inner: Any = _BUILD[tracker](run)
+        self._args = _reported_args(args, run, name=tracker)
+        self._inner.on_train_begin(self._args, TrainerState(is_world_process_zero=True), TrainerControl())
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        with self._dropped_on_error("at its start"):
-            self._inner = _BUILD[self._name](self._run)
-            self._args = _reported_args(args, self._run, name=self._name)
-            self._inner.on_train_begin(self._args, state, control)
-
-    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Event | None = None, **_: Any) -> None:
-        if self._inner is not None:
-            numbers = {name: value for name, value in (logs or {}).items() if is_number(value)}
-            shown = rewrite_logs(numbers) if self._name == "mlflow" else numbers  # the others rename by themselves
-            with self._dropped_on_error(f"at step {state.global_step}"):
-                self._inner.on_log(self._args, state, control, logs=shown)
+    def log(self, event: Event) -> None:
+        """Report an event of metrics.jsonl."""
+        numbers = {name: one for name, one in event.items() if name not in ("step", "time_s") and is_number(one)}
+        shown = rewrite_logs(numbers) if self._name == "mlflow" else numbers  # the others rename by themselves
+        state = TrainerState(is_world_process_zero=True, global_step=cast(int, event["step"]))
+        self._inner.on_log(self._args, state, TrainerControl(), logs=shown)
 
     def finish(self, ending: Ending) -> None:
         """Close the tracker's run, which MLflow marks as failed or killed if it was."""
-        if self._inner is not None:
-            with self._dropped_on_error("at the end"):
-                if self._name == "mlflow" and ending != "finished":
-                    import mlflow
+        if self._name == "mlflow" and ending != "finished":
+            import mlflow
 
-                    mlflow.end_run({"failed": "FAILED", "preempted": "KILLED"}[ending])
-                self._inner.on_train_end(self._args, TrainerState(is_world_process_zero=True), TrainerControl())
-
-    @contextlib.contextmanager
-    def _dropped_on_error(self, when: str) -> Iterator[None]:
-        """Open a context without the tracker's own output; on an error, print it and drop the tracker."""
-        try:
-            with contextlib.redirect_stdout(io.StringIO()):
-                yield
-        except Exception as error:
-            self._inner = None
-            self._say(failed_line(self._run.path, self._name, when, error))
+            mlflow.end_run({"failed": "FAILED", "preempted": "KILLED"}[ending])
+        self._inner.on_train_end(self._args, TrainerState(is_world_process_zero=True), TrainerControl())
 
 
 def _reported_args(args: TrainingArguments, run: TrackedRun, *, name: TrackerName) -> TrainingArguments:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlparse
 
+from rlhf_cli.errors import UserError
+
 TrackerName = Literal["wandb", "tensorboard", "trackio", "mlflow"]
 Mode = Literal["online", "offline", "none"]
 Ending = Literal["finished", "failed", "preempted"]
@@ -36,24 +38,28 @@ def plan_tracking(mode: Mode, tracker: TrackerName = "wandb") -> TrackingPlan:
     """Decide how to record: online only with a login and a server that answers."""
     if mode != "online" or tracker != "wandb":
         return TrackingPlan(mode, tracker=tracker)
+    if (problem := why_not_online()) is None:
+        return TrackingPlan("online")
     offline = "recording offline instead; `rlhf sync RUN` sends it later, track=wandb_offline avoids this notice"
+    return TrackingPlan("offline", f"{problem.what} ({problem.hint or problem.got}): {offline}")
+
+
+def why_not_online() -> UserError | None:
+    """Return why nothing can be sent to wandb: its address, the login, or a server that does not answer in seconds."""
     try:
         host, port = wandb_address()
-    except ValueError as error:
-        return TrackingPlan("offline", f"WANDB_BASE_URL is not an address ({error}): {offline}")
-    if not has_login(host):
-        return TrackingPlan("offline", f"no wandb login (`wandb login`, or set WANDB_API_KEY): {offline}")
-    if (silence := no_answer(host, port)) is not None:
-        return TrackingPlan("offline", f"{silence}: {offline}")
-    return TrackingPlan("online")
-
-
-def no_answer(host: str, port: int) -> str | None:
-    """Return `HOST does not answer (why)` if no connection is made within seconds, else None."""
+        is_known = has_login(host)
+    except LOGIN_ERRORS as error:
+        what, hint = "WANDB_BASE_URL or netrc is wrong", "unset WANDB_BASE_URL, or wandb login"
+        return UserError(what, got=type(error).__name__, hint=hint)
+    if not is_known:
+        what, got = f"there is no wandb login for {host}", "no WANDB_API_KEY, and no login in ~/.netrc"
+        return UserError(what, got=got, hint="wandb login, or export WANDB_API_KEY=...")
     try:
         socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S).close()
     except OSError as error:
-        return f"{host} does not answer ({error})"
+        advice = "type the same command again with a network"
+        return UserError("wandb cannot be reached", got=f"{host} does not answer ({error})", advice=advice)
     return None
 
 
@@ -63,17 +69,13 @@ def wandb_address() -> tuple[str, int]:
     return url.hostname or "api.wandb.ai", url.port or (80 if url.scheme == "http" else 443)
 
 
+LOGIN_ERRORS = (OSError, ValueError, netrc.NetrcParseError)
+"""What `wandb_address` and `has_login` raise; their messages may hold a key."""
+
+
 def has_login(host: str) -> bool:
-    """Return whether there are wandb credentials, from the environment or `wandb login`."""
+    """Return whether there are wandb credentials, from the environment or `wandb login`. Raises LOGIN_ERRORS."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
-    try:
-        return netrc_knows(host)
-    except (OSError, netrc.NetrcParseError, UnicodeDecodeError):
-        return False
-
-
-def netrc_knows(host: str) -> bool:
-    """Return whether `wandb login` left a key. Raises OSError, NetrcParseError or UnicodeDecodeError."""
     file = Path(os.environ.get("NETRC") or "~/.netrc").expanduser()
     return file.is_file() and netrc.netrc(str(file)).authenticators(host) is not None

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from rlhf_cli.errors import RunError, UserError
+from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import RunFolder, runs_in
 from rlhf_cli.runs.run_status import RUNNING, read_status
-from rlhf_cli.runs.tracking.tracking_plan import has_login, no_answer, wandb_address
+from rlhf_cli.runs.tracking.tracking_plan import why_not_online
 from rlhf_cli.text.json_values import section
 from rlhf_cli.text.redaction import redacted
 
@@ -96,20 +96,12 @@ def to_send(places: Sequence[Path]) -> list[Sending]:
 
 
 def send(sendings: Sequence[Sending], *, upload: Upload) -> list[Sending]:
-    """Upload pending records and return the result of each. Raises UserError without a wandb login."""
+    """Upload pending records and return the result of each. Raises UserError without a login or a server."""
     files = [file for one in sendings if one.state == "to send" for file in one.files]
     if not files:
         return list(sendings)
-    try:
-        host, port = wandb_address()
-    except ValueError as error:
-        raise UserError("WANDB_BASE_URL is not an address", got=str(error), hint="unset WANDB_BASE_URL") from None
-    if not has_login(host):
-        what, got = f"there is no wandb login for {host}", "no WANDB_API_KEY, and no login in ~/.netrc"
-        expected, hint = "an account to send the runs to", "wandb login, or export WANDB_API_KEY=..."
-        raise UserError(what, got=got, expected=expected, hint=hint)
-    if (silence := no_answer(host, port)) is not None:  # `wandb sync` would try for days
-        raise UserError("wandb cannot be reached", got=silence, advice="type the same command again with a network")
+    if (problem := why_not_online()) is not None:  # `wandb sync` would try for days
+        raise problem
     output = upload(files)
     return [_after(sending, output) if sending.state == "to send" else sending for sending in sendings]
 

@@ -103,7 +103,7 @@ def test_what_wandb_keeps_is_not_logged_again(told, folder: RunFolder) -> None:
             mirror.table("answers", step, rows)
             mirror.event({"step": step, "reward": 0.5})
         mirror.table("answers", 5, [])
-    assert (tracker.tables, tracker.rows) == ([("answers", 2, 1), ("answers", 4, 1)], [["2", "swordfish"]])
+        assert (tracker.tables, tracker.rows) == ([("answers", 2, 1), ("answers", 4, 1)], [["2", "swordfish"]])
     assert tracker.metrics == [2, 4]
     Mirror(folder, TrackingPlan("none", tracker="mlflow"), say=print).table("answers", 4, rows)
 

@@ -42,8 +42,8 @@ def test_no_login_and_a_dead_server(monkeypatch: pytest.MonkeyPatch) -> None:
     assert time.monotonic() - started < 5
     assert [plan.mode for plan in plans] == ["offline"] * 2
     notices = [str(plan.notice) for plan in plans]
-    assert notices[0].startswith("no wandb login (`wandb login`, or set WANDB_API_KEY): recording offline")
-    assert notices[1].startswith("127.0.0.1 does not answer (")
+    assert notices[0].startswith("there is no wandb login for api.wandb.ai (wandb login, or export WANDB_API_KEY=...):")
+    assert notices[1].startswith("wandb cannot be reached (127.0.0.1 does not answer (")
     assert "0" * 40 not in notices[1]
 
 

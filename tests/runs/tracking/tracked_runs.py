@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow
 import pyarrow.parquet
@@ -115,20 +114,15 @@ def report(
     error: BaseException | None = None,
 ) -> list[str]:
     """Report the events of a run folder after a step, and return what was printed; end with `error`, if given."""
-    from transformers import TrainerControl, TrainerState, TrainingArguments  # torch comes with it
+    from transformers import TrainingArguments  # torch comes with it
 
     printed: list[str] = []
     mirror = Mirror(folder, TrackingPlan("offline", tracker=tracker), say=printed.append)
-    added: list[Any] = []
     args = TrainingArguments(str(folder.path), use_cpu=True, report_to=[])
-    state, control = TrainerState(is_world_process_zero=True), TrainerControl()
-    with mirror.attempt(added.append, goes_on_from=goes_on_from, recorded_to=recorded_to):
-        (callback,) = added
-        callback.on_train_begin(args, state, control)
+    with mirror.attempt(args, goes_on_from=goes_on_from, recorded_to=recorded_to):
         for event in read_metrics(folder.metrics):
-            state.global_step = int(str(event["step"]))
-            if state.global_step > goes_on_from:
-                callback.on_log(args, state, control, logs={**event})
+            if int(str(event["step"])) > goes_on_from:
+                mirror.event(event)
         if error is not None:
             raise error
     return printed
