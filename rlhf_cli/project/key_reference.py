@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import typing
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -23,7 +24,7 @@ from rlhf_cli.errors import ConfigError
 from rlhf_cli.project.function_source import NO_DEFAULT, read_docstring, sentences_about
 from rlhf_cli.tables.metrics import FINDING_KINDS
 from rlhf_cli.tables.trl_trainers import TRAINERS
-from rlhf_cli.text.json_values import JsonTree, JsonValue, leaves
+from rlhf_cli.text.json_values import JsonTree, JsonValue, leaves, section
 from rlhf_cli.text.suggest import nearest
 
 ANY_NAME = "NAME"
@@ -273,42 +274,36 @@ def only_sections(tree: JsonTree, keys: Sequence[str]) -> JsonTree:
 
 
 def described(schema: JsonTree, group: str) -> JsonTree:
-    """Return the schema of a group's files with a description for every known key."""
+    """Return the schema of a group's files with a description for every known key.
+
+    An argument of `trainer.args` has TRL's help, from the first trainer that has it.
+    """
+    schema = copy.deepcopy(schema)
     sections = {section.__name__: section for section in _subclasses(Section)}
-    of_group: list[type[BaseModel]] = [sections.get(group.title(), Experiment), Experiment]
-    found: JsonTree = {**schema, "properties": _of_keys(schema.get("properties"), of_group)}
-    if isinstance(definitions := schema.get("$defs"), dict):
-        found["$defs"] = {
-            name: {**definition, "properties": _of_keys(definition.get("properties"), [sections[name]])}
-            if isinstance(definition, dict) and "properties" in definition
-            else definition
-            for name, definition in definitions.items()
-        }
-    return found
+    for name, node in [(group.title(), schema), *section(schema, "$defs").items()]:
+        owners: list[type[BaseModel]] = [sections.get(name, Experiment), *([Experiment] if node is schema else [])]
+        texts = {key: next(filter(None, (key_text(owner, key) for owner in owners)), "") for key in _properties(node)}
+        _describe(node, texts)
+        if Trainer in owners:
+            rows = [trl_args.fields_of(row.name) for row in TRAINERS.values()]
+            texts = {name: field.text for fields in reversed(rows) for name, field in fields.items()}
+            texts |= {name: sentences_about(PpoArgs.__doc__, name) for name in PpoArgs.model_fields}
+            _describe(_properties(node)["args"], texts)
+    return schema
+
+
+def _properties(node: JsonValue) -> JsonTree:
+    return section(node, "properties") if isinstance(node, dict) else {}
+
+
+def _describe(node: JsonValue, texts: Mapping[str, str]) -> None:
+    """Set the descriptions of the properties of a schema that have none, in place."""
+    for name, value in _properties(node).items():
+        if isinstance(value, dict) and texts[name]:
+            value.setdefault("description", texts[name])
 
 
 def _subclasses(section: type[Section]) -> Iterable[type[Section]]:
     for below in section.__subclasses__():
         yield below
         yield from _subclasses(below)
-
-
-def _of_keys(properties: JsonValue, sections: Iterable[type[BaseModel]]) -> JsonValue:
-    """Return the properties with the text of the first section that explains each."""
-    kept: JsonTree = {}
-    for name, value in properties.items() if isinstance(properties, dict) else ():
-        text = next((text for section in sections if (text := key_text(section, name))), "")
-        if name == "args" and Trainer in sections and isinstance(value, dict):
-            value = {**value, "properties": _of_arguments(value.get("properties"))}
-        kept[name] = {"description": text, **value} if isinstance(value, dict) and text else value
-    return kept
-
-
-def _of_arguments(properties: JsonValue) -> JsonTree:
-    """Return the schema of `trainer.args` with TRL's help, from the first trainer that has the argument."""
-    texts = {name: sentences_about(PpoArgs.__doc__, name) for name in PpoArgs.model_fields}
-    for row in TRAINERS.values():
-        for name, field in trl_args.fields_of(row.name).items():
-            texts.setdefault(name, field.text)
-    kept = properties if isinstance(properties, dict) else {}
-    return {name: {"description": texts[name], **value} for name, value in kept.items() if isinstance(value, dict)}

@@ -57,15 +57,7 @@ def write_json(value: object, write: Callable[[str], object]) -> None:
     Secrets are hidden as by `redaction.redacted_tree`. NaN and infinity become null; other types that JSON does not
     have are written as their `str`. Raise TypeError for a key that is not a string, number, bool or None.
     """
-
-    def plain(node: object) -> object:
-        if isinstance(node, Mapping):
-            return {key: plain(item) for key, item in node.items()}
-        if isinstance(node, list | tuple | Iterator):
-            return [plain(item) for item in node]
-        return finite_or_none(node) if node is None or isinstance(node, str | int | float) else str(node)
-
-    tree = redacted_tree(plain(value))
+    tree = redacted_tree(_plain(value))
     try:
         import orjson
 
@@ -73,3 +65,12 @@ def write_json(value: object, write: Callable[[str], object]) -> None:
     except TypeError:  # a whole number of more than 64 bits, half of a surrogate pair, or no key for JSON
         text = json.dumps(tree, indent=2, ensure_ascii=False)
     write(spelled_in_json(text))
+
+
+def _plain(node: object) -> object:
+    """Return a value with the types of JSON."""
+    if isinstance(node, Mapping):
+        return {key: _plain(item) for key, item in node.items()}
+    if isinstance(node, list | tuple | Iterator):
+        return [_plain(item) for item in node]
+    return finite_or_none(node) if node is None or isinstance(node, str | int | float) else str(node)

@@ -150,21 +150,24 @@ def redacted_tree(node: _Node, *, values_only: bool = False) -> _Node:
     Other types are returned unchanged. With `values_only`, what only looks like a secret stays, as models and data
     write it.
     """
-    hide = _text_hider(values_only=values_only)
+    return cast(_Node, _redacted(node, _text_hider(values_only=values_only), values_only))
 
-    def walk(tree: object) -> object:
-        if isinstance(tree, str):
-            return hide(tree)
-        if isinstance(tree, dict):
-            return {
-                walk(key): HIDDEN if not values_only and _is_hidden_by_key(key, item) else walk(item)
-                for key, item in tree.items()
-            }
-        if isinstance(tree, list):
-            return [walk(item) for item in tree]
-        return tuple(walk(item) for item in tree) if type(tree) is tuple else tree
 
-    return cast(_Node, walk(node))
+def _redacted(node: object, hide: Callable[[str], str], values_only: bool) -> object:
+    # Not a closure: one that calls itself is a cycle, which the garbage collector would have to find.
+    if isinstance(node, str):
+        return hide(node)
+    if isinstance(node, dict):
+        return {
+            _redacted(key, hide, values_only): HIDDEN
+            if not values_only and _is_hidden_by_key(key, item)
+            else _redacted(item, hide, values_only)
+            for key, item in node.items()
+        }
+    if isinstance(node, list) or type(node) is tuple:
+        items = [_redacted(item, hide, values_only) for item in node]
+        return items if isinstance(node, list) else tuple(items)
+    return node
 
 
 def _text_hider(*, values_only: bool = False) -> Callable[[str], str]:
