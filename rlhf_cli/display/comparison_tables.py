@@ -21,7 +21,7 @@ from rlhf_cli.analysis.comparison.logged_run import ABSENT, PRESENT, DifferingKe
 from rlhf_cli.analysis.comparison.measures import HELD_OUT, RunMeasure
 from rlhf_cli.analysis.comparison.settings import number_or_text
 from rlhf_cli.analysis.comparison.verdicts import BETTER, WORSE
-from rlhf_cli.display.terminal import STATE_STYLE, BlockColumn, cut_middle, plain_table, show_blocks
+from rlhf_cli.display.terminal import STATE_STYLE, Column, cut_middle, plain_table, show_blocks
 from rlhf_cli.errors import RlhfError, UserError
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.plan.batches import count
@@ -36,23 +36,23 @@ _LONGEST_NAME = 36
 ON_FRONT, DOMINATED = "●", "○"
 
 
-def _setting_columns(comparison: Comparison) -> list[BlockColumn]:
+def _setting_columns(comparison: Comparison) -> list[Column]:
     """Return the Pareto marks, then one column per differing key, or only the setting names if there are many keys."""
-    grouped, columns = comparison.grouped, []
+    grouped, columns = comparison.grouped, list[Column]()
     if (front := comparison.front) is not None:
         names = [setting.name for setting in grouped.settings]
         marks = [ON_FRONT if name in front.best else DOMINATED if name in front.dominated else " " for name in names]
-        columns.append(BlockColumn("", marks, is_head=True, is_number=False))
+        columns.append(("", marks))
     if 0 < len(grouped.axes) <= _MOST_KEYS_A_ROW:
-        values = {axis.short: [setting.values[axis.key] for setting in grouped.settings] for axis in grouped.axes}
-        return [*columns, *(BlockColumn(short, texts, is_head=True) for short, texts in values.items())]
+        values = ((axis.short, [setting.values[axis.key] for setting in grouped.settings]) for axis in grouped.axes)
+        return [*columns, *values]
     names = []
     for setting in grouped.settings:
         runs = [*(run.name for run in setting.runs), *setting.left_out]
         name = setting.name if len(runs) > 1 and len(setting.name) <= _LONGEST_NAME else runs[0]
         more = f" +{len(runs) - 1}" if name != setting.name and runs[1:] else ""
         names.append(cut_middle(name, _LONGEST_NAME) + more)
-    return [*columns, BlockColumn("setting" if grouped.axes else "", names, is_head=True, is_number=False)]
+    return [*columns, ("setting" if grouped.axes else "", names)]
 
 
 def column_title(measure: RunMeasure) -> str:
@@ -109,31 +109,29 @@ def show_comparison(console: Console, comparison: Comparison, *, each_run: bool 
     console.print()
     settings = comparison.grouped.settings
     front = comparison.front
-    columns = _setting_columns(comparison)
+    heads, columns = _setting_columns(comparison), list[Column]()
     if any(len(setting.by_seed) > 1 for setting in settings):
-        columns.append(BlockColumn("seeds", [str(len(setting.by_seed)) for setting in settings], is_head=True))
-    shown = [measure for measure in comparison.measures if shared_value(comparison, measure) is None]
-    for measure in shown:
+        heads.append(("seeds", [str(len(setting.by_seed)) for setting in settings]))
+    for measure in comparison.measures:
         estimates = [comparison.estimates[setting.name][measure.label] for setting in settings]
-        if any(estimate.mean is not None for estimate in estimates):
-            columns.append(BlockColumn(column_title(measure), estimate_texts(estimates)))
-    show_blocks(console, columns, ["dim" if front and setting.name in front.dominated else "" for setting in settings])
+        if shared_value(comparison, measure) is None and any(estimate.mean is not None for estimate in estimates):
+            columns.append((column_title(measure), estimate_texts(estimates)))
+    styles = ["dim" if front and setting.name in front.dominated else "" for setting in settings]
+    show_blocks(console, heads, columns, styles)
     shared = {measure.label: shared_value(comparison, measure) for measure in comparison.measures}
     if same := [f"{label} {number_texts([number])[0]}" for label, number in shared.items() if number is not None]:
         _dim(console, f"equal in all runs: {', '.join(same)}")
     if each_run:
         console.print()
         runs = comparison.runs
-        columns = [
-            BlockColumn("run", [cut_middle(run.name, _LONGEST_NAME) for run in runs], is_head=True, is_number=False),
-            BlockColumn("state", [(run.state, STATE_STYLE.get(run.state, "")) for run in runs], is_number=False),
-            BlockColumn("step", [str(run.step) for run in runs]),
-        ]
+        states = [(run.state, STATE_STYLE.get(run.state, "")) for run in runs]
+        heads = [("run", [cut_middle(run.name, _LONGEST_NAME) for run in runs]), ("state", states)]
+        columns = [("step", [str(run.step) for run in runs])]
         for measure in comparison.measures:
             numbers = [comparison.values[measure.label][run.name] for run in runs]
             if any(map(math.isfinite, numbers)):
-                columns.append(BlockColumn(column_title(measure), number_texts(numbers)))
-        show_blocks(console, columns, ["" if run.is_finished else "dim" for run in runs])
+                columns.append((column_title(measure), number_texts(numbers)))
+        show_blocks(console, heads, columns, ["" if run.is_finished else "dim" for run in runs])
     if comparison.verdicts:
         verdict = comparison.verdicts[0]
         against = f", each against {verdict.baseline}" if verdict.baseline is not None else ""

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_cli.display.terminal import BlockColumn, Cell, cut_end, figure, one_line, plain_table, show_blocks
+from rlhf_cli.display.terminal import GAP, Cell, Column, cut_end, figure, one_line, plain_table, show_blocks, width_of
 from rlhf_cli.evaluation.best_of_n import BestOfN, MadeRows
 from rlhf_cli.evaluation.evaluation_files import Evaluation
 from rlhf_cli.evaluation.policy_results import SEEN, UNSEEN, PolicyEvaluation
@@ -157,13 +157,12 @@ def show_best_of_n(console: Console, best: BestOfN) -> None:
         return
     rows = [best.curve[k - 1] for k in attempt_counts(len(best.curve))]
     columns = [
-        BlockColumn("best of", [str(row.k) for row in rows], is_head=True),
-        BlockColumn(best.by, [_interval(row.score) for row in rows]),
-        *(BlockColumn(name, [figure(row.rewards[name].mean) for row in rows]) for name in rows[0].rewards),
-        BlockColumn("truncated", ["-" if (cut := row.truncated.mean) is None else f"{cut:.0%}" for row in rows]),
-        BlockColumn("KL at most", [f"{row.kl_bound:.3f}" for row in rows]),
+        (best.by, [_interval(row.score) for row in rows]),
+        *((name, [figure(row.rewards[name].mean) for row in rows]) for name in rows[0].rewards),
+        ("truncated", ["-" if (cut := row.truncated.mean) is None else f"{cut:.0%}" for row in rows]),
+        ("KL at most", [f"{row.kl_bound:.3f}" for row in rows]),
     ]
-    show_blocks(console, columns)
+    show_blocks(console, [("best of", [str(row.k) for row in rows])], columns)
 
 
 def show_made(console: Console, made: Mapping[str, MadeRows], commands: Mapping[str, str]) -> None:
@@ -210,16 +209,11 @@ def show_scores(console: Console, rows: Rows, scores: CompletionScores) -> None:
             return "error", "red"
         return figure(score.raw) if score.open else ("gate", "yellow")
 
-    columns = [BlockColumn(name, [cell(scored.rewards[name]) for _, scored in shown]) for name in scores.summary]
-    columns.append(BlockColumn("total", [figure(scored.total) for _, scored in shown]))
-    taken = len("row  ") + 2 + sum(max(column.width, 7) + 2 for column in columns)
-    width = max(_LEAST_COMPLETION, min(_COMPLETION, console.width - taken))
+    columns: list[Column] = [(name, [cell(scored.rewards[name]) for _, scored in shown]) for name in scores.summary]
+    columns.append(("total", [figure(scored.total) for _, scored in shown]))
+    width = max(_LEAST_COMPLETION, min(_COMPLETION, console.width - width_of([("row", []), *columns]) - GAP))
     texts = [cut_end(one_line(row["completion"]), width) for row, _ in shown]
-    heads = [
-        BlockColumn("row", [(str(number), "dim") for number in range(len(shown))], is_head=True),
-        BlockColumn("completion", texts, is_head=True, is_number=False),
-    ]
-    show_blocks(console, [*heads, *columns])
+    show_blocks(console, [("row", [(str(row), "dim") for row in range(len(shown))]), ("completion", texts)], columns)
     if len(rows) > _MAX_ROWS:
         console.print(f"[dim]... {len(rows) - _MAX_ROWS} more rows; --json prints all")
     if scores.no_total is not None:
@@ -239,8 +233,7 @@ def show_scores(console: Console, rows: Rows, scores: CompletionScores) -> None:
 def _by_name(console: Console, title: str, names: Sequence[str], facts: Mapping[str, Sequence[Cell]]) -> None:
     """Print one row per name under `title`. Columns that do not fit continue in another table."""
     console.print()
-    columns = [BlockColumn(column, cells) for column, cells in facts.items()]
-    show_blocks(console, [BlockColumn(title, names, is_head=True, is_number=False), *columns])
+    show_blocks(console, [(title, names)], facts.items())
 
 
 _GAIN, _LOSS, _NONE = "black on green", "black on red", "black on white"
@@ -278,25 +271,20 @@ _STYLE = {"right": "green", "wrong": "red", "tie": "yellow"}
 def pair_table(pairs: Sequence[ScoredPair]) -> Table:
     """Return a table of scored pairs of one step. The title counts the pairs in the right order."""
     right = sum(pair.verdict == "right" for pair in pairs)
-    title = f"step {pairs[0].step}: {right} of {len(pairs)} pairs in the right order"
     has_margin = any(pair.margin is not None for pair in pairs)
-    heads = ["prompt", "chosen", "score", "rejected", "score", *(["margin"] if has_margin else []), "order"]
-    table = Table(*heads, title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), header_style="bold")
-    for column in table.columns:
-        column.justify = "right" if column.header in ("score", "margin") else "left"
-        column.no_wrap = column.header not in ("chosen", "rejected")  # these two shrink on a narrow screen
-        column.max_width = None if column.no_wrap else _WIDTH
+    rows: list[list[Cell]] = []
     for pair in pairs:
         prompt = _on_one_line(pair.prompt.rstrip().removesuffix("Assistant:"))
-        table.add_row(
-            Text(prompt if len(prompt) <= _PROMPT_WIDTH else "…" + prompt[1 - _PROMPT_WIDTH :]),
-            Text(_on_one_line(pair.chosen), no_wrap=True, overflow="ellipsis"),
-            figure(pair.score_chosen),
-            Text(_on_one_line(pair.rejected), no_wrap=True, overflow="ellipsis"),
-            figure(pair.score_rejected),
-            *([figure(pair.margin)] if has_margin else []),
-            Text(pair.verdict, _STYLE[pair.verdict]),
-        )
+        prompt = prompt if len(prompt) <= _PROMPT_WIDTH else "…" + prompt[1 - _PROMPT_WIDTH :]
+        numbers = [pair.score_chosen, pair.score_rejected, *([pair.margin] if has_margin else [])]
+        texts = [prompt, _on_one_line(pair.chosen), _on_one_line(pair.rejected)]
+        rows.append([*texts, *map(figure, numbers), (pair.verdict, _STYLE[pair.verdict])])
+    scores = ["score", "other", *(["margin"] if has_margin else [])]
+    table = plain_table(
+        ["prompt", "chosen", "rejected"], scores, ["order"], rows=rows, gap=1, widths=(_PROMPT_WIDTH, _WIDTH, _WIDTH)
+    )
+    table.title = f"step {pairs[0].step}: {right} of {len(pairs)} pairs in the right order"
+    table.title_justify = "left"
     return table
 
 

@@ -18,7 +18,6 @@ from rlhf_cli.analysis.expectations import MET, MISSED, OPEN, ExpectationOutcome
 from rlhf_cli.analysis.reproducibility import Reproduction
 from rlhf_cli.display.terminal import (
     STATE_STYLE,
-    BlockColumn,
     Cell,
     one_line,
     plain_table,
@@ -50,8 +49,6 @@ from rlhf_cli.tables.metrics import DRAWS, LEARNING_METRICS, UNUSED_TOKENS, sign
 from rlhf_cli.tables.trl_trainers import data_key
 from rlhf_cli.text.json_values import section
 
-_NUMBERS = ("step", "s/step", "left", "logged", "saved")
-
 
 def show_overview(console: Console, rows: Sequence[RunRow], notice: str | None) -> None:
     """Print one row per run without the empty columns, and the `notice` why Slurm could not be queried.
@@ -69,23 +66,18 @@ def show_overview(console: Console, rows: Sequence[RunRow], notice: str | None) 
         "saved": [(row.last_checkpoint or "").replace("checkpoint-", "step ") for row in rows],
         "job": [" ".join(part for part in (row.job_id, row.slurm_state) if part) for row in rows],
     }
-    shown = [
-        BlockColumn(name, cells, name == "run", name in _NUMBERS)
-        for name, cells in columns.items()
-        if any(Text.assemble(cell).plain for cell in cells)
-    ]
+    shown = {name: cells for name, cells in columns.items() if any(Text.assemble(cell).plain for cell in cells)}
     parents = set.intersection(*({*PurePath(row.run).parents} for row in rows))
     folder = max(parents, key=lambda parent: len(parent.parts), default=PurePath())
-    if folder.name and width_of(shown) > console.width:
+    if folder.name and width_of(shown.items()) > console.width:
         console.print(f"{folder}/", style="bold", markup=False, soft_wrap=True)
-        shown[0] = BlockColumn("run", [row.run.removeprefix(f"{folder}/") for row in rows], True, False)
-    left_out = []
+        shown["run"] = [row.run.removeprefix(f"{folder}/") for row in rows]
+    whole = list(shown)
     for name in ("s/step", "saved", "logged"):
-        if width_of(shown) > console.width and any(column.title == name for column in shown):
-            shown = [column for column in shown if column.title != name]
-            left_out.append(name)
-    show_blocks(console, shown)
-    if left_out:
+        if width_of(shown.items()) > console.width and name in shown:
+            del shown[name]
+    show_blocks(console, [(name, shown.pop(name)) for name in ("run", "state")], shown.items())
+    if left_out := [name for name in whole[2:] if name not in shown]:
         console.print(f"no room for {', '.join(left_out)}; rlhf status --json has all", style="dim")
     for row in rows:
         if row.reason:
@@ -390,7 +382,4 @@ def _samples(folder: RunFolder, most: int) -> Table | None:
         (one_line(row["prompt"]), one_line(row["completion"]), f"{row['advantage']:+.2f}")
         for row in list(first_of_prompt.values())[:most]
     ]
-    table = plain_table(["prompt", "completion at the end"], ["advantage"], rows=rows, head="dim")
-    for column, width in zip(table.columns, (32, 40), strict=False):
-        column.max_width, column.no_wrap, column.overflow = width, True, "ellipsis"
-    return table
+    return plain_table(["prompt", "completion at the end"], ["advantage"], rows=rows, head="dim", widths=(32, 40))

@@ -1,7 +1,7 @@
 """Write texts, numbers, curves, tables, commands and waits to the terminal, without control codes of others.
 
 Tables have one style: no frame, headers that are never cut, numbers on the right. A table that is too wide for the
-screen is split into several, one below another, or turned if these would be many.
+screen is split into several, one below another.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from typing import IO, TextIO, cast
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
 from rich.errors import MarkupError
 from rich.markup import escape
 from rich.segment import Segment
@@ -219,18 +218,26 @@ def plain_table(
     head: str = "bold",
     gap: int = GAP,
     indent: int = 0,
+    widths: Sequence[int] = (),
 ) -> Table:
     """Return a table whose columns are `texts` (on the left), `numbers` (on the right), then `after` (on the left).
 
-    A column without enough room is folded, header included. If all headers are empty, the header row is left out.
+    A column without enough room is folded, header included; the first ones, of which `widths` has the greatest widths,
+    are cut instead. If all headers are empty, the header row is left out.
     """
     heads = [*texts, *numbers, *after]
     table = Table(box=None, padding=(0, gap, 0, indent), header_style=head, show_header=any(heads))
     for place, name in enumerate(heads):
         is_number = len(texts) <= place < len(texts) + len(numbers)
         table.add_column(Text(name), justify="right" if is_number else "left", overflow="fold")
+    for place, column in enumerate(table.columns if widths else ()):
+        column.no_wrap = place >= len(widths)
+        column.max_width = None if column.no_wrap else widths[place]
     for row in rows:
-        table.add_row(*map(Text.assemble, row))
+        cells = [Text.assemble(cell) for cell in row]
+        for cell in cells[: len(widths)]:
+            cell.no_wrap, cell.overflow = True, "ellipsis"
+        table.add_row(*cells)
     return table
 
 
@@ -244,66 +251,38 @@ def facts_grid(rows: Iterable[tuple[Cell, Cell]], *, style: str = "bold") -> Tab
     return grid
 
 
-@dataclass(frozen=True)
-class BlockColumn:
-    """A column of `show_blocks` with one cell per row. A head column is repeated in every block."""
-
-    title: str
-    cells: Sequence[Cell]
-    is_head: bool = False
-    is_number: bool = True
-
-    @property
-    def width(self) -> int:
-        """Return the width of the widest text, in terminal cells."""
-        return max(cell_len(self.title), *(Text.assemble(cell).cell_len for cell in self.cells), 0)
+Column = tuple[str, Sequence[Cell]]
+"""A title and one cell per row."""
 
 
-def width_of(columns: Sequence[BlockColumn]) -> int:
+def width_of(columns: Iterable[Column]) -> int:
     """Return the width of columns beside one another."""
-    return sum(column.width + GAP for column in columns) - GAP
+    widths = [max(cell_len(title), *(Text.assemble(cell).cell_len for cell in cells), 0) for title, cells in columns]
+    return sum(widths) + GAP * (len(widths) - 1)
 
 
-_MOST_BLOCKS = 3
+_NUMBER = re.compile(r"[-+.\d/e]*")
 
 
-def show_blocks(console: Console, columns: Sequence[BlockColumn], styles: Sequence[str] = ()) -> None:
-    """Print columns as several tables below one another if they do not fit the width.
+def show_blocks(
+    console: Console, heads: Sequence[Column], columns: Iterable[Column], styles: Sequence[str] = ()
+) -> None:
+    """Print columns as several tables below one another if they do not fit the width; each repeats the `heads`.
 
-    Each table repeats the head columns. If that makes many tables of a few rows, print one instead with a line for each
-    column. `styles` has one style per row; without it rows are plain.
+    All but heads of texts are on the right. `styles` has one style per row; without it rows are plain.
     """
-    head = [column for column in columns if column.is_head]
-    others = [column for column in columns if not column.is_head]
-    blocks: list[list[BlockColumn]] = [[]]
-    for column in others:
-        if blocks[-1] and width_of([*head, *blocks[-1], column]) > console.width:
+    blocks: list[list[Column]] = [[]]
+    for column in columns:
+        if blocks[-1] and width_of([*heads, *blocks[-1], column]) > console.width:
             blocks.append([])
         blocks[-1].append(column)
-    if len(blocks) > _MOST_BLOCKS and head and width_of(turned := _turned([*head, *others], styles)) <= console.width:
-        console.print(_block(turned))
-        return
     for number, block in enumerate(blocks):
-        if number:
-            console.print()
-        console.print(_block([*head, *block], styles))
-
-
-def _turned(columns: Sequence[BlockColumn], styles: Sequence[str]) -> list[BlockColumn]:
-    """Return the columns of the table that has the first column's cells as titles, and a row for each other column."""
-    first, *others = columns
-    turned = [BlockColumn(first.title, [column.title for column in others], is_number=False)]
-    for row, title in enumerate(first.cells):
-        style = styles[row] if styles else ""
-        cells = [Text("", style).append_text(Text.assemble(column.cells[row])) for column in others]
-        turned.append(BlockColumn(Text.assemble(title).plain, cells))
-    return turned
-
-
-def _block(columns: Sequence[BlockColumn], styles: Sequence[str] = ()) -> Table:
-    table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(Text(column.title), justify="right" if column.is_number else "left", overflow="fold")
-    for row in range(len(columns[0].cells)):
-        table.add_row(*(Text.assemble(column.cells[row]) for column in columns), style=styles[row] if styles else None)
-    return table
+        table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
+        for place, (title, cells) in enumerate([*heads, *block]):
+            is_number = all(_NUMBER.fullmatch(Text.assemble(cell).plain) for cell in cells)
+            justify: JustifyMethod = "right" if place >= len(heads) or is_number else "left"
+            table.add_column(Text(title), justify=justify, overflow="fold")
+        rows = zip(*(cells for _, cells in (*heads, *block)), strict=True)
+        for row, style in itertools.zip_longest(rows, styles):
+            table.add_row(*map(Text.assemble, row), style=style)
+        console.print(*([""] if number else []), table, sep="\n")

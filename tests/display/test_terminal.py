@@ -1,4 +1,4 @@
-"""Tables that do not fit the width: split into several, or turned if these would be many."""
+"""Tables that do not fit the width, and texts cut to it."""
 
 from __future__ import annotations
 
@@ -7,49 +7,30 @@ import io
 import pytest
 from rich.console import Console
 
-from rlhf_cli.display.terminal import BlockColumn, cut_end, cut_middle, show_blocks, span
+from rlhf_cli.display.terminal import cut_end, cut_middle, show_blocks, span
 from tests.support.terminal import printed
 
-WIDE = 20
-"""Characters of a metric's name: with a gap, one fits beside the head in 30 columns, two in 50."""
+
+def test_a_table_too_wide_is_split_and_each_part_repeats_the_heads() -> None:
+    """Of three columns of 20, one fits beside the heads in 30 columns. One name may be a head and a column."""
+    metrics = [(name.ljust(20, "-"), ["0.1", "0.2"]) for name in ("run", "b", "c")]
+    heads = [("run", ["a", "long name"]), ("n", ["2", "10"])]
+    lines = printed(lambda console: show_blocks(console, heads, metrics), 40)
+    assert lines[:4] == [
+        f"run         n  {metrics[0][0]}",
+        f"a           2  {'0.1':>20}",
+        f"long name  10  {'0.2':>20}",
+        "",
+    ]
+    assert [line for line in lines if line.startswith("run")] == [f"run         n  {title}" for title, _ in metrics]
 
 
-def table(num_metrics: int, num_rows: int = 2, *, has_head: bool = True) -> list[BlockColumn]:
-    names = [chr(ord("a") + row) for row in range(num_rows)]
-    head = [BlockColumn("run", names, is_head=True, is_number=False), BlockColumn("n", ["2"] * num_rows, is_head=True)]
-    metrics = [BlockColumn(f"m{number}".ljust(WIDE, "-"), [f"0.{number}"] * num_rows) for number in range(num_metrics)]
-    return [*(head if has_head else ()), *metrics]
-
-
-@pytest.mark.parametrize(
-    ("columns", "width", "is_turned"),
-    [
-        (table(3), 30, False),  # three tables
-        (table(4), 30, True),
-        (table(6), 50, False),
-        (table(7), 50, True),
-        (table(4, num_rows=9), 30, False),  # turned, it would be too wide
-        (table(4, has_head=False), 30, False),
-    ],
-)
-def test_many_tables_of_few_rows_become_one(columns: list[BlockColumn], width: int, is_turned: bool) -> None:
-    lines = printed(lambda console: show_blocks(console, columns), width)
-    metrics = [column for column in columns if not column.is_head]
-    assert all(sum(metric.title in line for line in lines) == 1 for metric in metrics)
-    if is_turned:
-        assert lines[0].split() == ["run", "a", "b"]
-        assert [line.split() for line in lines[1:]] == [["n", "2", "2"], *([m.title, *m.cells] for m in metrics)]
-    else:
-        assert metrics[0].title in lines[0]
-
-
-def test_a_dim_row_is_a_dim_column_of_a_turned_table() -> None:
+def test_a_row_may_be_dim() -> None:
     out = io.StringIO()
     console = Console(file=out, width=30, force_terminal=True, color_system="standard")
-    show_blocks(console, table(4), ["", "dim"])
-    (line,) = (line for line in out.getvalue().splitlines() if line.startswith("m3"))
-    assert line.count("\x1b[2m0.3\x1b[0m") == 1
-    assert line.count("0.3") == 2
+    show_blocks(console, [("run", ["a", "b"])], [("m", ["0.1", "0.3"])], ["", "dim"])
+    assert "\x1b[2m0.3" in out.getvalue()
+    assert "\x1b[2m0.1" not in out.getvalue()
 
 
 @pytest.mark.parametrize(
