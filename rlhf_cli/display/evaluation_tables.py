@@ -279,7 +279,7 @@ def pair_table(pairs: Sequence[ScoredPair]) -> Table:
         numbers = [pair.score_chosen, pair.score_rejected, *([pair.margin] if has_margin else [])]
         texts = [prompt, _on_one_line(pair.chosen), _on_one_line(pair.rejected)]
         rows.append([*texts, *map(figure, numbers), (pair.verdict, _STYLE[pair.verdict])])
-    scores = ["score", "other", *(["margin"] if has_margin else [])]
+    scores = ["score chosen", "score rejected", *(["margin"] if has_margin else [])]
     table = plain_table(
         ["prompt", "chosen", "rejected"], scores, ["order"], rows=rows, gap=1, widths=(_PROMPT_WIDTH, _WIDTH, _WIDTH)
     )

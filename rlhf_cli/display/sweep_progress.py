@@ -13,7 +13,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from rlhf_cli.display.terminal import STATE_STYLE, cut_middle, plain_table, span, sparkline
+from rlhf_cli.display.terminal import STATE_STYLE, Cell, cut_middle, plain_table, span, sparkline
 from rlhf_cli.errors import RunError, in_one_line
 from rlhf_cli.runs.metric_arrays import MetricColumns, Window, number_of
 from rlhf_cli.runs.metrics_file import TOTAL, events_after
@@ -27,8 +27,7 @@ class JobProgress:
     """A job of a sweep, and what can be seen of it from outside.
 
     `resume`: it continues from its newest checkpoint. `began_at` and `ended_at` are on the monotonic clock, None until
-    they happen; `left_s` are the estimated seconds to its end, None if unknown. `logged` are its metrics
-    so far.
+    they happen; `left_s` are the estimated seconds to its end, None if unknown. `logged` are its metrics so far.
     """
 
     name: str
@@ -101,8 +100,8 @@ class JobProgress:
 
 
 _LEAST_OF_A_NAME = 12
-_AROUND = 4
-"""Lines other than jobs: the head, the totals, one about hidden jobs, and one below."""
+_AROUND = 3
+"""Lines other than jobs: the head, the totals, and one below."""
 _REDRAW_EVERY_S = 0.5
 
 
@@ -198,16 +197,15 @@ class SweepDisplay:
         shown = [job for job in self._jobs if job in preferred]
         begun = next((job for job in self._jobs if job.began_at is not None), None)
         metric = self._metric or (begun.usual_metric if begun is not None else "")
-        heads = ("state", "step", metric.removeprefix("rewards/").removesuffix("/mean"), "", "left")
+        heads = ("state", "step", metric.removeprefix("rewards/").removesuffix("/mean"), "left", "")
         cells = [self._cells(job) for job in shown]
         used = sum(max(map(len, column)) + 1 for column in zip(heads, *cells, strict=True))
         most = max(_LEAST_OF_A_NAME, width - used - 1)
-        table = plain_table(["run"], gap=1)
-        for head, is_number in zip(heads, (False, True, False, True, True), strict=True):
-            table.add_column(Text(head), justify="right" if is_number else "left", no_wrap=True)
-        for job, (state, *figures) in zip(shown, cells, strict=True):
-            name, colour = Text(cut_middle(job.name, most)), STATE_STYLE.get(state, "dim")
-            table.add_row(name, Text(state, colour), *map(Text, figures))
+        rows: list[list[Cell]] = [
+            [cut_middle(job.name, most), (state, STATE_STYLE.get(state, "dim")), *figures]
+            for job, (state, *figures) in zip(shown, cells, strict=True)
+        ]
+        table = plain_table(["run", "state"], heads[1:4], [""], rows=rows, gap=1)
         count, left = Counter(job.state for job in self._jobs), self.left_s()
         counted = {
             "of them pruned": count[RunState.PRUNED],
@@ -218,16 +216,14 @@ class SweepDisplay:
         parts = [f"{count[RunState.FINISHED] + count[RunState.PRUNED]} of {self._total} done"]
         parts += [f"{number} {what}" for what, number in counted.items() if number]
         ends = f"about {span(left)} left" if left is not None else "time left unknown"
-        lines = {f"{', '.join(parts)}; {span(time.monotonic() - self._began_at)} so far, {ends}": "bold"}
-        if hidden := Counter(job.state for job in self._jobs if job not in shown):
-            lines = {"not shown: " + ", ".join(f"{count} {state}" for state, count in hidden.items()): "dim", **lines}
-        return Group(table, *(Text(line, style, overflow="ellipsis", no_wrap=True) for line, style in lines.items()))
+        line = f"{', '.join(parts)}; {span(time.monotonic() - self._began_at)} so far, {ends}"
+        return Group(table, Text(line, "bold", overflow="ellipsis", no_wrap=True))
 
     def _cells(self, job: JobProgress) -> tuple[str, ...]:
         values = job.values_of(self._metric or job.usual_metric)
         step = f"{job.step}/{job.max_steps}" if job.max_steps is not None else ""
         left = span(job.left_s) if job.state == RunState.RUNNING else ""
-        return job.state, step, sparkline(values), f"{values[-1]:.3f}" if values else "", left
+        return job.state, step, f"{values[-1]:.3f}" if values else "", left, sparkline(values)
 
     @property
     def _total(self) -> int:
