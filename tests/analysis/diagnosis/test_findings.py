@@ -64,6 +64,7 @@ PLANTED: list[tuple[str, RunSetup, Curves]] = [
     ("overoptimised", PPO, watched(GOLD, line(0, 1))),
     ("learning", GRPO, total([0.5] * 20)),
     ("learning", DPO, {"loss": [0.5] * 20, "learning_rate": [0.5, 2.0]}),
+    ("learning", GRPO, total([1.0] * 10 + [0.5] * 10)),
     ("kl", PPO, FAR),
     ("kl", DPO, {KL: parts(0, 0, 0, 0, 0.125, 0.5)}),
     ("truncation", GRPO, {CUT: [0.75] * 10}),
@@ -92,6 +93,7 @@ note @ 1-4 | ppo/advantages_std, rewards/truncation/fraction | 1, 4, 0 | max_com
 serious rewards/gold/mean @ 1-20 | rewards/gold/mean, reward | 1 | kl.coef=0.15, max_steps=3, learning_rate=0.00033
 serious @ 1-20 | reward | 0.5, 0.5, 1, 20, 0.1 | learning_rate=0.003, debug=overfit
 serious @ 1-20 | loss | 0.5, 0.5, 1, 20, 0.01 | learning_rate=6, debug=overfit_rows
+serious @ 1-20 | reward | 1, 0.5, 1, 20 | learning_rate=0.00033
 warning @ 1-20 | kl/k1_policy_ref | 1.2 | kl.coef=0.15, learning_rate=0.00033
 warning @ 1-12 | kl/k1_policy_ref | 0, 0, 0.31 |
 warning @ 1-10 | rewards/truncation/fraction | 75%, 32 | max_completion_length=64, truncation=eos_penalty
@@ -132,24 +134,6 @@ def test_finding(planted: tuple[str, RunSetup, Curves], expected: str) -> None:
     assert results(curves, setup, kind=kind) == [expected]
 
 
-@pytest.mark.parametrize(
-    ("curves", "named", "other"), [(total([0.5] * 20), "total", "loss"), ({"loss": [0.5] * 20}, "loss", "total")]
-)
-def test_what_does_not_improve_is_named(curves: Curves, named: str, other: str) -> None:
-    (finding,) = found(curves, kind="learning")
-    assert named in finding.what
-    assert other not in finding.what
-
-
-def test_what_surely_gets_worse_is_told_from_what_changes_too_little() -> None:
-    """A loss counts by a fiftieth of where it began, 0.008; the evidence has the interval of the change."""
-    worse, flat = (found({"loss": line(0.4, end)}, kind="learning")[0] for end in (0.5, 0.405))
-    assert "gets worse" in worse.what
-    assert "does not fall" in flat.what
-    assert worse.changes != flat.changes
-    assert all("the change is between" in finding.evidence[0].says for finding in (worse, flat))
-
-
 def test_a_length_that_bends_upwards_is_compared_with_one_token() -> None:
     """The line through 1 + k^2 / 4, k = 0 ... 19, rises by 19 / 4 an event, 90.25 in all, and starts at -13.25."""
     curves = {LENGTH: [1.0 + k**2 / 4 for k in range(20)]}
@@ -186,12 +170,6 @@ def test_redundant_pairs_have_a_finding_each() -> None:
     only_one = {**alike([1.0] * 20), "rewards/b/std": [0.5] * 10 + [0.0] * 10}
     assert verdict(only_one, kind="redundant") == "fine"
     assert verdict(alike([1.0] * 20), kind="redundant") == "warning"
-
-
-def test_a_gate_shows_how_often_it_was_open_on_average() -> None:
-    curves = {"rewards/style/open_fraction": [0.0] * 9 + [0.01], "rewards/runs/mean": [0.25] * 10}
-    (finding,) = found(curves, GATED, kind="gate")
-    assert finding.evidence[0].says == "0.001 on average over steps 1 to 10"
 
 
 @pytest.mark.fault(38)
@@ -280,8 +258,6 @@ def test_a_dead_reward_that_is_only_watched_teaches_nothing_anyway(weight: float
         ("clipping", replace(PPO, args={}), {CLIPPED: [0.0] * 12}, "fine"),  # every rollout is used once
         ("no_deviation", PPO, {"ppo/advantages_std": [0.1, 0.2], "ppo/advantages_mean": [0.0] * 2}, "fine"),
         ("no_deviation", PPO, {"loss": [0.1]}, "unseen"),
-        ("learning", GRPO, total(noisy(0.5, 0.5, 0.6, n=20)), "unseen"),
-        ("learning", GRPO, total([0.5] * 5 + [0.9] * 5 + [0.2] * 5 + [0.6] * 5), "unseen"),
     ],
 )
 def test_no_finding(kind: str, setup: RunSetup, curves: Curves, expected: str) -> None:
@@ -354,24 +330,7 @@ def test_negative_control_an_unknown_key_is_refused() -> None:
         prepare(["+exp=quickstart", "rewards.twin.weight=0"])
 
 
-STEADY, GROWING = reward("a", mean=noisy(0.5, 0.5, 0.02)), reward("a", mean=noisy(0.2, 0.8, 0.02))
-
-
-def watched_among(gold: list[float], total: list[float]) -> Curves:
-    curves = reward("gold", mean=gold, weight=[0.0] * len(gold))
-    return {**curves, **GROWING, "reward": total, "reward_std": [0.5] * len(gold)}
-
-
-def pair(correlation: float, *, std_end: float = 0.5, weight: float = 1.0) -> Curves:
-    stds, mean = noisy(0.5, std_end, 0.0), noisy(0.2, 0.8, 0.05)
-    curves = {**reward("a", mean=mean, std=stds), **reward("b", mean=mean, std=stds, weight=[weight] * 40)}
-    return {**curves, "rewards/correlation/a/b": noisy(correlation, correlation, 0.003)}
-
-
-def noisy_shares(largest: float, other: float, *, std_end: float = 0.5) -> Curves:
-    one = reward("big", mean=GROWING["rewards/a/mean"], advantage_share=noisy(largest, largest, 0.005))
-    small = {"weight": [0.01] * 40, "advantage_share": [other] * 40}
-    return {**one, **reward("small", mean=noisy(0.2, 0.8, 0.05), std=noisy(0.5, std_end, 0.0), **small)}
+NOISE = {**reward("a", mean=noisy(0.5, 0.5, 0.02)), "reward": noisy(0.0, 1.0, 0.05), "reward_std": [0.5] * 40}
 
 
 @pytest.mark.parametrize(
@@ -381,32 +340,13 @@ def noisy_shares(largest: float, other: float, *, std_end: float = 0.5) -> Curve
         ("kl", {KL: [0.6 * (k / 39) ** 0.5 for k in range(40)]}, PPO),
         ("kl", {KL: noisy(0.0, 0.6, 0.01)}, PPO),
         ("truncation", {CUT: noisy(0.3, 0.3, 0.03)}, GRPO),
-        ("truncation", {CUT: noisy(0.02, 0.06, 0.01)}, GRPO),  # real, and little
-        ("length", {LENGTH: noisy(20, 20, 8), **STEADY}, GRPO),
-        ("explained_variance", {EXPLAINED: noisy(0.0, 0.0, 0.1)}, PPO),
-        ("explained_variance", {EXPLAINED: noisy(-0.6, -0.1, 0.05)}, PPO),  # it learns, slowly
-        # A loss that grows by as much as the variance of the returns is no fault of the critic's.
-        ("value_loss", {VALUE: [0.1 * (1 + k / 33) ** 2 for k in range(40)],
-                        "ppo/returns_std": [1 + k / 33 for k in range(40)]}, PPO),
+        ("length", {LENGTH: noisy(20, 20, 8)}, GRPO),
         ("value_loss", {VALUE: noisy(0.3, 0.3, 0.15)}, PPO),
-        ("overoptimised", watched_among(noisy(0.5, 0.5, 0.1), noisy(0.0, 1.0, 0.05)), PPO),
-        ("overoptimised", watched_among(noisy(0.5, 0.47, 0.003), noisy(0.0, 1.0, 0.05)), PPO),  # little
-        ("learning", {"loss": noisy(0.693, 0.4, 0.02)}, DPO),
-        ("dead_reward", reward("a", mean=[*noisy(0.2, 1.0, 0, n=20), *[1.0] * 20], std=[0.3] * 20 + [0.0] * 20), GRPO),
-        ("gate", {**reward("style", mean=[0.5] * 25, open_fraction=[*[0.5] * 5, *[1.0] * 20]),
-                  **reward("runs", mean=[0.0] * 25, std=0.0)}, GATED),  # it has closed
+        ("overoptimised", reward("gold", mean=noisy(0.5, 0.5, 0.1), weight=[0.0] * 40), PPO),
     ],
-)  # fmt: skip
-def test_negative_control(kind: str, curves: Curves, setup: RunSetup) -> None:
-    rewards = {} if setup is DPO else GROWING
-    assert found({**rewards, **curves}, setup, kind=kind) == []
-
-
-def test_max_steps_is_the_end_of_the_best_tenth() -> None:
-    """A tenth of 40 events is four, and the gold is at its best in those of the steps 21 to 24."""
-    gold = [*noisy(0.5, 0.5, 0.02, n=20), *[0.95] * 4, *noisy(0.8, 0.2, 0.02, n=16)]
-    (finding,) = found(watched_among(gold, noisy(0.0, 1.0, 0.05)), PPO, kind="overoptimised")
-    assert "trainer.args.max_steps=24" in [change.words for change in finding.changes]
+)
+def test_negative_control_noise(kind: str, curves: Curves, setup: RunSetup) -> None:
+    assert found({**NOISE, **curves}, setup, kind=kind) == []
 
 
 def test_the_error_of_two_thirds_is_scipys() -> None:
@@ -418,7 +358,7 @@ def test_the_error_of_two_thirds_is_scipys() -> None:
 @pytest.mark.parametrize("weight", [0.3, -0.3, 3.0, -3.0])
 def test_of_two_rewards_that_say_the_same_the_lighter_is_watched(weight: float) -> None:
     lighter = "b" if abs(weight) < 1 else "a"
-    assert words(pair(0.97, weight=weight), kind="redundant") == [f"rewards.{lighter}.weight=0"]
+    assert words(alike([1.0] * 20, b=weight), kind="redundant") == [f"rewards.{lighter}.weight=0"]
 
 
 @pytest.mark.parametrize(
@@ -433,6 +373,10 @@ def test_of_two_rewards_that_say_the_same_the_lighter_is_watched(weight: float) 
 )
 def test_the_weights_to_try(std: float, normalized: str, typed: str) -> None:
     """A weight that changes counts as 1."""
-    curves = {**noisy_shares(0.98, 0.02), "rewards/small/std": [std] * 40, "rewards/big/weight": [1.0, 3.0] * 20}
+    drowned = {
+        "rewards/small/std": [std] * 20,
+        "rewards/big/weight": [1.0, 3.0] * 10,
+        "rewards/small/weight": [0.01] * 20,
+    }
     setup = replace(GRPO, rewards={normalized: {"normalize": "batch"}})
-    assert words(curves, setup, kind="one_reward") == [f"rewards.small.{typed}"]
+    assert words(shares([0.98] * 20, [0.02] * 20, **drowned), setup, kind="one_reward") == [f"rewards.small.{typed}"]
