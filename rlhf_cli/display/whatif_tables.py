@@ -121,18 +121,14 @@ def _ranks(tau: float | None, best: float | None, sign: float | None) -> list[st
 
 
 def _print_notes(console: Console, answer: WhatIf) -> None:
-    first = answer.rounds[0].step
-    console.print(
-        f"\n[dim]push: covariance of the advantages with a raw score, within groups. {_LEGEND}. Totals under different"
-        " settings have different units, so a larger total is not better."
-    )
-    if first > 1:
-        console.print("[dim]The first rollouts are not stored; the stored ones come from a trained policy.")
+    notes = [
+        f"push: covariance of the advantages with a raw score, within groups. {_LEGEND}. A larger total is not better"
+    ]
+    if answer.rounds[0].step > 1:
+        notes.append("The first rollouts are not stored; the stored ones come from a trained policy")
     elif len(answer.rounds) > 1:
-        console.print(
-            "[dim]Step 1 is exact: every run with this seed starts with these rollouts. Later rollouts come from the"
-            " policy of this run; a run with the changed settings would have other rollouts."
-        )
+        notes.append("Step 1 is exact: every run with this seed starts with these rollouts; later ones would be others")
+    console.print(f"\n[dim]{'. '.join(notes)}")
     _print_reasons(console, [answer])
 
 

@@ -124,10 +124,6 @@ def seeds_needed(effect: float, *, comparisons: int) -> int | None:
     return counts[place] if effect and place < len(counts) else None
 
 
-FEW_SEEDS = 3
-"""With at most this many seeds, the estimated deviation is very uncertain."""
-
-
 @dataclass(frozen=True)
 class MeasureVerdict:
     """The result for one measure and the values of one key. `text` is the verdict in a sentence or two.
@@ -241,13 +237,12 @@ def _undecided(pairs: Sequence[PairedDifference], label: str, baseline: str | No
     mean, low, high = pair.interval
     digits = decimals((high - low) / 2)
     by = f"{pair.value} - {pair.other}: {mean:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
-    rough = "; rough estimate" if len(pair.seeds) <= FEW_SEEDS else ""
     seeds = f"Even {MOST_SEEDS} seeds would not"
     if math.isfinite(num_more):
         seeds = f"About {max(1, num_more):.0f} more seed{'s' if num_more > 1 else ''} would"
     return [
         f"No clear difference in {label} {between} {_seeds(pairs)}",
-        f"{seeds} separate {pair.other} from {pair.value} ({by}){rough}",
+        f"{seeds} separate {pair.other} from {pair.value} ({by})",
     ]
 
 

@@ -6,12 +6,12 @@ that the most runs answered. Their size is bounded, so that the page stays small
 
 from __future__ import annotations
 
-import json
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, reward_names
 from rlhf_cli.display.page.curves import rounded
@@ -23,10 +23,7 @@ from rlhf_cli.text.regular_files import LARGEST_TABLE, require_regular
 _EFFECTIVE = ".effective"
 _MOST_STEPS = 10
 _MOST_PROMPTS = 3
-_MOST_CHARACTERS = 800_000
-"""Maximum characters of all completions together."""
-_LONGEST_TEXT, _SHORTEST_TEXT = 2000, 160
-_LONGEST_PROMPT = 1200
+_LONGEST_TEXT, _LONGEST_PROMPT, _LONGEST_ERROR = 2000, 1200, 160
 
 Answer = dict[str, Any]
 """A completion with its scores: `prompt`, `text`, `total` (by the run's own weights), and `scores`.
@@ -55,10 +52,8 @@ def completion_pages(runs: Sequence[LoggedRun]) -> dict[str, Any]:
                 except (OSError, ValueError) as error:
                     why = (str(error).splitlines() or [type(error).__name__])[0]
                     notes.append(f"{runs[place].name}: {table[step].name} cannot be read ({why})")
-    num_texts = _MOST_PROMPTS * sum(map(len, by_step.values()))
-    longest = max(_SHORTEST_TEXT, min(_LONGEST_TEXT, _MOST_CHARACTERS // max(1, num_texts)))
     steps: list[dict[str, object]] = [
-        {"step": step, "prompts": [_beside(prompt, rows, longest) for prompt in prompts]}
+        {"step": step, "prompts": [_beside(prompt, rows) for prompt in prompts]}
         for step, rows in by_step.items()
         if (prompts := _chosen_prompts(rows))
     ]
@@ -69,9 +64,8 @@ def chosen_steps(tables: Iterable[Iterable[int]], most: int) -> list[int]:
     """Return at most `most` evenly spaced steps, both ends included, of those for which the most runs have tables."""
     counts = Counter(step for steps in tables for step in steps)
     common = sorted(step for step, count in counts.items() if count == max(counts.values()))
-    if len(common) <= most:
-        return common
-    return sorted({common[round(place * (len(common) - 1) / (most - 1))] for place in range(most)})
+    places = np.linspace(0, max(0, len(common) - 1), min(most, len(common)))
+    return [common[round(place)] for place in places]
 
 
 def _read_answers(file: Path, order: Mapping[str, int]) -> list[Answer]:
@@ -84,39 +78,27 @@ def _read_answers(file: Path, order: Mapping[str, int]) -> list[Answer]:
         rewards = [name.removesuffix(_EFFECTIVE) for name in names if name.endswith(_EFFECTIVE)]
         rewards.sort(key=lambda name: order.get(name, len(order)))
         wanted = {"prompt", "completion", "total", *rewards}
-        wanted |= {f"{name}.{what}" for name in rewards for what in ("weighted", "closed_by", "error", "parts")}
+        wanted |= {f"{name}.{what}" for name in rewards for what in ("weighted", "closed_by", "error")}
         rows = table.read(columns=[name for name in names if name in wanted]).to_pylist()
     return [
         {
             "prompt": _text_of(row.get("prompt")),
             "text": _text_of(row.get("completion")),
-            "total": _number(row.get("total")),
+            "total": rounded(row.get("total")),
             "scores": [_score(row, name) for name in rewards],
         }
         for row in rows
     ]
 
 
-_MOST_PARTS = 6
-
-
 def _score(row: Mapping[str, object], name: str) -> dict[str, object]:
-    score: dict[str, object] = {"name": name, "raw": rounded(_number(row.get(name)))}
-    score["weighted"] = rounded(_number(row.get(f"{name}.weighted")))
-    if 1 < len(parts := _part_rewards(row.get(f"{name}.parts"))) <= _MOST_PARTS:
-        score["parts"] = parts
+    score: dict[str, object] = {"name": name, "raw": rounded(row.get(name))}
+    score["weighted"] = rounded(row.get(f"{name}.weighted"))
     if (closed_by := row.get(f"{name}.closed_by")) is not None:
         score["closed"] = str(closed_by)
     if (error := row.get(f"{name}.error")) is not None:
-        score["error"] = redacted_tree(str(error), values_only=True)[:_SHORTEST_TEXT]
+        score["error"] = redacted_tree(str(error), values_only=True)[:_LONGEST_ERROR]
     return score
-
-
-def _part_rewards(content: object) -> list[float | None]:
-    try:
-        return [rounded(_number(part["reward"])) for part in json.loads(str(content or "[]"))]
-    except (ValueError, TypeError, KeyError):
-        return []
 
 
 def _text_of(content: object) -> str:
@@ -127,10 +109,6 @@ def _text_of(content: object) -> str:
     return "" if content is None else str(content)
 
 
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
-
-
 def _chosen_prompts(rows: AnswersByRun) -> list[str]:
     runs_of: dict[str, set[int]] = {}
     for place, answers in rows.items():
@@ -139,12 +117,11 @@ def _chosen_prompts(rows: AnswersByRun) -> list[str]:
     return sorted(runs_of, key=lambda prompt: -len(runs_of[prompt]))[:_MOST_PROMPTS]
 
 
-def _beside(prompt: str, rows: AnswersByRun, longest: int) -> dict[str, object]:
+def _beside(prompt: str, rows: AnswersByRun) -> dict[str, object]:
     answers = {}
     for place, table in rows.items():
-        given = [answer for answer in table if answer["prompt"] == prompt]
-        if given:
-            text, total = redacted_tree(given[0]["text"], values_only=True), rounded(given[0]["total"])
-            cut = {"prompt": "", "text": text[:longest], "more": max(0, len(text) - longest), "total": total}
+        if given := [answer for answer in table if answer["prompt"] == prompt]:
+            text = redacted_tree(given[0]["text"], values_only=True)
+            cut = {"prompt": "", "text": text[:_LONGEST_TEXT], "more": max(0, len(text) - _LONGEST_TEXT)}
             answers[str(place)] = {**given[0], **cut, "of": len(given)}
     return {"prompt": redacted_tree(prompt, values_only=True)[:_LONGEST_PROMPT], "answers": answers}

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, reward_names
 from rlhf_cli.analysis.comparison.settings import SettingRuns, estimate
 from rlhf_cli.runs.metrics_file import TOTAL
-from rlhf_cli.text.json_values import finite_or_none
 
 COMPONENTS, SHARES, HEALTH, EVALUATIONS = "components", "shares", "health", "evaluations"
 """The sections that hold plots."""
@@ -157,9 +156,9 @@ def _row(values: NDArray[np.float64]) -> Row:
     return [rounded(value) for value in values.tolist()]
 
 
-def rounded(value: float | None) -> float | int | None:
-    """Return a number rounded to four significant digits, or None if it is not finite."""
-    if value is None or finite_or_none(float(value)) is None:
+def rounded(value: object) -> float | int | None:
+    """Return a number rounded to four significant digits, or None if it is not a finite number."""
+    if not isinstance(value, int | float) or not math.isfinite(value):
         return None
     short = float(f"{float(value):.4g}")
     return int(short) if short.is_integer() and abs(short) < 1e15 else short

@@ -234,7 +234,7 @@ def test_the_pair_that_is_named_is_the_one_that_fewest_more_seeds_decide() -> No
     assert more[0] < more[1]
     assert in_words(CORRECT, pairs, "a") == (
         "No clear difference in correct between a and b or c (2 to 10 seeds). "
-        f"About {more[0]} more seeds would separate a from b (b - a: +0.1 [-5.3, +5.5]); rough estimate."
+        f"About {more[0]} more seeds would separate a from b (b - a: +0.1 [-5.3, +5.5])."
     )
 
 
@@ -286,7 +286,7 @@ SAID = {
     "nearly": (
         {"a": [0.1, 0.2, 0.3], "b": [0.11, 0.22, 0.31]},
         "No clear difference in m between a and b (3 seeds). "
-        "About 1 more seed would separate a from b (b - a: +0.013 [-0.001, +0.028]); rough estimate.",
+        "About 1 more seed would separate a from b (b - a: +0.013 [-0.001, +0.028]).",
     ),
     "hopeless": (
         {"a": [0.1] * 4, "b": [0.0, 0.2, 0.0, 0.20001]},
