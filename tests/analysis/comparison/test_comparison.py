@@ -191,6 +191,7 @@ def test_one_seed_has_neither_interval_nor_verdict(place: Path) -> None:
     assert "seed=0,1,2" in str(found.no_verdict)
     asked = compared(write_sweep(place / "again", {0.0: [0.5], 0.5: [0.9]}), on=("correct",))
     assert [pair.outcome for pair in asked.verdicts[0].differences] == ["impossible"]
+    assert compared(write_sweep(place / "more", {0.0: [0.5, 0.6], 0.5: [0.9, 0.8], 1.0: [0.7]})).verdicts
 
 
 def pair(*changes: dict[str, Any]) -> list[LoggedRun]:
@@ -246,12 +247,6 @@ def test_rewards_with_other_scores_are_noted() -> None:
     lacking_one = pair(one, other)
     lacking_one[1] = in_memory("without", settings=lacking_one[1].settings, weights={"brevity": 1.0})
     assert other_scores(lacking_one) == []
-
-
-def test_one_setting_with_one_seed_leaves_the_others_their_verdict(place: Path) -> None:
-    found = compared(write_sweep(place / "sweep", {0.0: [0.5, 0.6], 0.5: [0.9, 0.8], 1.0: [0.7]}))
-    assert found.no_verdict is None
-    assert found.verdicts
 
 
 def sweep_of(weights: dict[float, list[float]], **facts: Any) -> list[LoggedRun]:

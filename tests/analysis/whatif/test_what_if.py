@@ -38,18 +38,17 @@ from tests.support.tolerances import ARITHMETIC
 GATED = "rewards.brevity.gate={by: correct, at_least: 1.0, otherwise: zero}"
 
 
-@pytest.fixture
-def one_group(place: Path) -> RunFolder:
+def test_totals_order_and_advantages(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What computed the rounds, of the old settings and of the new, is closed."""
+    closed: list[RewardStack] = []
+    monkeypatch.setattr(RewardStack, "close", lambda stack: closed.append(stack))
     run = frozen(place, UNSCALED)
     write_table(run, 1, **scores(**{"rollout.tokens": [2, 4, 2, 6]}))
-    return run
-
-
-def test_totals_order_and_advantages(one_group: RunFolder) -> None:
-    (found,) = answer(one_group, LESS).rounds
+    (found,) = answer(run, LESS).rounds
     assert (found.mean_total, found.tau) == (pytest.approx((0.825, 0.45), **ARITHMETIC), pytest.approx(4 / 6))
     assert (found.best_changed, found.sign_changed, found.replay_error) == (0.0, 0.5, pytest.approx(0.0, abs=1e-6))
-    assert advantages_if(one_group, LESS)[1] == pytest.approx(WOULD, **ARITHMETIC)
+    assert advantages_if(run, LESS)[1] == pytest.approx(WOULD, **ARITHMETIC)
+    assert len({id(stack) for stack in closed}) == 2
 
 
 def test_a_reward_may_be_called_length(place: Path) -> None:
@@ -65,13 +64,6 @@ def test_a_reward_of_turns_is_settled_by_the_sums_that_are_stored(place: Path) -
     write_table(run, 1, **scores())
     (found,) = answer(run, LESS).rounds
     assert (found.why, found.mean_total) == (None, pytest.approx((0.825, 0.45), **ARITHMETIC))
-
-
-def test_what_computed_the_rounds_is_closed(one_group: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    closed: list[RewardStack] = []
-    monkeypatch.setattr(RewardStack, "close", lambda stack: closed.append(stack))
-    answer(one_group, LESS)
-    assert len({id(stack) for stack in closed}) == 2  # of the old settings and of the new
 
 
 def test_an_advantage_of_nothing_has_no_sign() -> None:
