@@ -202,6 +202,10 @@ class Curve:
         count = max(1, round(len(self) * share))
         return Curve(self.metric, self.steps[:count], self.values[:count])
 
+    def times(self, factor: float) -> Curve:
+        """Return the curve with all its values multiplied."""
+        return Curve(self.metric, self.steps, factor * self.values)
+
     @property
     def mean(self) -> float:
         """Return the mean of the values of a curve that has points."""
@@ -299,7 +303,6 @@ class Log:
         self.step = 0
         self.times = TimeSpent()
         self._columns = MetricColumns()
-        self._curves: dict[str, Curve] = {}
 
     @classmethod
     def of(cls, events: Iterable[Mapping[str, object]], max_steps: int | None = None) -> Log:
@@ -319,7 +322,6 @@ class Log:
             self.num_events += 1
         self._columns.take(step, event)
         self.step = self._columns.last_step
-        self._curves.clear()
 
     @property
     def progress(self) -> float:
@@ -328,10 +330,8 @@ class Log:
 
     def curve(self, name: str) -> Curve:
         """Return a metric's curve, empty if it was never a number."""
-        if name not in self._curves:
-            finite = self._columns.series(name).finite
-            self._curves[name] = Curve(name, finite.steps.astype(np.float64), finite.values)
-        return self._curves[name]
+        finite = self._columns.series(name).finite
+        return Curve(name, finite.steps.astype(np.float64), finite.values)
 
     def first_of(self, *names: str) -> Curve:
         """Return the first of these curves that has points, else the first of them."""

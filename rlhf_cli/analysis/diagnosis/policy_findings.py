@@ -50,6 +50,11 @@ def non_finite(log: Log, setup: RunSetup) -> CheckResult:
 
 
 _HALF, _NEARLY_ALL = 0.5, 0.9
+_PENALTY = Fix("truncation=eos_penalty", "a truncated completion pays a penalty")
+
+
+def _roomier(setup: RunSetup) -> Fix:
+    return Fix(f"trainer.args.max_completion_length={2 * setup.limit}", "gives completions room to end")
 
 
 def no_deviation(log: Log, setup: RunSetup) -> CheckResult:
@@ -71,10 +76,7 @@ def no_deviation(log: Log, setup: RunSetup) -> CheckResult:
         policy = policy_named(setup.truncation)
         if (policy.needs_critic or policy.excludes) and cut.first(share).mean == 1.0:
             what += "; every completion was truncated, and the scores of truncated completions do not count"
-            fixes = [
-                Fix(f"trainer.args.max_completion_length={2 * setup.limit}", "gives completions room to end"),
-                Fix("truncation=eos_penalty", "a truncated completion pays a penalty"),
-            ]
+            fixes = [_roomier(setup), _PENALTY]
         return spread.finding(severity, what, fixes, beside=[cut.evidence()] if fixes else [])
     if few := curve.too_few(ENOUGH):
         return few
@@ -126,7 +128,7 @@ def overoptimised(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         first, _ = fall.first_and_last
         what = f"{watched.metric} {verb} from step {first} on while {trained.metric}, which is trained on, {other}"
         stop = Fix(f"trainer.args.max_steps={max(1, _best_step(watched, sign))}", "ends the run at its best step")
-        fixes = [*_closer(setup, kl_coef=0.1, beta=0.04), stop, *_slower(log, setup)]
+        fixes = _closer_and_slower(log, setup, stop, kl_coef=0.1)
         shown, beside = watched.evidence(fall.from_to()), [trained.evidence()]
         yield fall.finding("serious", what, fixes, subject=watched.metric, shown=shown, beside=beside)
 
@@ -149,11 +151,11 @@ def _fall(watched: Curve, trained: Curve, sign: float, scale: float) -> Curve | 
     """Return the longest final part of a curve that got worse while the trained metric did not, or None."""
     for share in _WINDOWS:
         part = watched.last(share)
-        line = Curve(part.metric, part.steps, sign * part.values).trend()
+        line = part.times(sign).trend()
         if line is None or not line.falls(SURE / len(_WINDOWS)) or -line.change < _WORTH * scale:
             continue
         is_inside = trained.steps >= part.steps[0]
-        beside = Curve(trained.metric, trained.steps[is_inside], sign * trained.values[is_inside])
+        beside = Curve(trained.metric, trained.steps[is_inside], trained.values[is_inside]).times(sign)
         if len(beside) >= ENOUGH and beside.last(0.3).mean > beside.first(0.3).mean:
             return part
     return None
@@ -185,7 +187,7 @@ def learning(log: Log, setup: RunSetup) -> CheckResult:
     spread = log.curve("reward_std")
     scale = (spread.mean if len(spread) else 0.0) if has_rewards else abs(curve.first(0.1).mean)
     little = (_LITTLE if has_rewards else _LITTLE_LOSS) * scale
-    line = Curve(curve.metric, curve.steps, sign * curve.values).trend()
+    line = curve.times(sign).trend()
     thirds = curve.means(3)
     gain = sign * (thirds[-1] - thirds[0])
     clear = max(1.5 * little, _SIGMAS * scale * _error_of_sampling(log, len(curve)))
@@ -261,17 +263,14 @@ def kl(log: Log, setup: RunSetup) -> CheckResult:
     return curve.finding("warning", what, _closer_and_slower(log, setup))
 
 
-def _closer_and_slower(log: Log, setup: RunSetup) -> list[Fix]:
-    return [*_closer(setup, kl_coef=0.05, beta=0.04), *_slower(log, setup)]
-
-
-def _closer(setup: RunSetup, *, kl_coef: float, beta: float) -> Iterator[Fix]:
-    """Yield three times the KL penalty, at least `kl_coef` for a critic or `beta` for a group baseline."""
-    reason = "a larger KL penalty keeps the policy closer to the reference"
+def _closer_and_slower(log: Log, setup: RunSetup, *between: Fix, kl_coef: float = 0.05) -> list[Fix]:
+    """Return three times the KL penalty, at least `kl_coef` for a critic or 0.04 for a group, and `_slower`."""
+    reason, closer = "a larger KL penalty keeps the policy closer to the reference", list[Fix]()
     if setup.has_critic:
-        yield Fix(f"kl.coef={rounded(max(kl_coef, 3.0 * (setup.kl_coef or 0.0)))}", reason)
+        closer = [Fix(f"kl.coef={rounded(max(kl_coef, 3.0 * (setup.kl_coef or 0.0)))}", reason)]
     elif setup.trainer in ("grpo", "rloo"):
-        yield Fix(f"trainer.args.beta={rounded(max(beta, 3.0 * setup.number('beta', 0.0)))}", reason)
+        closer = [Fix(f"trainer.args.beta={rounded(max(0.04, 3.0 * setup.number('beta', 0.0)))}", reason)]
+    return [*closer, *between, *_slower(log, setup)]
 
 
 def _slower(log: Log, setup: RunSetup) -> list[Fix]:
@@ -315,9 +314,9 @@ def truncation(log: Log, setup: RunSetup) -> CheckResult:
     else:
         return PassedCheck(f"truncated: {curve.from_to()}")
     severity: Severity = "serious" if late.mean >= _NEARLY_ALL else "warning"
-    fixes = [Fix(f"trainer.args.max_completion_length={2 * setup.limit}", "gives completions room to end")]
+    fixes = [_roomier(setup)]
     if setup.truncation == "none":
-        fixes.append(Fix("truncation=eos_penalty", "a truncated completion pays a penalty"))
+        fixes.append(_PENALTY)
     elif policy_named(setup.truncation).needs_critic:
         fixes.append(Fix("truncation.mode=replace", "a truncated completion then gets only the critic's value"))
     return curve.finding(severity, what, fixes)
@@ -412,8 +411,6 @@ def explained_variance(log: Log, setup: RunSetup) -> CheckResult:
 
     Every critic is at first; one whose explained variance rises is learning.
     """
-    if not setup.has_critic:
-        return PassedCheck("there is no critic")
     curve = log.curve("ppo/explained_variance")
     if few := curve.too_few(ENOUGH):
         return few
@@ -438,8 +435,6 @@ _MORE_THAN_RETURNS = 1.2
 
 def value_loss(log: Log, setup: RunSetup) -> CheckResult:
     """Check whether the critic's loss doubled since its minimum, and outgrew the variance of the returns."""
-    if not setup.has_critic:
-        return PassedCheck("there is no critic")
     curve, returns = log.curve("ppo/value_loss"), log.curve("ppo/returns_std")
     if few := curve.too_few(ENOUGH_FOR_TREND):
         return few

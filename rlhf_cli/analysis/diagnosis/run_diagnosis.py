@@ -124,6 +124,7 @@ CHECKS: dict[str, Callable[[Log, RunSetup], CheckResult | Iterator[CheckResult]]
 }
 """Map kind -> check, which returns one result or yields at least one."""
 
+_OF_CRITIC = frozenset({"explained_variance", "value_loss"})
 _OF_REWARDS = frozenset(FINDING_KINDS) - {"non_finite", "overoptimised", "learning", "time"}
 """Kinds that need rewards, and so do not apply to a trainer that learns from rows."""
 
@@ -150,8 +151,10 @@ def run_check(kind: str, log: Log, setup: RunSetup) -> list[CheckResult]:
 
 def look(log: Log, setup: RunSetup, kinds: Collection[str] | None = None) -> Diagnosis:
     """Return the results of these kinds of checks on a log; None for all."""
-    applies = {kind: bool(log.rewards()) or kind not in _OF_REWARDS or not log.num_events for kind in CHECKS}
-    checked = [kind for kind in CHECKS if applies[kind] and (kinds is None or kind in kinds)]
+    left_out = (_OF_REWARDS if log.num_events and not log.rewards() else frozenset()) | (
+        frozenset() if setup.has_critic else _OF_CRITIC
+    )
+    checked = [kind for kind in CHECKS if kind not in left_out and (kinds is None or kind in kinds)]
     results = [result for kind in checked for result in run_check(kind, log, setup)]
     findings = [result for result in results if isinstance(result, Finding)]
     return Diagnosis(

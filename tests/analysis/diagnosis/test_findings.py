@@ -252,8 +252,6 @@ def test_a_dead_reward_that_is_only_watched_teaches_nothing_anyway(weight: float
 @pytest.mark.parametrize(
     ("kind", "setup", "curves", "expected"),
     [
-        ("explained_variance", GRPO, {EXPLAINED: [-0.5] * 20}, "fine"),
-        ("value_loss", GRPO, CRITIC, "fine"),
         ("gate", GRPO, {"rewards/style/open_fraction": [0.0] * 10}, "fine"),
         ("clipping", replace(PPO, args={}), {CLIPPED: [0.0] * 12}, "fine"),  # every rollout is used once
         ("no_deviation", PPO, {"ppo/advantages_std": [0.1, 0.2], "ppo/advantages_mean": [0.0] * 2}, "fine"),

@@ -182,8 +182,8 @@ def test_the_worst_is_first_and_equals_keep_their_order(monkeypatch: pytest.Monk
 
 
 def test_every_kind_is_checked_once_and_reward_kinds_need_rewards() -> None:
-    def kinds(events: Any, wanted: Any = None) -> set[str]:
-        found = look(Log.of(events), RunSetup(), wanted)
+    def kinds(events: Any, wanted: Any = None, has_critic: bool = True) -> set[str]:
+        found = look(Log.of(events), RunSetup(has_critic=has_critic), wanted)
         return {one.kind for one in (*found.findings, *found.fine, *found.unseen)}
 
     with_rewards = events_of(reward("a", mean=[0.5] * 20))
@@ -191,6 +191,7 @@ def test_every_kind_is_checked_once_and_reward_kinds_need_rewards() -> None:
     assert kinds([]) == set(FINDING_KINDS) - {"dead_reward"}  # nothing was logged: there may be rewards
     assert kinds([{"step": 1, "loss": 1.0}]) == {"non_finite", "overoptimised", "learning", "time"}
     assert kinds(with_rewards, ["kl", "time"]) == {"kl", "time"}
+    assert kinds(with_rewards, has_critic=False) == set(FINDING_KINDS) - {"explained_variance", "value_loss"}
 
 
 def santer(steps: Any, values: Any) -> tuple[float, float] | None:
