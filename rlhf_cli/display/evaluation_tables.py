@@ -274,11 +274,11 @@ def pair_table(pairs: Sequence[ScoredPair]) -> Table:
     has_margin = any(pair.margin is not None for pair in pairs)
     rows: list[list[Cell]] = []
     for pair in pairs:
-        prompt = _on_one_line(pair.prompt.rstrip().removesuffix("Assistant:"))
+        texts = (pair.prompt.rstrip().removesuffix("Assistant:"), pair.chosen, pair.rejected)
+        prompt, *answers = (one_line(" ".join(text.split())) for text in texts)
         prompt = prompt if len(prompt) <= _PROMPT_WIDTH else "…" + prompt[1 - _PROMPT_WIDTH :]
         numbers = [pair.score_chosen, pair.score_rejected, *([pair.margin] if has_margin else [])]
-        texts = [prompt, _on_one_line(pair.chosen), _on_one_line(pair.rejected)]
-        rows.append([*texts, *map(figure, numbers), (pair.verdict, _STYLE[pair.verdict])])
+        rows.append([prompt, *answers, *map(figure, numbers), (pair.verdict, _STYLE[pair.verdict])])
     scores = ["score chosen", "score rejected", *(["margin"] if has_margin else [])]
     table = plain_table(
         ["prompt", "chosen", "rejected"], scores, ["order"], rows=rows, gap=1, widths=(_PROMPT_WIDTH, _WIDTH, _WIDTH)
@@ -286,7 +286,3 @@ def pair_table(pairs: Sequence[ScoredPair]) -> Table:
     table.title = f"step {pairs[0].step}: {right} of {len(pairs)} pairs in the right order"
     table.title_justify = "left"
     return table
-
-
-def _on_one_line(text: str) -> str:
-    return repr(" ".join(text.split()))[1:-1]

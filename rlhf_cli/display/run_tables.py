@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from statistics import fmean
@@ -14,7 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_cli.analysis.expectations import MET, MISSED, OPEN, ExpectationOutcome, VerifiedRun, verify
+from rlhf_cli.analysis.expectations import MET, MISSED, OPEN, VerifiedRun, verify
 from rlhf_cli.analysis.reproducibility import Reproduction
 from rlhf_cli.display.terminal import (
     STATE_STYLE,
@@ -87,47 +86,35 @@ def show_overview(console: Console, rows: Sequence[RunRow], notice: str | None) 
         console.print(f"[yellow]no answer from Slurm:[/] {notice.partition(chr(10))[0]}")
 
 
-_MOST_MISSED, _MOST_TYPED = 3, 2
-_CHANGES_NO_RESULT = re.compile(r"(exp|expect|track|seed|launch\.must_save_by)$|run\.|track\.|warn")
+_MOST_MISSED = 3
 _LENGTHS = ("trainer.args.max_steps", "trainer.args.num_train_epochs")
 _STYLES = {MET: "green", MISSED: "bold red", OPEN: "yellow"}
 
 
 def at_the_end(verified: VerifiedRun) -> Iterator[Text]:
-    """Yield the lines for a run's last screen: how many expectations are met, each missed one, and a possible reason.
-
-    The expectations of an experiment hold for the experiment as written, so what was typed may explain a miss.
-    """
-    typed = verified.typed
-    if (line := shortened_line(typed)) is not None:
+    """Yield the lines for a run's last screen: how many expectations are met, and each missed one."""
+    if (line := shortened_line(verified.typed)) is not None:
         yield Text(line, style="dim")
         return
     outcomes = verified.outcomes
     missed = [outcome for outcome in outcomes if outcome.state == MISSED]
     met = sum(outcome.state == MET for outcome in outcomes)
     yield Text(f"expected: {met} of {len(outcomes)} met", style=_STYLES[MISSED if missed else verified.state or MET])
-    for outcome in missed[:_MOST_MISSED]:
-        yield Text(f"  missed: {missed_line(outcome)}", style="red")
+    for one in missed[:_MOST_MISSED]:
+        value = f": {one.why}" if math.isnan(one.value) else f" {one.value:.4g}"
+        expected = f"{one.expectation.metric} {one.expectation.place}{value}, expected {one.expectation.bound}"
+        yield Text(f"  missed: {expected}", style="red")
     if len(missed) > _MOST_MISSED:
         yield Text(f"  and {len(missed) - _MOST_MISSED} more: rlhf verify shows all", style="red")
-    keys = {word: word.lstrip("+~").partition("=")[0] for word in typed}
-    changes = [word.lstrip("+") for word, key in keys.items() if not _CHANGES_NO_RESULT.match(key)]
-    if missed and changes and not _expects(typed):
-        more = f" and {len(changes) - _MOST_TYPED} more" if len(changes) > _MOST_TYPED else ""
-        shown = f"{', '.join(changes[:_MOST_TYPED])}{more}"
-        yield Text(f"  expectations hold for the experiment as written; {shown} changed it", style="yellow")
 
 
 def shortened_line(typed: Sequence[str]) -> str | None:
     """Return the line that says why a run is not judged: its length was typed, and its `expect` was not; else None."""
-    lengths = [word.lstrip("+") for word in typed if word.lstrip("+").partition("=")[0] in _LENGTHS]
-    if not lengths or _expects(typed):
+    words = [word.lstrip("+~") for word in typed]
+    lengths = [word for word in words if word.partition("=")[0] in _LENGTHS]
+    if not lengths or any(word.startswith(("expect=", "expect.")) for word in words):
         return None
     return f"expectations are not checked, because {', '.join(lengths)} was typed"
-
-
-def _expects(typed: Sequence[str]) -> bool:
-    return any(word.lstrip("+~").startswith(("expect=", "expect.")) for word in typed)
 
 
 def show_verified(console: Console, runs: Sequence[VerifiedRun]) -> None:
@@ -158,12 +145,6 @@ def tally(runs: Sequence[VerifiedRun]) -> Text:
     words += [f"{len(runs) - len(states)} without expectations"] if len(states) < len(runs) else []
     style = next((_STYLES[state] for state in (MISSED, OPEN) if state in states), "green")
     return Text.assemble(f"{len(runs)} runs: ", (", ".join(words), style))
-
-
-def missed_line(missed: ExpectationOutcome) -> str:
-    """Return a missed expectation in one line: `correct at the end 0.612, expected at least 0.75`."""
-    value = f": {missed.why}" if math.isnan(missed.value) else f" {missed.value:.4g}"
-    return f"{missed.expectation.metric} {missed.expectation.place}{value}, expected {missed.expectation.bound}"
 
 
 def show_reproduction(console: Console, result: Reproduction) -> None:
