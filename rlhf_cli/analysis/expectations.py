@@ -87,11 +87,17 @@ class VerifiedRun:
 def verify(folder: RunFolder) -> VerifiedRun:
     """Return the outcomes of the expectations of a run. Raise RunError if one of its files cannot be read."""
     config, status = folder.read_config(), read_status(folder)
-    expected = frozen_expectations(folder, config)
+    frozen: JsonValue = config.get("expect")
+    try:
+        expected = read_expectations(frozen)
+    except ValidationError as error:  # they were edited
+        wanted = "; ".join(problem["msg"].removeprefix("Value error, ") for problem in error.errors())
+        where = f"expect in {folder.config}"
+        raise RunError("expectations cannot be read", where=where, got=str(frozen), expected=wanted) from error
     if not expected:
         return VerifiedRun(folder, status, ())
-    columns = read_columns(folder.metrics)
-    outcomes = outcomes_of(expected, columns, section(config, "rewards"), is_finished=status.state == FINISHED)
+    columns, rewards = read_columns(folder.metrics), section(config, "rewards")
+    outcomes = outcomes_of(expected, columns, rewards, is_finished=status.state == FINISHED)
     return VerifiedRun(folder, status, tuple(outcomes), tuple(_typed(read_json(folder.provenance))))
 
 
@@ -104,27 +110,15 @@ def _typed(provenance: JsonTree) -> Iterator[str]:
             yield f"{key}={str(change).rpartition(' -> ')[2]}"
 
 
-def frozen_expectations(folder: RunFolder, config: JsonTree) -> dict[str, Expectation]:
-    """Return name -> expectation of a frozen run. Raise RunError if an edit made them invalid."""
-    frozen: JsonValue = config.get("expect")
-    try:
-        return read_expectations(frozen)
-    except ValidationError as error:
-        expected = "; ".join(problem["msg"].removeprefix("Value error, ") for problem in error.errors())
-        where = f"expect in {folder.config}"
-        raise RunError("expectations cannot be read", where=where, got=str(frozen), expected=expected) from error
-
-
 def outcomes_of(
     expected: Mapping[str, Expectation], columns: MetricColumns, rewards: Iterable[str], *, is_finished: bool
 ) -> list[ExpectationOutcome]:
     """Return the outcome of each expectation from the log; `rewards` are the names of the run's rewards."""
-    names = list(rewards)
-    metrics = {name: logged_name(one.metric, names) for name, one in expected.items()}
-    return [
-        ExpectationOutcome(name, one, metrics[name], *_judged(one, metrics[name], columns, is_finished))
-        for name, one in expected.items()
-    ]
+    names, outcomes = list(rewards), []
+    for name, one in expected.items():
+        metric = logged_name(one.metric, names)
+        outcomes.append(ExpectationOutcome(name, one, metric, *_judged(one, metric, columns, is_finished)))
+    return outcomes
 
 
 def _judged(

@@ -47,11 +47,6 @@ class StoredRound:
         """Return a numeric column, None for a missing entry."""
         return [float(value) if isinstance(value, int | float) else None for value in self.columns[column]]
 
-    def entry(self, column: str, row: int) -> float | None:
-        """Return one entry of a numeric column, or None if the entry or the column is missing."""
-        value = self.columns[column][row] if column in self.columns else None
-        return float(value) if isinstance(value, int | float) else None
-
     def texts(self, column: str) -> list[str | None]:
         """Return a text column, None for a missing entry; all None if the table lacks the column."""
         values = self.columns.get(column, [None] * self.num_rows)
@@ -151,11 +146,9 @@ class StoredScores:
 
     def __call__(self, **batch: object) -> list[float | BaseException | None]:
         """Return the scores of the rows in `whatif_row`; None if the reward did not apply or is unknown."""
-        closed_by, errors = (self._stored.texts(f"{self.name}.{what}") for what in ("closed_by", "error"))
-        scores: list[float | BaseException | None] = []
-        for row in (int(str(row)) for row in by_row(batch, ROW)):
-            if closed_by[row] is not None or self.name not in self._stored.columns:
-                self.unknown.add(row)
-            message = errors[row]
-            scores.append(self._stored.entry(self.name, row) if message is None else StoredFailure(message))
-        return scores
+        stored, rows = self._stored, [int(str(row)) for row in by_row(batch, ROW)]
+        closed_by, errors = (stored.texts(f"{self.name}.{what}") for what in ("closed_by", "error"))
+        is_stored = self.name in stored.columns
+        found = stored.numbers(self.name) if is_stored else [None] * stored.num_rows
+        self.unknown |= {row for row in rows if closed_by[row] is not None or not is_stored}
+        return [found[row] if (message := errors[row]) is None else StoredFailure(message) for row in rows]

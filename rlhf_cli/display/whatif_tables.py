@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from rlhf_cli.tables.trl_values import TOKENS
 from rlhf_cli.text.json_values import JsonValue
 
 if TYPE_CHECKING:
-    from rlhf_cli.analysis.what_if import OldNew, WhatIf
+    from rlhf_cli.analysis.what_if import OldNew, RoundDifference, WhatIf
     from rlhf_cli.analysis.whatif_request import KeyChange
 
 _MOST_ROUNDS = 8
@@ -42,10 +42,8 @@ def show_what_if(console: Console, run: str, answer: WhatIf) -> None:
     if _has_advantages(answer):
         rows = []
         for name in dict.fromkeys(name for difference in answer.rounds for name in difference.share):
-            pairs = [difference.share.get(name, _NEITHER) for difference in answer.rounds]
-            sides = [[value for pair in pairs if (value := pair[side]) is not None] for side in (0, 1)]
-            old, new = (math.fsum(values) / len(values) if values else None for values in sides)
-            rows.append((name, _arrow(old, new)))
+            of_both = (partial(_share, name, side) for side in (0, 1))
+            rows.append((name, _arrow(*map(answer.mean, of_both))))
         if rows:  # a function of the user's logs shares only if it returns them
             console.print(plain_table(["reward"], ["share of advantages"], rows=rows), "", sep="\n")
         console.print(_pushed(answer), "", sep="\n")
@@ -70,6 +68,10 @@ def show_alternatives(console: Console, run: str, answers: Sequence[WhatIf]) -> 
     pushes = "; other columns: push on each raw score and on the length in tokens" if names else ""
     console.print(f"[dim]step {first.rounds[0].step}. {_LEGEND}{pushes}. --json has every round")
     _print_reasons(console, answers)
+
+
+def _share(name: str, side: int, difference: RoundDifference) -> float | None:
+    return difference.share.get(name, _NEITHER)[side]
 
 
 def _has_advantages(answer: WhatIf) -> bool:

@@ -5,21 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import distributed
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
+from rlhf_cli.analysis.diagnosis.logged import Finding, RunSetup
+from rlhf_cli.analysis.diagnosis.run_diagnosis import Watch
 from rlhf_cli.config.schema.run_sections import StopRule
 from rlhf_cli.runs.metrics_file import Event, plain_metrics, read_metrics
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.tables.metrics import REPRODUCED, STEP, logged_name
 from rlhf_cli.text.suggest import nearest
-
-if TYPE_CHECKING:
-    from rlhf_cli.analysis.diagnosis.logged import Finding
-    from rlhf_cli.analysis.diagnosis.run_diagnosis import Watch
 
 _log = logging.getLogger("rlhf")
 
@@ -31,24 +29,17 @@ class WarnOfFindings(TrainerCallback):
     folder: RunFolder
     show: Callable[[str], object]
     kinds: Collection[str]
-    watch: Watch | None = None
     has_warned: bool = False
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        if self.kinds:
-            from rlhf_cli.analysis.diagnosis.logged import RunSetup
-            from rlhf_cli.analysis.diagnosis.run_diagnosis import Watch
-
-            setup = RunSetup.of(self.folder.read_config(), self.folder.shown)
-            self.watch = Watch(setup, self.kinds, state.max_steps, read_metrics(self.folder.metrics))
+        setup = RunSetup.of(self.folder.read_config(), self.folder.shown)
+        self.watch = Watch(setup, self.kinds, state.max_steps, read_metrics(self.folder.metrics))
 
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: Event | None = None, **_: Any) -> None:
-        if self.watch is not None:
-            self._warn(state.global_step, self.watch.take(state.global_step, plain_metrics(logs or {})))
+        self._warn(state.global_step, self.watch.take(state.global_step, plain_metrics(logs or {})))
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        if self.watch is not None:
-            self._warn(state.global_step, self.watch.look())
+        self._warn(state.global_step, self.watch.look())
 
     def _warn(self, step: int, findings: list[Finding]) -> None:
         for finding in findings:
@@ -59,7 +50,7 @@ class WarnOfFindings(TrainerCallback):
             more = "" if self.has_warned else f" (rlhf why {self.folder.typed} has the evidence)"
             self.has_warned = True
             self.show(f"warning: {text}{more}")
-        for finding in self.watch.gone if self.watch is not None else ():
+        for finding in self.watch.gone:
             _log.info("step %d: no longer so: %s", step, finding.what)
             self.show(f"step {step}: no longer so: {finding.what}")
 

@@ -260,7 +260,7 @@ class Watch:
         """Add a log event; return new findings, or an empty list if no check is due."""
         self._log.take(step, event)
         self.gone = []
-        return self.look() if self._kinds and self._log.num_events >= self._next else []
+        return self.look() if self._log.num_events >= self._next else []
 
     def look(self) -> list[Finding]:
         """Return new findings, worst first; notes only appear in `rlhf why`."""

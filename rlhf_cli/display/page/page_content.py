@@ -27,7 +27,6 @@ from typing import Any
 from rlhf_cli.analysis.comparison.comparison import Comparison, compare
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, read_runs
 from rlhf_cli.analysis.comparison.measures import RunMeasure
-from rlhf_cli.analysis.comparison.settings import SettingRuns
 from rlhf_cli.analysis.diagnosis.logged import SEVERITIES
 from rlhf_cli.analysis.diagnosis.run_diagnosis import diagnose_readable
 from rlhf_cli.display.comparison_tables import estimate_texts
@@ -52,27 +51,16 @@ def _lead(comparison: Comparison) -> str:
 
 
 def _setting_lines(comparison: Comparison, measures: Sequence[RunMeasure]) -> list[dict[str, Any]]:
-    """Return a row of the table for each setting, with its number of seeds and a cell for each of the measures."""
-    settings = comparison.grouped.settings
-    columns = [
-        estimate_texts([comparison.estimates[setting.name][measure.label] for setting in settings])
-        for measure in measures
-    ]
-    return [
-        {
-            "name": _shown_name(setting),
-            "seeds": len(setting.by_seed),
-            "cells": [texts[place] for texts in columns],
-            "left_out": setting.left_out,
-        }
-        for place, setting in enumerate(settings)
-    ]
-
-
-def _shown_name(setting: SettingRuns) -> str:
-    """Return a setting's display name. If it has only one run with a shorter name, return the run's name."""
-    names = [run.name for run in setting.runs] + list(setting.left_out)
-    return min(setting.name, names[0], key=len) if len(names) == 1 else setting.name
+    """Return a row of the table for each setting. A setting of one run with a shorter name has that name."""
+    settings, lines = comparison.grouped.settings, []
+    of = [[comparison.estimates[setting.name][measure.label] for setting in settings] for measure in measures]
+    columns = [estimate_texts(estimates) for estimates in of]
+    for place, setting in enumerate(settings):
+        names = [*(run.name for run in setting.runs), *setting.left_out]
+        name = min(setting.name, names[0], key=len) if len(names) == 1 else setting.name
+        cells = [texts[place] for texts in columns]
+        lines.append({"name": name, "seeds": len(setting.by_seed), "cells": cells, "left_out": setting.left_out})
+    return lines
 
 
 NAME = "report.html"
@@ -143,7 +131,7 @@ def report_on(runs: Sequence[LoggedRun], problems: Sequence[UserError], out: Pat
     return {
         "num_bytes": len(html.encode()),
         "runs": len(runs),
-        "settings": len(content["comparison"].grouped.settings),
+        "settings": len(settings),
         "plots": len(content["plots"]),
         "completion_steps": content["completions"]["num_steps"],
         "left_out": [redacted(text) for text in content["problems"]],
@@ -169,18 +157,10 @@ def _render(content: Mapping[str, Any]) -> str:
     )
     script = '"use strict";\n' + "\n".join(_own_file(name) for name in _SCRIPTS)
     plotly, plotly_hash = _plotly_bundle()
-    settings, cards = content["comparison"].grouped.settings, content["cards"]
     colours = itertools.cycle(zip(_LIGHT, _DARK, strict=True))  # beyond eight settings they repeat
     texts: dict[str, object] = {
-        "settings": [
-            {
-                "name": _shown_name(setting),
-                "runs": [place for place, card in enumerate(cards) if card["setting"] == number],
-                "colours": colour,
-            }
-            for number, (setting, colour) in enumerate(zip(settings, colours, strict=False))
-        ],
-        "runs": [{"name": card["run"].name, "setting": card["setting"]} for card in cards],
+        "settings": [{"name": line["name"], "colours": next(colours)} for line in content["lines"]],
+        "runs": [{"name": card["run"].name, "setting": card["setting"]} for card in content["cards"]],
         "completions": content["completions"]["steps"],
     }
     return environment.get_template("page.html.jinja").render(
