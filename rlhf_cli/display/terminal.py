@@ -80,14 +80,10 @@ _STYLES = frozenset(("/", "bold", "dim", "italic", "red", "green", "yellow", "cy
 class Screen(Console):
     """A console that escapes control codes in its input; the codes that rich adds still reach the terminal."""
 
-    @property
+    @property  # type: ignore[misc]
     def file(self) -> IO[str]:
         """Return the output stream."""
         return cast(IO[str], DrawnOn(cast(TextIO, super().file)))
-
-    @file.setter
-    def file(self, new_file: IO[str]) -> None:
-        self._file = new_file
 
     def render_str(self, text: str, **options: object) -> Text:
         """Return a Text in which only our own tags are markup and colours; a closing tag without its start is text."""
@@ -261,7 +257,7 @@ def width_of(columns: Iterable[Column]) -> int:
     return sum(widths) + GAP * (len(widths) - 1)
 
 
-_NUMBER = re.compile(r"[-+.\d/e]*")
+_NUMBER = re.compile(r"([-+]?[\d.]+(e[-+]?\d+)?|-)?")
 
 
 def show_blocks(

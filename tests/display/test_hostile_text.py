@@ -167,6 +167,7 @@ def test_what_is_ours_reaches_the_terminal() -> None:
     for shown in (
         Text(PAYLOAD, style="bold"),
         f"[green]ok[/] {PAYLOAD}",
+        f"[/] closes nothing {PAYLOAD}",
         PAYLOAD,
         table,
         Panel(PAYLOAD, title=Text(PAYLOAD)),

@@ -14,11 +14,11 @@ from tests.support.terminal import printed
 def test_a_table_too_wide_is_split_and_each_part_repeats_the_heads() -> None:
     """Of three columns of 20, one fits beside the heads in 30 columns. One name may be a head and a column."""
     metrics = [(name.ljust(20, "-"), ["0.1", "0.2"]) for name in ("run", "b", "c")]
-    heads = [("run", ["a", "long name"]), ("n", ["2", "10"])]
+    heads = [("run", ["1-1", "long name"]), ("n", ["2", "10"])]
     lines = printed(lambda console: show_blocks(console, heads, metrics), 40)
     assert lines[:4] == [
         f"run         n  {metrics[0][0]}",
-        f"a           2  {'0.1':>20}",
+        f"1-1         2  {'0.1':>20}",
         f"long name  10  {'0.2':>20}",
         "",
     ]
@@ -42,4 +42,10 @@ def test_texts_are_cut_to_cells_and_a_wide_sign_has_two(text: str, end: str, mid
 
 
 def test_a_duration_is_rounded_before_its_unit_is_chosen() -> None:
-    assert [span(span_s) for span_s in (59.7, 3599.9, 40.2, None)] == ["1 min", "1 h 0 min", "40 s", ""]
+    assert [span(span_s) for span_s in (59.7, 3599.9, 40.2, 187_300.0, None)] == [
+        "1 min",
+        "1 h 0 min",
+        "40 s",
+        "2 d 4 h",
+        "",
+    ]

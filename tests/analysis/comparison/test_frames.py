@@ -30,6 +30,9 @@ def test_many_metrics_cause_no_pandas_warning(place: Path) -> None:
     write_run(place / "many", configured(0.0, 0), curves)
     metrics = rlhf_cli.load_runs(place / "many").metrics
     assert (metrics.shape, metrics.index.names) == ((2, 150), ["run", "step"])
+    write_run(place / "silent", configured(), {})
+    empty = rlhf_cli.load_runs(place / "silent").metrics
+    assert (empty.shape, empty.index.names) == ((0, 0), ["run", "step"])
 
 
 def test_one_row_per_run_and_per_event(place: Path) -> None:
@@ -203,3 +206,7 @@ def test_a_missing_login_is_explained() -> None:
     assert (error.value.where, error.value.got) == ("wandb:a/b/c", "api_key not configured (no-tty)")
     assert "wandb login" in str(error.value.expected)
     assert str(error.value.advice).startswith("rlhf compare runs/...")
+    for word in ("wandb:team", "wandb:", "wandb:team//group"):
+        with pytest.raises(RunError) as error:
+            read_wandb(word, api=StandIn([]))
+        assert error.value.got == word

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rlhf_cli.analysis.comparison.comparison import compare
 from rlhf_cli.analysis.comparison.logged_run import (
     LoggedRun,
     differences,
@@ -144,6 +145,7 @@ def test_unfinished_runs_are_compared_up_to_their_common_step() -> None:
     stopped = [replace(run, state="failed") for run in (short, long, silent)]
     grouped = group_over_seeds(named(stopped))
     assert (grouped.up_to, list(grouped.settings[0].by_seed)) == (2, ["0", "1"])
+    assert any("up to step 2" in note for note in compare(named(stopped)).notes)
     assert group_over_seeds(named([replace(short, state="failed"), long])).up_to is None
     assert group_over_seeds(named([stopped[2]])).up_to is None
 

@@ -16,7 +16,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from rlhf_cli.analysis.diagnosis import live_rules
-from rlhf_cli.analysis.diagnosis.live_rules import StopByRule, StoppingRules
+from rlhf_cli.analysis.diagnosis.live_rules import StopByRule, StoppingRules, WarnOfFindings
 from rlhf_cli.analysis.diagnosis.run_diagnosis import Watch
 from rlhf_cli.config.schema.run_sections import StopRule, StopRules, entries_of, parsed
 from rlhf_cli.runs.metrics_file import MetricsWriter
@@ -270,8 +270,6 @@ def test_checks_become_rarer(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_at_the_terminal_in_the_log_and_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rlhf_cli.analysis.diagnosis.live_rules import WarnOfFindings
-
     monkeypatch.chdir(tmp_path)
     folder = RunFolder(tmp_path)
     folder.config.write_text("trainer: {name: grpo}\n")
@@ -302,13 +300,16 @@ def test_at_the_terminal_in_the_log_and_counted(
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-def test_a_finding_that_is_gone_is_withdrawn() -> None:
+def test_a_finding_that_is_gone_is_withdrawn(tmp_path: Path) -> None:
     """Constant for 20 events and then not: `rlhf why` judges the whole log and finds nothing."""
     late = [1.0] * 20 + noisy(0.2, 0.8, 0.05)[:20]
     curves = {**reward("a", mean=late, std=[0.0] * 20 + [0.5] * 20), "loss": [0.1] * 40}
-    watch, told = Watch(GRPO, ["dead_reward"], 40), list[tuple[int, str]]()
-    for step, event in enumerate(events_of(curves), 1):
-        told += [(step, f"new {one.kind}") for one in watch.take(step, event)]
-        told += [(step, f"gone {one.kind}") for one in watch.gone]
-    assert told == [(10, "new dead_reward"), (30, "gone dead_reward")]
+    (tmp_path / "config.yaml").write_text("trainer: {name: grpo}\n")
+    told, nothing = list[str](), None
+    warn, state = WarnOfFindings(RunFolder(tmp_path), told.append, ["dead_reward"]), SimpleNamespace(max_steps=40)
+    warn.on_train_begin(nothing, state, nothing)  # type: ignore[arg-type]
+    for state.global_step, event in enumerate(events_of(curves), 1):
+        warn.on_log(nothing, state, nothing, logs=event)  # type: ignore[arg-type]
+    assert [line.partition(": ")[0] for line in told] == ["warning", "step 30"]
+    assert told[0].startswith("warning: step 10: ")
     assert not found(curves, kind="dead_reward")
