@@ -13,7 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_cli.analysis.expectations import MET, MISSED, OPEN, VerifiedRun, verify
+from rlhf_cli.analysis.expectations import MET, MISSED, OPEN, ExpectationOutcome, VerifiedRun, verify
 from rlhf_cli.analysis.reproducibility import Reproduction
 from rlhf_cli.display.terminal import (
     STATE_STYLE,
@@ -100,10 +100,8 @@ def at_the_end(verified: VerifiedRun) -> Iterator[Text]:
     missed = [outcome for outcome in outcomes if outcome.state == MISSED]
     met = sum(outcome.state == MET for outcome in outcomes)
     yield Text(f"expected: {met} of {len(outcomes)} met", style=_STYLES[MISSED if missed else verified.state or MET])
-    for one in missed[:_MOST_MISSED]:
-        value = f": {one.why}" if math.isnan(one.value) else f" {one.value:.4g}"
-        expected = f"{one.expectation.metric} {one.expectation.place}{value}, expected {one.expectation.bound}"
-        yield Text(f"  missed: {expected}", style="red")
+    for outcome in missed[:_MOST_MISSED]:
+        yield Text(f"  missed: {missed_line(outcome)}", style="red")
     if len(missed) > _MOST_MISSED:
         yield Text(f"  and {len(missed) - _MOST_MISSED} more: rlhf verify shows all", style="red")
 
@@ -145,6 +143,12 @@ def tally(runs: Sequence[VerifiedRun]) -> Text:
     words += [f"{len(runs) - len(states)} without expectations"] if len(states) < len(runs) else []
     style = next((_STYLES[state] for state in (MISSED, OPEN) if state in states), "green")
     return Text.assemble(f"{len(runs)} runs: ", (", ".join(words), style))
+
+
+def missed_line(missed: ExpectationOutcome) -> str:
+    """Return a missed expectation in one line: `correct at the end 0.612, expected at least 0.75`."""
+    value = f": {missed.why}" if math.isnan(missed.value) else f" {missed.value:.4g}"
+    return f"{missed.expectation.metric} {missed.expectation.place}{value}, expected {missed.expectation.bound}"
 
 
 def show_reproduction(console: Console, result: Reproduction) -> None:
