@@ -138,14 +138,13 @@ class CheckpointMixin(ExtendedTrainer):
             super()._push_from_checkpoint(checkpoint_folder)
 
     def _name_best(self, folder: Path, staged: str = "") -> None:
-        """Record the best checkpoint's path in the state: the Trainer recorded a staging path, a moved run its old one.
+        """Record the best checkpoint's path, for which the Trainer has a staging path, and a moved run its old one.
 
         staged: name of the checkpoint that is being saved, which is not in `folder` yet.
         """
-        if self.state.best_global_step:
-            best = checkpoint_folder(folder, self.state.best_global_step)
-            if best.name == staged or best.is_dir():
-                self.state.best_model_checkpoint = str(best)
+        best = checkpoint_folder(folder, self.state.best_global_step or 0)
+        if self.state.best_global_step and (best.name == staged or best.is_dir()):
+            self.state.best_model_checkpoint = str(best)
 
     def _prune(self, folder: Path) -> None:
         """Rotate checkpoints as in the Trainer, but in their final folder and in the order of their steps."""
@@ -344,10 +343,9 @@ def load_rollouts(trainer: TrlTrainer, folder: Path, *, may_be_missing: bool) ->
     if _has_rounds(trainer):
         trainer._step, trainer._buffered_inputs = state["step"], state["inputs"]
     for name, column in state.get("table", {}).items():
-        if isinstance(column, dict):
-            for inner, values in column.items():
-                trainer._logs[name][inner].extend(values)
-        else:
+        for inner, values in column.items() if isinstance(column, dict) else ():
+            trainer._logs[name][inner].extend(values)
+        if isinstance(column, list):
             trainer._logs[name].extend(column)
     if reference is not None:
         with _readable(folder / _REFERENCE_FILE, "reference model"):
@@ -387,10 +385,10 @@ def _table(logs: Mapping[str, Iterable[object]]) -> dict[str, Any]:
 
     Without them, a log in the middle of a window replaces that step's table of completions by an empty one.
     """
-    plain = {
-        name: {inner: list(values) for inner, values in column.items()} if isinstance(column, dict) else list(column)
-        for name, column in logs.items()
-    }
+    def listed(column: Any) -> Any:
+        return {name: listed(inner) for name, inner in column.items()} if isinstance(column, dict) else list(column)
+
+    plain = listed(dict(logs))
     return redacted_tree(plain, values_only=True) if _is_plain(plain) else {}
 
 

@@ -64,7 +64,7 @@ def _as_json(stack: RewardStack, name: str, row: int, advantages: Tensor) -> str
         of_tokens = advantages[list(part.tokens)] if advantages.ndim and part.tokens else advantages
         advantage = of_tokens.mean().item() if part.tokens else None
         shown.append(
-            {"start": part.start, "end": part.end, "text": part.text, "reward": part.reward, "advantage": advantage}
+            {name: getattr(part, name) for name in ("start", "end", "text", "reward")} | {"advantage": advantage}
         )
     return json.dumps(shown, ensure_ascii=False)
 
@@ -76,10 +76,9 @@ def storable(completion: object) -> object:
     """
     if not isinstance(completion, list):
         return completion
-    calls = [one.get("tool_calls") for one in completion]
     return [
-        {**one, "tool_calls": list(map(_stored, made))} if made else one
-        for one, made in zip(completion, calls, strict=True)
+        {**one, "tool_calls": list(map(_stored, one["tool_calls"]))} if one.get("tool_calls") else one
+        for one in completion
     ]
 
 

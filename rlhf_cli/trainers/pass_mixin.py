@@ -122,37 +122,23 @@ def why_packed_is_wrong(
 ) -> str | None:
     """Return a description of what is wrong with packed rows, or None; it is the same on every rank.
 
-    Both functions return the numbers of the same tokens; `what` names them, for example `its log-probabilities`. If
-    they differ, or `packed` raises, with one kernel for all rows, switch to one kernel call per row and try once more.
+    Both functions return the numbers of the same tokens; `what` names them, for example `its log-probabilities`.
     """
-    inner = accelerator.unwrap_model(model)
-    is_half = accelerator.mixed_precision != "no" or inner.dtype.itemsize < 4
-
-    def compare(expected: Tensor) -> tuple[str | None, bool]:
-        """Return the problem, and whether rows attend in one kernel call on any rank; all ranks call it equally."""
-        difference, raised = torch.tensor(torch.inf, device=expected.device), "a pass raised on another rank"
-        uses_varlen = why_no_varlen_for(inner, accelerator) is None
+    inner, raised = accelerator.unwrap_model(model), "a pass raised on another rank"
+    with in_evaluation_mode(model), torch.no_grad(), uncounted():  # a run that resumes tries again
+        expected = padded()
+        difference = torch.tensor(torch.inf, device=expected.device)
         try:
             difference = (expected - packed()).abs().sum() / max(expected.numel(), 1)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, TypeError, ValueError) as error:
             raised = f"a pass raised {in_a_line(error)}"
-        own = torch.stack([difference.float(), torch.full_like(difference, float(uses_varlen), dtype=torch.float32)])
-        farthest, any_varlen = accelerator.gather(own.unsqueeze(0)).amax(dim=0).tolist()
-        if farthest <= (_TOLERANCE_IN_HALF if is_half else _TOLERANCE):
-            return None, bool(any_varlen)
-        return raised if farthest == torch.inf else f"{what} were {farthest:.2g} off", bool(any_varlen)
-
-    with in_evaluation_mode(model), torch.no_grad(), uncounted():  # a run that resumes tries again
-        expected = padded()
-        wrong, uses_varlen = compare(expected)
-        if wrong is not None and uses_varlen:
-            from rlhf_cli.models.packing.varlen_kernel import disable_varlen
-
-            disable_varlen(wrong)
-            wrong, _ = compare(expected)
-    return wrong
+    farthest = accelerator.gather(difference.float().reshape(1)).max().item()
+    is_half = accelerator.mixed_precision != "no" or inner.dtype.itemsize < 4
+    if farthest <= (_TOLERANCE_IN_HALF if is_half else _TOLERANCE):
+        return None
+    return raised if farthest == torch.inf else f"{what} were {farthest:.2g} off"
 
 
 class PassMixin(ExtendedTrainer):
@@ -315,7 +301,7 @@ class PassMixin(ExtendedTrainer):
             else:
                 order = by_length(attention_mask)
             parts = order.split(batch_size or len(order))
-            logps, entropies = _put_together([(part, run(part)) for part in parts], len(order))
+            logps, entropies = _put_together([(part, run(part)) for part in parts])
         self._latest_logps = logps.detach()
         return logps, entropies, None
 
@@ -329,7 +315,7 @@ class PassMixin(ExtendedTrainer):
             others = every[~self._learned]
             without = run(others)
         learned = every[self._learned]
-        return _put_together([(others, without), (learned, run(learned))], num_rows)
+        return _put_together([(others, without), (learned, run(learned))])
 
     def _scored(
         self, model: torch.nn.Module, ids: Tensor, mask: Tensor, num_completion: int, has_entropy: bool = False
@@ -356,25 +342,11 @@ class PassMixin(ExtendedTrainer):
         wrong = why_packed_is_wrong(model, self.accelerator, what, padded, packed)
         if wrong is not None:
             self.passes = Passes("trimmed", f"packed, {wrong}")
-        elif (slow := _why_slow(self)) is not None:
-            assert self.extensions.rewards is not None
-            if self.extensions.rewards.passes == "auto":
-                self.passes = Passes("trimmed", slow)  # the trial has given up the kernel
 
 
-def _put_together(parts: list[tuple[Tensor, Scored]], num_rows: int) -> Scored:
+def _put_together(parts: list[tuple[Tensor, Scored]]) -> Scored:
     """Return (B, C), assembled from results for subsets of rows: (indices of rows, (rows, C))."""
-
-    def whole(index: int) -> Tensor | None:
-        found = [scored[index] for _, scored in parts]
-        if found[0] is None:
-            return None
-        tensors = cast(list[Tensor], found)
-        together = tensors[0].new_zeros((num_rows, tensors[0].shape[1]))
-        for (rows, _), values in zip(parts, tensors, strict=True):
-            together = together.index_copy(0, rows, values)
-        return together
-
-    logps = whole(0)
-    assert logps is not None
-    return logps, whole(1)
+    places = torch.cat([rows for rows, _ in parts]).argsort()
+    entropies = [scored[1] for _, scored in parts if scored[1] is not None]
+    logps = torch.cat([scored[0] for _, scored in parts])[places]
+    return logps, torch.cat(entropies)[places] if entropies else None

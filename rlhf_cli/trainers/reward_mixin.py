@@ -25,26 +25,10 @@ from torch import Tensor
 
 from rlhf_cli.algorithms.base import Algorithm, Given, Round, advantage_metrics
 from rlhf_cli.numerics.score_scaling import RunningDeviation
+from rlhf_cli.rewards.stack import reward_matrix, reward_metrics
 from rlhf_cli.rewards.stack.component import RewardOutcome
-from rlhf_cli.rewards.stack.reward_matrix import (
-    FLAG,
-    Settled,
-    SettleRules,
-    add_truncation,
-    find_truncated,
-    settle,
-    truncation_metrics,
-)
-from rlhf_cli.rewards.stack.reward_metrics import (
-    DeadRound,
-    component_metrics,
-    component_statistics,
-    deviation,
-    outcome_counts,
-    rollout_columns,
-    share_of_dead_groups,
-    table_columns,
-)
+from rlhf_cli.rewards.stack.reward_matrix import FLAG, Settled, SettleRules
+from rlhf_cli.rewards.stack.reward_metrics import DeadRound
 from rlhf_cli.runs.metrics_file import table_file
 from rlhf_cli.runs.reward_records import read_running, write_running
 from rlhf_cli.tables.trl_values import TABLE_COLUMNS
@@ -111,18 +95,18 @@ class RewardMixin(LeftOutMixin):
         rules = SettleRules(
             stack.components, self.aggregate, self._num_generations, self.truncation, self.algorithm.fill
         )
-        settled, self._running = settle(
+        settled, self._running = reward_matrix.settle(
             *(raw, fixed, weights, rules, self._running),
             endings=self._endings,
             environments=names[len(own) :],
             is_training=self.model.training,
         )
-        self._settled = settled = add_truncation(settled, self.truncation, self._endings)
+        self._settled = settled = reward_matrix.add_truncation(settled, self.truncation, self._endings)
         self._given = given = self.algorithm.given(settled, self.aggregate, self._num_generations)
         self.reward_weights = given.weights
         if given.is_clipped:
             self.reward_clip_range = None  # until TRL has computed advantages
-        self._counts = outcome_counts(outcomes, self.accelerator)
+        self._counts = reward_metrics.outcome_counts(outcomes, self.accelerator)
         self._tool_metrics = self._count_tools(completions)
         self._log_table(inputs, outcomes)
         return given.matrix.to(device)
@@ -170,7 +154,7 @@ class RewardMixin(LeftOutMixin):
         ending_ids = {*self.eos_token_ids, self._tokenizer.pad_token_id}
         limit = self.max_completion_length
         has_stopped = (lambda ids: False) if self.stops is None else self.stops.ends
-        cut = find_truncated(completion_ids, ending_ids, limit, has_stopped)
+        cut = reward_matrix.find_truncated(completion_ids, ending_ids, limit, has_stopped)
         max_calls = self.max_tool_calling_iterations if getattr(self, "tools", None) else None
         found = [
             ending_of(completion, is_cut=is_cut, max_calls=max_calls, flag=flag)
@@ -204,7 +188,7 @@ class RewardMixin(LeftOutMixin):
         metrics = self._metrics["train" if self.model.training else "eval"]
         if self.stops is not None:
             self._log_endings(metrics)
-        for name, value in component_metrics(settled, self._counts).items():
+        for name, value in reward_metrics.component_metrics(settled, self._counts).items():
             if (name in metrics and name.endswith(("/mean", "/std"))) or name in ("reward", "reward_std"):
                 metrics[name][-1] = value  # TRL has just taken it from the settled matrix
             else:
@@ -213,12 +197,14 @@ class RewardMixin(LeftOutMixin):
             totals = settled.row_totals
             totals = totals[~totals.isnan()]
             metrics["reward"][-1] = totals.mean().item()  # NaN of none
-            metrics["reward_std"][-1] = deviation(totals)
+            metrics["reward_std"][-1] = reward_metrics.deviation(totals)
         if alike := metrics.get("frac_reward_zero_std"):
-            alike[-1] = share_of_dead_groups(self.algorithm.compared(self._given), self._num_generations)
+            alike[-1] = reward_metrics.share_of_dead_groups(self.algorithm.compared(self._given), self._num_generations)
         has_turns = getattr(self, "tools", None) or getattr(self, "rollout_func", None)
         ended = ending_shares(self._endings) if has_turns else {}
-        for name, value in (truncation_metrics(settled, self._endings) | ended | shares | self._tool_metrics).items():
+        for name, value in (
+            reward_matrix.truncation_metrics(settled, self._endings) | ended | shares | self._tool_metrics
+        ).items():
             metrics[name].append(value)
         unused = [f"rewards/{one.name}/" for one in self.reward_stack.components if one.eval_only]
         for name in [name for name in metrics if self.model.training and name.startswith(tuple(unused))]:
@@ -276,9 +262,9 @@ class RewardMixin(LeftOutMixin):
             if column not in taken:
                 self._log_completion_extra(column, [without_images(row.get(column)) for row in inputs])
         components = self.reward_stack.components
-        columns = table_columns(self._settled, components, outcomes, self._own_rows)
+        columns = reward_metrics.table_columns(self._settled, components, outcomes, self._own_rows)
         number = self._step // (self.args.steps_per_generation * self.num_iterations) if self.model.training else None
-        columns |= rollout_columns(self._endings, self._own_rows, number, self.state.global_step)
+        columns |= reward_metrics.rollout_columns(self._endings, self._own_rows, number, self.state.global_step)
         for column, values in (columns | self._parts.empty(self.reward_stack, len(inputs))).items():
             self._log_completion_extra(column, values)
 
@@ -328,14 +314,19 @@ class RewardMixin(LeftOutMixin):
         totals_tell = self.algorithm.is_dead_by_totals and not by_token
         if largest != 0.0 and not totals_tell:
             return None
-        if largest != 0.0 and share_of_dead_groups(self.algorithm.compared(self._given), group_size) < 1.0:
+        if (
+            largest != 0.0
+            and reward_metrics.share_of_dead_groups(self.algorithm.compared(self._given), group_size) < 1.0
+        ):
             return None
         left_out = self.truncation.leaves_out(self._endings)
         valued = self.truncation.goes_on(self._endings) & self.truncation.replaces
         counts = [(row[0], row[2]) for row in self._counts.tolist()]  # rows no gate closed, rows that failed
         return DeadRound(
             step=self.state.global_step + 1,
-            components=component_statistics(self._settled, self.reward_stack.components, counts, group_size),
+            components=reward_metrics.component_statistics(
+                self._settled, self.reward_stack.components, counts, group_size
+            ),
             left_out=0.0 if left_out is None else left_out.float().mean().item(),
             valued=valued.float().mean().item(),
         )

@@ -22,17 +22,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor
 
 from rlhf_cli.runs.phase_clock import REWARD, PhaseClock
-from rlhf_cli.tables.metrics import (
-    ELAPSED,
-    OF_ROLLOUTS,
-    OF_THE_CRITIC,
-    PHASES,
-    SHARE,
-    SLOTS,
-    SLOTS_PER_TOKEN,
-    TOKENS,
-    WAITING,
-)
+from rlhf_cli.tables import metrics as columns
 from rlhf_cli.temporary_attributes import temporary_attributes
 
 if TYPE_CHECKING:
@@ -105,10 +95,13 @@ class StepProfile:
         self, clock: PhaseClock, slots: TokenSlots, rewards: Sequence[str] | None, *, has_critic: bool = False
     ) -> None:
         self._clock, self._slots = clock, slots
-        self._keys = [*PHASES, *(f"{REWARD}{name}" for name in rewards or ())]
-        self._metrics = [f"{SHARE}{key}" for key in self._keys]
-        absent = {WAITING, *(OF_ROLLOUTS if rewards is None else ()), *(() if has_critic else OF_THE_CRITIC)}
-        self._is_logged = [key not in absent for key in self._keys]
+        self._keys = [*columns.PHASES, *(f"{REWARD}{name}" for name in rewards or ())]
+        of_rollouts, of_the_critic = columns.OF_ROLLOUTS, columns.OF_THE_CRITIC
+        self._absent = {
+            columns.WAITING,
+            *(of_rollouts if rewards is None else ()),
+            *(() if has_critic else of_the_critic),
+        }
 
     def taken(self, accelerator: Accelerator) -> dict[str, float]:
         """Return the metrics since the last call; every rank must call this.
@@ -124,12 +117,13 @@ class StepProfile:
         elapsed = sum(times)
         metrics: dict[str, float] = {}
         if elapsed > 0.0:
-            metrics[ELAPSED] = round(elapsed / accelerator.num_processes, _DIGITS)
-            for name, time, is_logged in zip(self._metrics, times, self._is_logged, strict=True):
-                if is_logged or time > 0.0:
-                    metrics[name] = round(time / elapsed, _DIGITS)
+            metrics[columns.ELAPSED] = round(elapsed / accelerator.num_processes, _DIGITS)
+            for key, time in zip(self._keys, times, strict=True):
+                if time > 0.0 or key not in self._absent:
+                    metrics[f"{columns.SHARE}{key}"] = round(time / elapsed, _DIGITS)
         if all_tokens:
-            metrics |= {SLOTS: all_slots, TOKENS: all_tokens, SLOTS_PER_TOKEN: all_slots / all_tokens}
+            metrics |= {columns.SLOTS: all_slots, columns.TOKENS: all_tokens}
+            metrics[columns.SLOTS_PER_TOKEN] = all_slots / all_tokens
         return metrics
 
 
@@ -144,15 +138,11 @@ def is_reference(model: torch.nn.Module, reference: object) -> bool:
     return layer is not None and (layer.disable_adapters or "ref" in layer.active_adapters)
 
 
-_IDS, _PROMPT = "input_ids", "prompt"
-"""Prompt ids do not go through a model separately: the ids of the answers include them."""
-
-
 def count_rows(inputs: TrlBatch) -> None:
-    """Count a batch of a trainer that learns from rows: the model computes all token slots."""
-    for name in [name for name in inputs if name.endswith(_IDS) and not name.startswith(_PROMPT)]:
-        ids, mask = inputs[name], inputs.get(f"{name.removesuffix(_IDS)}attention_mask")
-        if isinstance(ids, Tensor):
+    """Count a batch of a trainer that learns from rows; the ids of the answers include those of the prompts."""
+    for name, ids in inputs.items():
+        if name.endswith("input_ids") and not name.startswith("prompt") and isinstance(ids, Tensor):
+            mask = inputs.get(f"{name.removesuffix('input_ids')}attention_mask")
             count(ids.numel(), ids.numel() if mask is None else mask.sum())
 
 

@@ -17,8 +17,6 @@ trainer and its arguments, and TRL does not type them, so neither do we.
 """
 
 if TYPE_CHECKING:
-    from typing import Literal
-
     from datasets import Dataset
     from peft import PeftModel
     from torch import Tensor
@@ -54,27 +52,17 @@ if TYPE_CHECKING:
         eval_dataset: Dataset | dict[str, Dataset] | None
         optimizer: Optimizer
         max_completion_length: int
-        normalize_advantages: bool  # RLOO
         num_generations: int
         num_generations_eval: int
-        reward_clip_range: tuple[float, float] | None
-        reward_weights: Tensor
         vllm_generation: Any
-        scale_rewards: Literal["group", "batch", "none"]
         _buffered_inputs: list[TrlBatch] | None
         _logs: dict[str, Any]
-        _metrics: dict[str, dict[str, list[float]]]
-        _pending_extra_logs: dict[str, list[Any]]
-        _tokenizer: PreTrainedTokenizerBase
 
         def __init__(self, *args: Any, **named: Any) -> None: ...
-        def compute_loss(self, model: Any, inputs: Any, *args: Any, **named: Any) -> Any: ...
         def evaluation_loop(self, *args: Any, **named: Any) -> EvaluationOutput: ...
         def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor: ...
-        def _clip_grad_norm(self, model: Any) -> Any: ...
         def _get_train_sampler(self, dataset: Any = None) -> Any: ...
         def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None: ...
-        def _maybe_log_save_evaluate(self, *args: Any, **named: Any) -> None: ...
         def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, *others: Any) -> Dataset: ...
         def _run_epoch(self, *args: Any, **named: Any) -> None: ...
         def _save_checkpoint(self, model: Any, trial: Any) -> None: ...

@@ -12,7 +12,6 @@ from transformers import PreTrainedModel
 
 from rlhf_cli.algorithms.ppo import Ppo
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.models.scalar_heads import build_critic, check_tokens
 from rlhf_cli.trainers.ppo.critic import CriticSettings, KlPenalty, PpoSetup, TrainedCritic
 from rlhf_cli.trainers.ppo.lora_critic import SharedLoraCritic
@@ -41,19 +40,17 @@ def ppo_args(
         # twice.
         given.setdefault("ddp_find_unused_parameters", False)
     beta = kl.coef if kl is not None and kl.where != "none" else 0.0  # TRL loads a reference if it is not 0
-    allowed = num_generations if num_generations > 1 else _round_size(experiment.trainer)
+    allowed = num_generations
+    if allowed == 1 and (given_size := experiment.trainer.whole("generation_batch_size")) is not None:
+        allowed = given_size
+    elif allowed == 1:  # the completions of a round, over all processes
+        whole = experiment.trainer.whole
+        micro_batches = whole("steps_per_generation") or whole("gradient_accumulation_steps") or 1
+        per_device = whole("per_device_train_batch_size") or 1
+        allowed = per_device * micro_batches * int(os.environ.get("WORLD_SIZE", "1"))
     args = config_class(**reserved, **given, beta=beta, num_generations=allowed, num_generations_eval=in_eval)
     args.num_generations = num_generations
     return args
-
-
-def _round_size(trainer: Trainer) -> int:
-    """Return the number of completions in a round, over all processes."""
-    if (given := trainer.whole("generation_batch_size")) is not None:
-        return given
-    micro_batches = trainer.whole("steps_per_generation") or trainer.whole("gradient_accumulation_steps") or 1
-    per_device = trainer.whole("per_device_train_batch_size") or 1
-    return per_device * micro_batches * int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def ppo_setup(experiment: Experiment, policy: str, algorithm: Ppo) -> PpoSetup:
@@ -63,7 +60,7 @@ def ppo_setup(experiment: Experiment, policy: str, algorithm: Ppo) -> PpoSetup:
     assert kl is not None
     model = experiment.model
     settings = CriticSettings(**{field.name: getattr(section, field.name) for field in fields(CriticSettings)})
-    separate = None
+    separate, trusts = None, model.trust_remote_code
     if section.share == "none":
         built = build_critic(
             section.init,
@@ -72,12 +69,11 @@ def ppo_setup(experiment: Experiment, policy: str, algorithm: Ppo) -> PpoSetup:
             dtype="float32" if model.dtype == "auto" else model.dtype,
             dropout=section.dropout,
             revision=model.revision,
-            trust_remote_code=model.trust_remote_code,
+            trust_remote_code=trusts,
         )
         if section.init != "policy":
             tokenizer, revision = (model.tokenizer, None) if model.tokenizer else (policy, model.revision)
-            trusted = model.trust_remote_code
-            check_tokens(built, section.init, tokenizer, revision=revision, trust_remote_code=trusted)
+            check_tokens(built, section.init, tokenizer, revision=revision, trust_remote_code=trusts)
         separate = TrainedCritic(built, settings)
 
     def make_critic(loaded: PreTrainedModel | PeftModel) -> TrainedCritic:

@@ -20,6 +20,7 @@ from rlhf_cli.config.schema.reward_sections import RewardModel
 from rlhf_cli.data.images import as_images
 from rlhf_cli.data.learnt_columns import check_columns, only_learnt
 from rlhf_cli.data.loading import load_split, quiet
+from rlhf_cli.data.preferences import judge_pairs, leave_out
 from rlhf_cli.data.rows import describe_shared, hold_out, prompt_key, prompt_keys, shared_prompts
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ModelError
@@ -61,6 +62,7 @@ from rlhf_cli.trainers.guard_mixin import GuardMixin
 from rlhf_cli.trainers.logging_mixin import LoggingMixin
 from rlhf_cli.trainers.pass_mixin import PassMixin
 from rlhf_cli.trainers.reward_mixin import RewardMixin
+from rlhf_cli.trainers.reward_samples import RewardSamples
 from rlhf_cli.trainers.rollout_mixin import RolloutMixin
 from rlhf_cli.trainers.step_profile import StepProfile, TokenSlots
 
@@ -98,8 +100,6 @@ def training_rows(experiment: Experiment) -> tuple[Dataset, dict[str, Dataset], 
         dataset = load_split(sources, prompt=data.model_dump()["prompt"], seed=experiment.seed)
         if rules is None:
             return dataset
-        from rlhf_cli.data.preferences import judge_pairs
-
         with quiet():
             return judge_pairs(dataset, rules, name=name)
 
@@ -113,8 +113,6 @@ def training_rows(experiment: Experiment) -> tuple[Dataset, dict[str, Dataset], 
     text_field = str(experiment.trainer.args.get("dataset_text_field") or TEXT)
     for name, dataset in rows.items():
         if rules is not None:
-            from rlhf_cli.data.preferences import leave_out
-
             with quiet():
                 dataset, counts = leave_out(dataset, name=name)
             left_out |= {name: counts} if counts else {}
@@ -327,8 +325,6 @@ def _show_pairs(trainer: ExtendedTrainer, experiment: Experiment, folder: RunFol
         for name, counts in trainer.extensions.left_out.items():
             reasons = ", ".join(f"{number} {why.replace('_', ' ')}" for why, number in counts.items())
             logging.getLogger("rlhf").warning("pairs left out of %s: %s", name, reasons)
-    from rlhf_cli.trainers.reward_samples import RewardSamples
-
     num_samples = (experiment.reward_model or RewardModel()).show_samples
     if num_samples != 0:
         trainer.add_callback(RewardSamples(trainer, num_samples, file=folder.samples, on_pairs=on_pairs))

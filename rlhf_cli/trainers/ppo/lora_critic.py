@@ -53,13 +53,13 @@ class SharedLoraCritic(TrainedCritic):
         super().__init__(model, settings)
         policy = model.peft_config[model.active_adapter]
         model.add_adapter(ADAPTER, LoraConfig(**{name: getattr(policy, name) for name in _SHAPE}))
-        head = nn.Linear(model.config.get_text_config().hidden_size, 1)
-        for parameter in head.parameters():
+        self._head, self._dropout = nn.Linear(model.config.get_text_config().hidden_size, 1), dropout
+        for parameter in self._head.parameters():
             nn.init.zeros_(parameter)
-        model.add_module(CRITIC_HEAD, head.to(next(model.parameters()).device))
-        self._head, self._dropout = head, dropout
+        model.add_module(CRITIC_HEAD, self._head.to(next(model.parameters()).device))
         self._layers = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
         self._name_of_head = _name_of_head(model.config)
+        self._head_prefix = f"base_model.model.{self._name_of_head}."
 
     def parameters(self) -> list[nn.Parameter]:
         """Return the parameters of the critic's adapter and head."""
@@ -79,8 +79,7 @@ class SharedLoraCritic(TrainedCritic):
         model = self._base_model()
         self._take_gradients()
         with self._active(), self._autocast():
-            backbone = getattr(model, model.base_model_prefix)
-            states: Tensor = backbone(**inputs, use_cache=False).last_hidden_state
+            states: Tensor = getattr(model, model.base_model_prefix)(**inputs, use_cache=False).last_hidden_state
         return states
 
     def _every_value(self, inputs: Mapping[str, object]) -> Tensor:
@@ -136,23 +135,15 @@ class SharedLoraCritic(TrainedCritic):
         config.base_model_name_or_path = self._base_model().config.name_or_path
         config.modules_to_save, config.inference_mode = [self._name_of_head], True
         config.save_pretrained(str(folder))
-        head = {self._head_prefix + name: value for name, value in self._head.state_dict().items()}
-        save_file({name: value.contiguous() for name, value in (self._adapter() | head).items()}, folder / _WEIGHTS)
-
-    @property
-    def _head_prefix(self) -> str:
-        return f"base_model.model.{self._name_of_head}."
+        weights: dict[str, Tensor] = get_peft_model_state_dict(self.model, adapter_name=ADAPTER)
+        weights |= {self._head_prefix + name: value for name, value in self._head.state_dict().items()}
+        save_file({name: value.contiguous() for name, value in weights.items()}, folder / _WEIGHTS)
 
     def _base_model(self) -> PreTrainedModel:
         return cast(PreTrainedModel, self.model.get_base_model())
 
-    def _adapter(self) -> dict[str, Tensor]:
-        state: dict[str, Tensor] = get_peft_model_state_dict(self.model, adapter_name=ADAPTER)
-        return state
-
     def _load_weights(self, folder: Path) -> None:
-        state = load_file(folder / _WEIGHTS)
-        prefix = self._head_prefix
+        state, prefix = load_file(folder / _WEIGHTS), self._head_prefix
         head = {name.removeprefix(prefix): state.pop(name) for name in list(state) if name.startswith(prefix)}
         set_peft_model_state_dict(self.model, state, adapter_name=ADAPTER)
         self._head.load_state_dict(head)
@@ -164,11 +155,7 @@ def _name_of_head(config: PretrainedConfig) -> str:
         with torch.device("meta"):
             model = AutoModelForTokenClassification.from_config(copy.deepcopy(config))
     except ValueError as error:
-        raise ModelError(
-            "transformers knows no token classifier of this architecture, which a saved critic is",
-            where="critic.share",
-            got=config.model_type,
-            expected="an architecture such as Llama, Qwen or Gemma",
-        ) from error
-    names: list[str] = [name for name, module in model.named_children() if isinstance(module, nn.Linear)]
-    return names[0]
+        what = "transformers knows no token classifier of this architecture, which a saved critic is"
+        expected = "an architecture such as Llama, Qwen or Gemma"
+        raise ModelError(what, where="critic.share", got=config.model_type, expected=expected) from error
+    return next(str(name) for name, module in model.named_children() if isinstance(module, nn.Linear))

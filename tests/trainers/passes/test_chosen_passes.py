@@ -28,11 +28,9 @@ from transformers import (
 )
 
 from rlhf_cli.errors import ModelError
-from rlhf_cli.models.packing import varlen_kernel
 from rlhf_cli.models.packing.row_attention import why_not_packed
-from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from rlhf_cli.tables.passes import Passes, PassSetting
-from rlhf_cli.trainers.extensions import ExtendedTrainer, Extensions, RewardSetup
+from rlhf_cli.tables.passes import Passes
+from rlhf_cli.trainers.extensions import ExtendedTrainer
 from rlhf_cli.trainers.pass_mixin import PassMixin, _put_together, chosen_passes, tried_rows
 from tests.support.reference_varlen import ReferenceVarlen, stand_in
 from tests.support.tolerances import EXACT, FLOAT32, distance
@@ -204,26 +202,11 @@ def test_how_far_off_is_another_result(off: float, precision: str, dtype: torch.
     assert trainer.passes.mode == mode
 
 
-@pytest.mark.parametrize(("asked", "mode"), [("auto", "trimmed"), ("packed", "packed")])
-def test_rows_are_padded_once_the_kernel_is_given_up(asked: PassSetting, mode: str) -> None:
-    """On a GPU packed rows are right without the kernel, and slower than padded ones."""
-    trainer = trying()
-    trainer.accelerator.device = torch.device("cuda")
-    trainer.extensions = Extensions(rewards=RewardSetup(stack=RewardStack([]), passes=asked))
+def test_what_another_rank_saw_counts_here() -> None:
+    """A pass raised on the other rank: both ranks trim."""
+    trainer = trying(gathered=lambda one: torch.cat([one, torch.tensor([torch.inf])]))
     trainer._try(trainer.model, "its log-probabilities", lambda: PLAIN, lambda: PLAIN)
-    assert trainer.passes.mode == mode
-
-
-def test_what_another_rank_saw_counts_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel raised on the other rank: both ranks try again without it, and keep packing."""
-    stand_in(monkeypatch)
-    others = iter([[torch.inf, 1.0], [0.0, 0.0]])
-    trainer = trying(gathered=lambda one: torch.cat([one, torch.tensor([next(others)])]))
-    passes: list[int] = []
-    trainer._try(trainer.model, "its log-probabilities", lambda: PLAIN, lambda: passes.append(1) or PLAIN)
-    assert len(passes) == 2
-    assert trainer.passes.describe() == "packed"
-    assert varlen_kernel._distrusted == ["packed with torch's varlen_attn, a pass raised on another rank"]
+    assert trainer.passes.describe() == "trimmed: packed, a pass raised on another rank"
 
 
 class GivesLogps:
@@ -299,9 +282,9 @@ def test_results_of_all_rows_or_of_some_are_put_together() -> None:
     numbers = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
     for places in ([[2, 0, 1]], [[1], [2, 0]]):
         parts = [(torch.tensor(some), (numbers[some], numbers[some] + 9)) for some in places]
-        assert [found.tolist() for found in _put_together(parts, 3)] == [numbers.tolist(), (numbers + 9).tolist()]
+        assert [found.tolist() for found in _put_together(parts)] == [numbers.tolist(), (numbers + 9).tolist()]
         alone = [(rows, (logps, None)) for rows, (logps, _) in parts]
-        assert _put_together(alone, 3)[1] is None
+        assert _put_together(alone)[1] is None
 
 
 class TestTrainer:
@@ -316,19 +299,13 @@ class TestTrainer:
         ],
         ids=["top left", "another scale", "raises"],
     )
-    def test_a_kernel_that_is_wrong_is_left_for_a_row_each(
-        self,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        caplog: pytest.LogCaptureFixture,
-        kernel: ReferenceVarlen,
-        said: str,
+    def test_a_kernel_that_is_wrong_is_left_for_trimmed_rows(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: ReferenceVarlen, said: str
     ) -> None:
         stand_in(monkeypatch, kernel)
         expected, _ = trained(tmp_path / "trl", None, **IN_FLOAT64)
         found, ours = trained(tmp_path / "ours", "packed", **IN_FLOAT64)
-        assert ours.passes.describe() == "packed"
-        assert ours.row_attention.startswith(f"one row at a time (SDPA): packed with torch's varlen_attn, {said}")
-        assert f"packed rows attend row by row: with torch's varlen_attn {said}" in caplog.text
+        assert ours.passes.describe().startswith(f"trimmed: packed, {said}")
+        assert ours.row_attention is None
         assert len(kernel.calls) in (0, 2)  # the trial's alone
         assert distance(found[0], expected[0]) < EXACT
