@@ -43,17 +43,11 @@ def gae(
     After the last action V is 0 in a terminated row, and last_values in a truncated one, whose return would continue. A
     reward between or after actions belongs to the last action before it; a reward before the first action is ignored.
 
-    Args:
-        rewards: (B, T), finite everywhere.
-        values: (B, T), V of the state in which token t is chosen.
-        is_action: (B, T) bool, True = the policy chose this token. A row may have none.
-        last_values: (B,), V of the state after the last token; read only for truncated rows.
-        is_truncated: (B,) bool, True = the row was truncated; False = it ends after the last action.
-        gamma: in (0, 1], the discount from one action to the next.
-        lam: in [0, 1]; 0 = the TD error alone, 1 = all later rewards.
-
-    Returns:
-        advantages and returns, (B, T) both, 0 where is_action is False.
+    rewards: (B, T), finite everywhere. values: (B, T), V of the state in which token t is chosen. is_action: (B, T)
+    bool, True = the policy chose this token; a row may have none. last_values: (B,), V of the state after the last
+    token, read only for truncated rows. is_truncated: (B,) bool, False = the row ends after the last action. gamma in
+    (0, 1]: the discount from one action to the next. lam in [0, 1]: 0 = the TD error alone, 1 = all later rewards. Both
+    results are (B, T), 0 where is_action is False.
     """
     if not rewards.shape[1]:
         return torch.zeros_like(values), torch.zeros_like(values)
@@ -122,13 +116,9 @@ def value_losses(values: Tensor, rollout_values: Tensor, returns: Tensor, clip: 
     As in OpenAI's baselines (PPO2), `lm-human-preferences` (arXiv 2403.17031) and TRL 1.12's `PPOTrainer`. Where the
     clipped term is larger there is no gradient: the critic has moved towards R as far as one rollout allows.
 
-    Args:
-        values: any shape, V of the critic in training; if the others need no gradient, only this has one.
-        rollout_values, returns: same shape, V_old of the critic at the rollout, and R.
-        clip: > 0; None = no clipping.
-
-    Returns:
-        losses of the same shape, which the caller masks and averages; bool, True = the clipped term is strictly larger.
+    values: any shape, V of the critic in training. rollout_values, returns: V_old of the critic at the rollout, and R.
+    clip: > 0; None = no clipping. The second result is bool, True = the clipped term is strictly larger. The caller
+    masks and averages the losses.
     """
     squares = (values - returns) ** 2
     if clip is None:

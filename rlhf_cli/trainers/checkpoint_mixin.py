@@ -385,6 +385,7 @@ def _table(logs: Mapping[str, Iterable[object]]) -> dict[str, Any]:
 
     Without them, a log in the middle of a window replaces that step's table of completions by an empty one.
     """
+
     def listed(column: Any) -> Any:
         return {name: listed(inner) for name, inner in column.items()} if isinstance(column, dict) else list(column)
 

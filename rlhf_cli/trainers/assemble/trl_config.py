@@ -107,20 +107,14 @@ def strategy_args(launch: Launch) -> dict[str, object]:
 def _deepspeed(stage: int, *, offload: bool) -> JsonTree:
     zero: JsonTree = {"stage": stage, "overlap_comm": True, "contiguous_gradients": True, "reduce_bucket_size": "auto"}
     if stage == 3:
-        zero |= {
-            "stage3_prefetch_bucket_size": "auto",
-            "stage3_param_persistence_threshold": "auto",
-            "stage3_gather_16bit_weights_on_model_save": True,
-        }
-    if offload:
-        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
-        if stage == 3:
-            zero["offload_param"] = {"device": "cpu", "pin_memory": True}
+        zero |= {f"stage3_{name}": "auto" for name in ("prefetch_bucket_size", "param_persistence_threshold")}
+        zero["stage3_gather_16bit_weights_on_model_save"] = True
+    for name in ("optimizer", *(["param"] if stage == 3 else [])) if offload else ():
+        zero[f"offload_{name}"] = {"device": "cpu", "pin_memory": True}
     filled_in = ("gradient_accumulation_steps", "gradient_clipping", "train_batch_size")
     return {
         "zero_optimization": zero,
-        "bf16": {"enabled": "auto"},
-        "fp16": {"enabled": "auto"},
+        **{name: {"enabled": "auto"} for name in ("bf16", "fp16")},
         **dict.fromkeys((*filled_in, "train_micro_batch_size_per_gpu"), "auto"),
         # The Trainer creates the configured optimizer, also if it is offloaded.
         "zero_force_ds_cpu_optimizer": False,
@@ -134,18 +128,16 @@ def rollout_args(experiment: Experiment) -> dict[str, object]:
     puts both into the environment of the ranks. An external server is configured in `trainer.args`.
     """
     launch = experiment.launch
+    args: dict[str, object] = {}
     if launch.rollout == "continuous":
-        return {"use_transformers_continuous_batching": True}
-    if launch.rollout == "vllm":
-        return {"use_vllm": True, "vllm_mode": "colocate"}
-    if launch.rollout != "vllm_server":
-        return {}
-    args: dict[str, object] = {"use_vllm": True, "vllm_mode": "server"}
-    if launch.rollout_gpus and (url := os.environ.get(URL_VARIABLE)):
-        args["vllm_server_base_url"] = url
-    is_free = "vllm_group_port" not in experiment.trainer.args
-    if launch.rollout_gpus and is_free and (port := os.environ.get(GROUP_PORT_VARIABLE)):
-        args["vllm_group_port"] = int(port)
+        args["use_transformers_continuous_batching"] = True
+    if launch.rollout in ("vllm", "vllm_server"):
+        args |= {"use_vllm": True, "vllm_mode": "colocate" if launch.rollout == "vllm" else "server"}
+    if launch.rollout == "vllm_server" and launch.rollout_gpus:
+        if url := os.environ.get(URL_VARIABLE):
+            args["vllm_server_base_url"] = url
+        if "vllm_group_port" not in experiment.trainer.args and (port := os.environ.get(GROUP_PORT_VARIABLE)):
+            args["vllm_group_port"] = int(port)
     return args
 
 
@@ -154,15 +146,12 @@ def start_process_group(trainer: Trainer, *, deepspeed: bool = False) -> None:
 
     Do nothing if the group exists already, or for a single process without DeepSpeed.
     """
-    is_alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
-    seconds = trainer.whole("ddp_timeout")
-    assert seconds is not None
-    timeout = timedelta(seconds=seconds)
+    timeout = timedelta(seconds=trainer.whole("ddp_timeout") or 0)
     if deepspeed:
         from deepspeed import comm
 
         comm.init_distributed("gloo", auto_mpi_discovery=False, timeout=timeout)
-    elif not is_alone and not distributed.is_initialized():
+    elif os.environ.get("WORLD_SIZE", "1") != "1" and not distributed.is_initialized():
         distributed.init_process_group("gloo", timeout=timeout)
 
 

@@ -189,16 +189,8 @@ class TrainedCritic:
         """Return the learning rate of the next step."""
         return float(self._schedule.get_last_lr()[0])
 
-    def policy_parameters(self, policy: torch.nn.Module) -> list[torch.nn.Parameter]:
-        """Return the policy's own parameters."""
-        return list(policy.parameters())
-
     def hidden_from_policy(self) -> AbstractContextManager[None]:
-        """Hide the critic in this context, while the policy's optimizer is created."""
-        return contextlib.nullcontext()
-
-    def left_out_of_policy(self) -> AbstractContextManager[None]:
-        """Exclude the critic in this context, while the policy is saved."""
+        """Exclude the critic from what the policy trains and saves in this context."""
         return contextlib.nullcontext()
 
     def save(self, folder: Path) -> None:

@@ -107,27 +107,17 @@ class SharedLoraCritic(TrainedCritic):
         for parameter in self.parameters():
             parameter.requires_grad_(True)
 
-    def policy_parameters(self, policy: nn.Module) -> list[nn.Parameter]:
-        """Return the policy's parameters without those of the critic's adapter and head."""
-        mine = {id(parameter) for parameter in self.parameters()}
-        return [parameter for parameter in policy.parameters() if id(parameter) not in mine]
-
     @contextlib.contextmanager
     def hidden_from_policy(self) -> Iterator[None]:
-        """Freeze the critic in this context, so that the policy's optimizer ignores it."""
-        for parameter in self.parameters():
-            parameter.requires_grad_(False)
-        yield
-        self._take_gradients()
-
-    @contextlib.contextmanager
-    def left_out_of_policy(self) -> Iterator[None]:
-        """Make PEFT save every adapter except the critic's in this context."""
+        """Freeze the critic in this context, and make PEFT save every adapter except its own."""
         others = [name for name in self.model.peft_config if name != ADAPTER]
         # PEFT must know our adapter to exclude its weights: without a configuration they are saved as the policy's.
         save = functools.partial(self.model.save_pretrained, selected_adapters=others)
+        for parameter in self.parameters():
+            parameter.requires_grad_(False)
         with temporary_attributes(self.model, save_pretrained=save):
             yield
+        self._take_gradients()
 
     def save(self, folder: Path) -> None:
         """Save adapter and head in PEFT's format, for AutoPeftModelForTokenClassification.from_pretrained(folder)."""

@@ -184,8 +184,9 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
         with during(self.extensions.heartbeat, CRITIC):
             self._train_critic()
         if self.state.global_step < self.critic.settings.warmup_steps:
-            for parameter in self.critic.policy_parameters(model):
-                parameter.grad = None  # the policy's optimizer skips parameters without gradient
+            with self.critic.hidden_from_policy():
+                for parameter in filter(lambda parameter: parameter.requires_grad, model.parameters()):
+                    parameter.grad = None  # the policy's optimizer skips parameters without gradient
         return loss
 
     def _train_critic(self) -> None:
@@ -277,7 +278,7 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
         return ((f"critic.{name}", parameter) for name, parameter in own)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        with self.critic.left_out_of_policy():
+        with self.critic.hidden_from_policy():
             super()._save(output_dir, state_dict)
 
     def save_state(self, folder: Path) -> None:

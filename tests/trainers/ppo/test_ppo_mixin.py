@@ -43,16 +43,11 @@ class Critic:
         self.calls.append("step")
         return 0.5
 
-    def policy_parameters(self, policy: torch.nn.Module) -> list[torch.nn.Parameter]:
-        return list(policy.parameters())
-
     @contextlib.contextmanager
     def hidden_from_policy(self) -> Iterator[None]:
         self.calls.append("hidden")
         yield
         self.calls.append("seen")
-
-    left_out_of_policy = hidden_from_policy
 
     def prepare(self, trainer: Any, num_training_steps: int) -> None:
         self.calls.append(("prepare", num_training_steps))
@@ -109,7 +104,8 @@ def test_the_critic_learns_from_every_micro_batch_and_the_policy_after_the_warm_
     trainer.refuse_non_finite = lambda losses, named: trainer.calls.append((losses, [name for name, _ in named]))
     assert trainer.training_step(trainer.model, "inputs", 5) == ("inputs", 5)
     own = [] if shares else [("backward", "of batch"), *([([], CRITIC)] if is_last else [])]
-    assert trainer.calls == [*own, *(["step"] if is_last else [])]
+    hidden = [] if learns else ["hidden", "seen"]  # only the policy's gradients are dropped
+    assert trainer.calls == [*own, *(["step"] if is_last else []), *hidden]
     assert trainer._metrics["train"] == ({"critic/learning_rate": [0.25], "critic/grad_norm": [0.5]} if is_last else {})
     assert all((parameter.grad is not None) is learns for parameter in trainer.model.parameters())
 
