@@ -47,7 +47,6 @@ from rlhf_cli.runs.checkpoint_folders import (
 from rlhf_cli.runs.disk_space import bytes_below, is_full, no_room
 from rlhf_cli.runs.reward_records import write_text_endings, write_training_format
 from rlhf_cli.runs.run_folder import checkpoint_folder, checkpoints_in
-from rlhf_cli.tables.trl_values import FOLLOW_EVALUATIONS
 from rlhf_cli.temporary_attributes import keeping_options, temporary_attributes
 from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.text.suggest import nearest
@@ -179,15 +178,6 @@ class CheckpointMixin(ExtendedTrainer):
             logging.getLogger("rlhf").warning("this evaluation has no %s: its checkpoint is not the best", name)
             return False
         return super()._determine_best_metric(metrics, trial)
-
-    def _evaluate(self, *args: Any, **named: Any) -> Any:
-        """Let a schedule that follows evaluations wait, if this one has no such metric: a reward scored no row."""
-        if self.args.lr_scheduler_type not in FOLLOW_EVALUATIONS:
-            return super()._evaluate(*args, **named)
-        schedule: Any = self.lr_scheduler
-        step = schedule.step
-        with temporary_attributes(schedule, step=lambda metric: None if metric is None else step(metric)):
-            return super()._evaluate(*args, **named)
 
     # --- resuming ---
 

@@ -99,10 +99,8 @@ class LeftOutMixin(ExtendedTrainer):
     def kept_share(self, inputs: TrlBatch) -> float:
         """Return the share of the loss's divisor that is not left out; 1 if it divides by tokens of the round."""
         divisor = self.loss_divisor or POLICY_LOSSES[self.loss_type]
-        if divisor == "window":
-            return 1.0
-        share: float = inputs.get(KEPT_BATCHES if divisor == "micro-batch" else KEPT_ROWS, 1.0)
-        return share
+        key = KEPT_BATCHES if divisor == "micro-batch" else KEPT_ROWS
+        return 1.0 if divisor == "window" else float(inputs.get(key, 1.0))
 
 
 def counts_and_shares(batches: list[TrlBatch], accelerator: Accelerator) -> tuple[Tensor, dict[str, float]]:
@@ -111,9 +109,8 @@ def counts_and_shares(batches: list[TrlBatch], accelerator: Accelerator) -> tupl
     The shares are 1 if all rows are left out. The host waits for the device once.
     """
     own = torch.stack([rows_and_tokens(batch) for batch in batches])
-    kept_batches = (own[:, 0] > 0).sum()
-    num_rows = own.new_tensor(sum(len(batch["completion_mask"]) for batch in batches))
-    others = torch.stack([kept_batches, num_rows, own.new_tensor(len(batches))])
+    num_rows = sum(len(batch["completion_mask"]) for batch in batches)
+    others = torch.stack([(own[:, 0] > 0).sum(), own.new_tensor(num_rows), own.new_tensor(len(batches))])
     reduced = accelerator.reduce(torch.cat([own.flatten(), others]), reduction="sum").cpu()
     counts, (m, all_rows, all_batches) = reduced[:-3].view(-1, 2), reduced[-3:].tolist()
     n = float(counts[:, 0].sum())
@@ -130,8 +127,7 @@ def entropy_over_kept(trainer: TrlTrainer, share: float) -> Iterator[None]:
     if share == 1.0 or not getattr(trainer, "_entropy_bonus_enabled", False) or trainer.use_adaptive_entropy:
         yield
         return
-    coef = trainer.entropy_coef
-    logged = trainer._metrics["train" if trainer.model.training else "eval"]["entropy_coef"]
+    coef, logged = trainer.entropy_coef, trainer._metrics["train" if trainer.model.training else "eval"]["entropy_coef"]
     count = len(logged)
     with temporary_attributes(trainer, entropy_coef=coef / share):
         yield

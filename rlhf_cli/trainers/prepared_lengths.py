@@ -72,22 +72,22 @@ def prepare_and_measure(
     columns: the beginning of a row, and its texts; only the longest text counts.
     """
     is_packed = len(others) == 3 and bool(others[0])  # SFTTrainer's others are (packing, formatting_func, dataset_name)
-    unlimited = copy.copy(args)
+    unlimited, limit = copy.copy(args), args.max_length
     unlimited.max_length = None
-    measured = prepare(dataset, processing_class, unlimited, *((False, *others[1:]) if is_packed else others))
-    prepared = limited = measured
-    if args.max_length is not None or is_packed:
+    prepared = measured = prepare(
+        dataset, processing_class, unlimited, *((False, *others[1:]) if is_packed else others)
+    )
+    if limit is not None or is_packed:
         prepared = prepare(dataset, processing_class, args, *others)
-        limited = measured if is_packed else prepared  # packing puts several rows into one
     tokens = list(_lengths(measured, *columns))
-    dropped = len(measured) - len(limited)
-    longer = sum(length > args.max_length for length in tokens) if args.max_length is not None else 0
+    dropped = 0 if is_packed else len(measured) - len(prepared)  # packing puts several rows into one
+    longer = 0 if limit is None else sum(length > limit for length in tokens)
     keeps_whole = is_packed and args.packing_strategy != "bfd"
     return prepared, PreparedLengths(
         rows=len(measured),
         shortest=min(tokens),
         longest=max(tokens),
-        max_length=args.max_length,
+        max_length=limit,
         dropped=dropped,
         cut=0 if keeps_whole else max(0, longer - dropped),
     )

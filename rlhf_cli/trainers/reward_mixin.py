@@ -92,9 +92,8 @@ class RewardMixin(LeftOutMixin):
             names.remove(COMPONENT)
         own = stack.weights(self.state.global_step, self.state.max_steps)
         weights = torch.tensor([*own, *[1.0] * (len(names) - len(own))])
-        rules = SettleRules(
-            stack.components, self.aggregate, self._num_generations, self.truncation, self.algorithm.fill
-        )
+        each, fill = self._num_generations, self.algorithm.fill
+        rules = SettleRules(stack.components, self.aggregate, each, self.truncation, fill)
         settled, self._running = reward_matrix.settle(
             *(raw, fixed, weights, rules, self._running),
             endings=self._endings,
@@ -102,7 +101,7 @@ class RewardMixin(LeftOutMixin):
             is_training=self.model.training,
         )
         self._settled = settled = reward_matrix.add_truncation(settled, self.truncation, self._endings)
-        self._given = given = self.algorithm.given(settled, self.aggregate, self._num_generations)
+        self._given = given = self.algorithm.given(settled, self.aggregate, each)
         self.reward_weights = given.weights
         if given.is_clipped:
             self.reward_clip_range = None  # until TRL has computed advantages
@@ -147,10 +146,7 @@ class RewardMixin(LeftOutMixin):
     ) -> Endings:
         """Return how this rank's rows ended; a dataset, rollout or environment may mark one as truncated."""
         environments = getattr(self, "environments", None) or [None] * len(inputs)  # RLOO has no environments
-        flags = [
-            row.get(FLAG) or getattr(environment, FLAG, False)
-            for row, environment in zip(inputs, environments, strict=True)
-        ]
+        flags = [row.get(FLAG) or getattr(world, FLAG, False) for row, world in zip(inputs, environments, strict=True)]
         ending_ids = {*self.eos_token_ids, self._tokenizer.pad_token_id}
         limit = self.max_completion_length
         has_stopped = (lambda ids: False) if self.stops is None else self.stops.ends
@@ -194,17 +190,15 @@ class RewardMixin(LeftOutMixin):
             else:
                 metrics[name].append(value)
         if self._given.matrix is not settled.for_trl:  # TRL logged the mean of other scores
-            totals = settled.row_totals
-            totals = totals[~totals.isnan()]
+            totals = settled.row_totals[~settled.row_totals.isnan()]
             metrics["reward"][-1] = totals.mean().item()  # NaN of none
             metrics["reward_std"][-1] = reward_metrics.deviation(totals)
         if alike := metrics.get("frac_reward_zero_std"):
             alike[-1] = reward_metrics.share_of_dead_groups(self.algorithm.compared(self._given), self._num_generations)
         has_turns = getattr(self, "tools", None) or getattr(self, "rollout_func", None)
         ended = ending_shares(self._endings) if has_turns else {}
-        for name, value in (
-            reward_matrix.truncation_metrics(settled, self._endings) | ended | shares | self._tool_metrics
-        ).items():
+        of_truncation = reward_matrix.truncation_metrics(settled, self._endings)
+        for name, value in (of_truncation | ended | shares | self._tool_metrics).items():
             metrics[name].append(value)
         unused = [f"rewards/{one.name}/" for one in self.reward_stack.components if one.eval_only]
         for name in [name for name in metrics if self.model.training and name.startswith(tuple(unused))]:

@@ -83,7 +83,6 @@ class SamplingMixin(RewardMixin):
         return output
 
     def _drawn(self, inputs: list[dict[str, Any]]) -> Draw:
-        """Return a rollout of these rows, scored."""
         if self.args.log_completions:
             self._log_completion_extra(KEPT, [True] * len(inputs))
         output = super()._generate_and_score_completions(inputs)
@@ -140,8 +139,7 @@ def chosen_groups(differs: Sequence[Tensor]) -> list[tuple[int, int]]:
 
     Groups of the first draw keep their places if they differ, or if no other draw has a differing group left.
     """
-    others = [(draw, int(group)) for draw in range(1, len(differs)) for group in differs[draw].nonzero()]
-    further = iter(others)
+    further = ((draw, int(group)) for draw in range(1, len(differs)) for group in differs[draw].nonzero())
     return [(0, place) if keeps else next(further, (0, place)) for place, keeps in enumerate(differs[0].tolist())]
 
 

@@ -112,13 +112,6 @@ BY_HAND = Batch(
 """Row 0: actions 1, 3, 4 with rewards 1 + 2, 4, 8 + 16 (the 7 before is lost), then nothing. Row 1: 1, 2, 3 + 5."""
 
 
-def test_by_hand_lam_1_gamma_1_is_all_later_rewards_minus_the_value() -> None:
-    advantages, returns = BY_HAND.gae(1.0, 1.0)
-    later = torch.tensor([[0, 31, 0, 28, 24, 0], [111, 110, 108, 0, 0, 0]], dtype=torch.float64)
-    assert_equal(returns, later)
-    assert_equal(advantages, (later - BY_HAND.values).nan_to_num(0.0))
-
-
 def test_by_hand_between() -> None:
     """gamma lam = 0.25 carries each TD error (3, -1, -6 and 1, -3, 28) to the action before."""
     advantages, returns = BY_HAND.gae(0.5, 0.5)
@@ -137,15 +130,8 @@ def test_what_is_not_read() -> None:
         assert torch.equal(one, other)
     none, both = torch.tensor([False]), torch.tensor([True])
     for ends in (none, both):
-        found = gae(
-            torch.ones(1, 3),
-            torch.full((1, 3), NAN),
-            torch.zeros(1, 3, dtype=torch.bool),
-            last_values=torch.ones(1),
-            is_truncated=ends,
-            gamma=0.9,
-            lam=0.9,
-        )
+        nothing = torch.ones(1, 3), torch.full((1, 3), NAN), torch.zeros(1, 3, dtype=torch.bool)
+        found = gae(*nothing, last_values=torch.ones(1), is_truncated=ends, gamma=0.9, lam=0.9)
         assert [one.tolist() for one in found] == [[[0.0] * 3]] * 2
 
 
@@ -332,8 +318,6 @@ def test_trl() -> None:
 
 
 P = Categorical(torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64))
-NEAR = Categorical(torch.tensor([0.12, 0.19, 0.31, 0.38], dtype=torch.float64))
-FAR = Categorical(torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64))
 
 
 def estimates(estimator: Callable[[Tensor, Tensor], Tensor], p: Categorical, q: Categorical) -> tuple[float, float]:
@@ -343,15 +327,7 @@ def estimates(estimator: Callable[[Tensor, Tensor], Tensor], p: Categorical, q: 
     return float(found.mean()), float(found.std()) / math.sqrt(found.numel())
 
 
-@pytest.mark.parametrize("q", [NEAR, FAR], ids=["near", "far"])
-@pytest.mark.parametrize("estimator", [k1, k3])
-def test_unbiased(estimator: Callable[[Tensor, Tensor], Tensor], q: Categorical) -> None:
-    exact = float(kl_divergence(P, q))
-    mean, error = estimates(estimator, P, q)
-    assert abs(mean - exact) < 5 * error
-
-
-def test_direction() -> None:
+def test_estimators_are_unbiased_and_of_the_right_direction() -> None:
     """KL(p || q), not KL(q || p): the two differ by far for these."""
     q = Categorical(torch.tensor([0.01, 0.09, 0.3, 0.6], dtype=torch.float64))
     forward, backward = float(kl_divergence(P, q)), float(kl_divergence(q, P))

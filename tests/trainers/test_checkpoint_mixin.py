@@ -201,19 +201,6 @@ def test_a_metric_that_is_missing_this_time_makes_no_best(
     assert len(caplog.records) == (not is_asked)
 
 
-@pytest.mark.parametrize(("metric", "steps"), [(None, 0), (0.5, 1)])
-@pytest.mark.parametrize("schedule", ["reduce_lr_on_plateau", "linear"])
-def test_a_schedule_that_follows_evaluations_waits_for_its_metric(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: str, metric: float | None, steps: int
-) -> None:
-    trainer: Any = Saved(tmp_path, lr_scheduler_type=schedule)
-    stepped = list[object]()
-    trainer.lr_scheduler = SimpleNamespace(step=stepped.append)
-    monkeypatch.setattr(Trl, "_evaluate", lambda self, *_: self.lr_scheduler.step(metric), raising=False)
-    trainer._evaluate("trial", None)
-    assert stepped == ([metric] * steps if schedule != "linear" else [metric])
-
-
 @pytest.mark.parametrize(("wanted", "hint"), [("los", "loss"), ("something else", None)])
 def test_a_metric_that_no_evaluation_logs_is_refused(tmp_path: Path, wanted: str, hint: str | None) -> None:
     trainer: Any = Saved(tmp_path, metric_for_best_model=wanted)

@@ -428,12 +428,10 @@ def metrics_of(evaluation: PolicyEvaluation) -> dict[str, float | None]:
     """
     metrics: dict[str, float | None] = {}
     for name, part in evaluation.parts.items():
-        metrics[f"{name}/total"] = part.total.mean
-        metrics[f"{name}/total/low"] = part.total.low
-        metrics[f"{name}/total/high"] = part.total.high
+        total, figures = part.total, (("truncated", part.truncated), ("tokens", part.tokens))
+        metrics |= {f"{name}/total": total.mean, f"{name}/total/low": total.low, f"{name}/total/high": total.high}
         metrics |= {f"{name}/rewards/{reward}": scores.raw.mean for reward, scores in part.rewards.items()}
-        metrics[f"{name}/truncated"] = part.truncated.mean
-        metrics[f"{name}/tokens"] = part.tokens.mean
+        metrics |= {f"{name}/{figure}": found.mean for figure, found in figures}
         for which, some in (evaluation.by_prompts or {}).items():
             metrics[f"{name}/total/{which}"] = some.parts[name].total.mean
     for reward, attempts in evaluation.attempts.items():

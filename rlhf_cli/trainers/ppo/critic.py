@@ -248,10 +248,8 @@ class TrainedCritic:
     def _laid_out(
         self, ids: Tensor, mask: Tensor, num_completion: int, *, is_packed: bool
     ) -> tuple[dict[str, object], Tensor]:
-        # A policy with a larger padded vocabulary may sample an id without a token.
-        ids = ids.clamp(max=self._last_token)
-        may_move = self.may_move
-        return model_rows(ids, mask, num_completion, is_packed=is_packed, may_move=may_move, with_last=True)
+        known = ids.clamp(max=self._last_token)  # a policy's larger, padded vocabulary may give an id without a token
+        return model_rows(known, mask, num_completion, is_packed=is_packed, may_move=self.may_move, with_last=True)
 
     def _every_state(self, inputs: Mapping[str, object]) -> Tensor:
         with self._autocast():

@@ -30,13 +30,7 @@ def gradient_of(model: Any) -> dict[str, Tensor]:
 
 
 def token_losses(
-    step: Step,
-    batch: dict[str, Any],
-    beta: float,
-    clip: float | None,
-    *,
-    is_corrected: bool = True,
-    temperature: float = 1.0,
+    step: Step, batch: dict[str, Any], beta: float, clip: float | None, *, is_corrected: bool = True
 ) -> list[tuple[Tensor, Tensor]]:
     """(policy losses, critic losses) of the tokens, one list per row. `is_corrected`: the ratio weighs the KL."""
     found = []
@@ -48,7 +42,7 @@ def token_losses(
         def given(name: str, row: int = row, count: int = len(completion)) -> Tensor:
             return batch[name][row, :count].double()
 
-        logps = logps_of(step.policy, prompt, completion, temperature)
+        logps = logps_of(step.policy, prompt, completion)
         old = given("old_per_token_logps") if "old_per_token_logps" in batch else logps.detach()
         ratio, advantages = (logps - old).exp(), given("advantages")
         policy = -torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
@@ -56,11 +50,8 @@ def token_losses(
             difference = given("ref_per_token_logps") - logps
             weight = ratio if is_corrected else 1.0
             policy = policy + beta * weight * (difference.exp() - difference - 1)
-        values, before, returns = (
-            values_of(step.critic, prompt, completion)[:-1],
-            given("rollout_values"),
-            given("returns"),
-        )
+        values = values_of(step.critic, prompt, completion)[:-1]
+        before, returns = given("rollout_values"), given("returns")
         critic = (values - returns) ** 2
         if clip is not None:
             critic = torch.maximum(critic, (before + (values - before).clamp(-clip, clip) - returns) ** 2)

@@ -108,14 +108,9 @@ def test_by_hand() -> None:
 
 def test_a_window_of_micro_batches_is_one_minibatch() -> None:
     """By hand: 3 actions with ratios 1, 2 and 3, then one with 5, then none; the log averages the three entries."""
-    trainer, mask = Alone([1.0, 2.0, 3.0], 0.5, 0.5, "train"), torch.ones(1, 3)
-    for ratios, counted, is_last in (
-        ([1, 2, 3], mask, False),
-        ([5, 9, 9], mask * 0, False),
-        ([9, 9, 9], mask * 0, True),
-    ):
-        counted = counted.clone()
-        counted[0, 0] = float(not is_last)
+    trainer = Alone([1.0, 2.0, 3.0], 0.5, 0.5, "train")
+    for ratios, in_loss in (([1, 2, 3], [1, 1, 1]), ([5, 9, 9], [1, 0, 0]), ([9, 9, 9], [0, 0, 0])):
+        counted, is_last = torch.tensor([in_loss]), not any(in_loss)
         trainer._latest_logps = torch.tensor([ratios]).log()
         trainer.accelerator.sync_gradients = is_last
         inputs = {"completion_mask": counted, "old_per_token_logps": torch.zeros(1, 3), "in_window": [1.0, 4 / 3]}

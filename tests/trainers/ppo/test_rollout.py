@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from trl import GRPOTrainer
 
-from rlhf_cli.algorithms.ppo import without_last
 from rlhf_cli.trainers.ppo.ppo_mixin import shuffled_prompts
 from tests.support.ppo_by_hand import (
     GAMMA,
@@ -107,13 +106,6 @@ class TestEvaluation:
         for rows, output in zip(evaluations, run.outputs[1:], strict=True):
             totals = [total_of(row.completion) for row in rows]
             assert_rows(output["advantages"], whitened(raw_advantages(rows, totals, coef=coef)))
-
-
-def test_a_score_that_gives_way_is_the_last_token_s_alone() -> None:
-    """By hand: two components, and three rows of 3, 1 and 4 tokens; the second row keeps its score."""
-    scores = torch.arange(1.0, 25.0).view(2, 3, 4)
-    kept = [[[1, 2, 0, 4], [5, 6, 7, 8], [9, 10, 11, 0]], [[13, 14, 0, 16], [17, 18, 19, 20], [21, 22, 23, 0]]]
-    assert without_last(scores, torch.tensor([3, 1, 4]), torch.tensor([True, False, True])).tolist() == kept
 
 
 class TestKl:
