@@ -81,9 +81,6 @@ def heard_in_time(handlers: Mapping[signal.Signals, Handler], leave: Callable[[i
 
     Python runs no handler while compiled code waits, as torch does for other ranks. Main thread only.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     reader, writer = socket.socketpair()
     for end in (reader, writer):
         end.setblocking(False)

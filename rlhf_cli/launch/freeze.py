@@ -24,16 +24,7 @@ from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
 from rlhf_cli.plan.prepare import Prepared
 from rlhf_cli.runs import provenance
 from rlhf_cli.runs.run_folder import SWEEP, RunFolder, read_json, write_text
-from rlhf_cli.runs.run_status import (
-    CREATED,
-    FINISHED,
-    QUEUED,
-    RUNNING,
-    describe_state,
-    read_status,
-    update_status,
-    words_in,
-)
+from rlhf_cli.runs.run_status import RunState, describe_state, read_status, update_status, words_in
 from rlhf_cli.text.json_values import JsonTree, JsonValue
 
 _PATHS = ("path", "model", "tokenizer", "accelerate_config", "chat_template_path")
@@ -60,15 +51,15 @@ def existing_run(experiment: Experiment, composed: Composed) -> RunFolder | None
     status = without_lost_jobs({folder: read_status(folder)})[folder]
     is_new, expected = experiment.run.resume == "never", "another name"
     hint = f"run.name=ANOTHER, or rlhf status {folder.typed}"
-    if status.state == RUNNING and (is_new or status.host == socket.gethostname()):
+    if status.state == RunState.RUNNING and (is_new or status.host == socket.gethostname()):
         problem, job = "is being trained right now", f", job {status.job_id}" if status.job_id is not None else ""
         got = f"process {status.pid} on {status.host}{job}, step {status.step}"
-    elif status.state == QUEUED:
+    elif status.state == RunState.QUEUED:
         problem, got = "is queued: Slurm will start it", f"job {status.job_id}"
     elif is_new:
         problem, got = "exists already", f"it is {describe_state(status.state, status.reason)}, at step {status.step}"
         expected = "another name, or run.resume=auto to continue that run"
-        hint = f"run.name={name}-2" if status.state == FINISHED else "run.resume=auto"
+        hint = f"run.name={name}-2" if status.state == RunState.FINISHED else "run.resume=auto"
     else:
         return folder
     raise RunError(f"run {name!r} {problem}", where=str(folder.path), got=got, expected=expected, hint=hint)
@@ -97,16 +88,13 @@ def create_run(
 ) -> RunFolder:
     """Create the run folder `at` (None: a new one) with config.yaml, provenance.json and the status `created`.
 
-    `files` are hashed into the provenance. Raise RunError if the folder exists, UserError if it cannot be written;
+    `files` are hashed into the provenance. Raise UserError if the folder exists or cannot be written;
     whatever ends this leaves no file. The configuration, which makes the folder a run, is written after the hashing.
     """
     folder = RunFolder(at.resolve() if at is not None else new_folder(experiment, composed))
     frozen, text = _frozen(experiment, composed)
     with writing_run(folder.path):
-        try:
-            folder.path.mkdir(parents=True, exist_ok=_is_unbegun(folder.path))
-        except FileExistsError:
-            raise RunError(f"run folder {folder.path} exists already", hint="run.name=ANOTHER") from None
+        folder.path.mkdir(parents=True, exist_ok=_is_unbegun(folder.path))
         try:
             provenance.write_provenance(
                 folder,
@@ -118,7 +106,7 @@ def create_run(
                 made_by=provenance.made_by(asked_of(frozen)),
             )
             write_text(folder.config, text, durable=True)
-            update_status(folder, state=CREATED)
+            update_status(folder, state=RunState.CREATED)
         except BaseException:
             for file in (folder.config, folder.provenance, folder.status):
                 file.unlink(missing_ok=True)

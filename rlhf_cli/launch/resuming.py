@@ -274,10 +274,7 @@ def _shown(value: JsonValue) -> str:
 def _apply(change: Change, tree: JsonTree) -> None:
     *parents, name = change.path
     for part in parents:
-        below = tree.setdefault(part, {})
-        if not isinstance(below, dict):
-            below = tree[part] = {}
-        tree = below
+        tree = cast(JsonTree, tree.setdefault(part, {}))
     if change.new is ABSENT:
         tree.pop(name, None)
     else:

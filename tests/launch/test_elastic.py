@@ -115,6 +115,12 @@ def test_what_a_rank_says_of_a_user_s_mistake_or_a_guard_is_said_as_such(two: Tw
         two(f"tell('mend it', {told})\nsys.exit(1)")
 
 
+def test_ranks_that_end_early_without_an_error_have_not_finished(two: Two, folder: RunFolder) -> None:
+    with pytest.raises(RankFailed, match="training failed"):
+        two("")
+    assert read_status(folder).state == "failed"
+
+
 LISTENS = """
 def hear(number, frame):
     name = signal.Signals(number).name

@@ -6,6 +6,7 @@ arguments, not read from the table: saving, logging, evaluating, watching, waiti
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -87,6 +88,14 @@ def test_what_changes_the_result_is_refused_unless_it_is_named() -> None:
         assert f"--allow {key}" in str(caught.value.hint)
         taken = ask(folder, word, allow=(key,)).taken
         assert [change.key for change in taken]
+
+
+def test_a_reward_that_is_removed_is_named_by_its_function_and_may_be_allowed() -> None:
+    folder = begun()
+    run = typed(folder, "~rewards.brevity", allow=("rewards.brevity",))
+    assert "brevity" not in run.prepared.experiment.rewards
+    (line,) = run.shown_changes()
+    assert re.match(r"rewards\.brevity: \S+:\w+ -> not set  \(allowed", line)
 
 
 def test_a_deadline_that_has_passed_is_forgotten_unless_another_is_typed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.errors import RunError
+from rlhf_cli.launch import run_states
 from rlhf_cli.launch.run_states import SlurmJob, overview, with_job_state, without_lost_jobs
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import Status, read_status, update_status
@@ -69,12 +70,16 @@ def test_one_question_for_all(slurm: StandInSlurm, place: Path) -> None:
     assert "--jobs 7,8" in call
 
 
-def test_a_slurm_that_is_down_concludes_nothing(slurm: StandInSlurm, place: Path) -> None:
-    slurm.says("squeue", error="slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n")
+@pytest.mark.parametrize("said", ["Unable to contact slurm controller", "squeue did not answer within 0.1 s"])
+def test_a_slurm_that_is_down_concludes_nothing(slurm: StandInSlurm, place: Path, monkeypatch, said: str) -> None:
+    slurm.says("squeue", error=f"slurm_load_jobs error: {said}\n")
+    if "answer" in said:
+        (slurm.folder / "squeue").write_text("#!/bin/sh\nexec sleep 20\n")
+        monkeypatch.setattr(run_states, "SLURM_TIMEOUT_S", 0.1)
     queued_run(place, "a", "7")
     rows, notice = overview([place / "runs"])
     assert rows[0].state == "queued"
-    assert "Unable to contact" in str(notice)
+    assert said in str(notice)
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,13 @@ def test_the_step_before_it_is_saved_and_the_run_goes_on_as_if_it_had_not_been_s
     assert weights_hash(folder.model) == weights_hash(whole.model)
 
 
+def test_before_the_first_step_there_is_nothing_to_save(train, asked_at) -> None:
+    asking = asked_at(0)
+    code, folder = train(*OF_POLICY, "trainer.args.eval_on_start=true")
+    assert (code, asking.batches, read_status(folder).state) == (75, 1, "preempted")
+    assert checkpoints_in(folder.checkpoints) == []
+
+
 def test_evaluations_that_are_turned_off_are_not_made_up(train, asked_at) -> None:
     asked_at(2)
     _, folder = train(*OF_POLICY)

@@ -12,6 +12,8 @@ import pytest
 
 from rlhf_cli.cli import main
 from rlhf_cli.config.schema.launch_sections import Launch, Slurm
+from rlhf_cli.launch import run_states
+from rlhf_cli.launch import slurm as slurm_jobs
 from rlhf_cli.launch.slurm import sbatch_script
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status, update_status
@@ -126,14 +128,24 @@ def test_a_resumed_sweep_submits_runs_that_lost_their_job(slurm: StandInSlurm, p
     assert sum("squeue" in call for call in slurm.calls[before:]) == 1
 
 
-@pytest.mark.parametrize("name", ["sbatch", "srun"])
+@pytest.mark.parametrize("name", ["sbatch", "srun", "submitit", "an answer"])
 def test_no_slurm_here(slurm: StandInSlurm, place: Path, capsys, monkeypatch, name: str) -> None:
     which = shutil.which
     monkeypatch.setattr(shutil, "which", lambda wanted, **named: None if wanted == name else which(wanted, **named))
+    said, hint = {
+        "submitit": ("submitit, which submits to Slurm, is not installed", "pip install"),
+        "an answer": ("sbatch did not answer within 0.1 s", "launch=auto"),
+    }.get(name, (f"there is no {name}", "launch=auto"))
+    if name == "submitit":
+        monkeypatch.setitem(sys.modules, name, None)
+    elif name == "an answer":
+        (slurm.folder / "sbatch").write_text("#!/bin/sh\nexec sleep 20\n")
+        for module in (run_states, slurm_jobs):
+            monkeypatch.setattr(module, "SLURM_TIMEOUT_S", 0.1)
     assert main(["train", *ON_SLURM]) == 2
     error = capsys.readouterr().err
-    assert f"there is no {name}" in error
-    assert "launch=auto" in error
+    assert said in error
+    assert hint in error
     assert not (place / "runs").exists()
 
 
