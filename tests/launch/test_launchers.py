@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import psutil
 import pytest
 
 from rlhf_cli.launch.rollout_server import free_ports
@@ -182,8 +183,7 @@ def test_a_folder_that_a_machine_does_not_see_ends_all_ranks(start: Start, workp
     """Rank 1 sees another folder at that path, as on a machine without the shared file system."""
     (first,) = start("shell", "train", *SMALL, HALF, "run.name=here", machines=1)
     until(run_named("here").provenance.exists, 120)
-    environ = Path(f"/proc/{first.process.pid}/environ").read_bytes().decode().split("\0")
-    port = next(line.partition("=")[2] for line in environ if line.startswith("MASTER_PORT="))
+    port = psutil.Process(first.process.pid).environ()["MASTER_PORT"]
     until(lambda: why_not_reached("127.0.0.1", int(port)) is None, 120)
     time.sleep(1.0)  # rank 0 has told which folder it has frozen
     run_named("here").config.write_text("launch: {}\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -53,18 +52,11 @@ class Started:
 
     def ranks(self) -> list[int]:
         """The processes that train, by their rank; each has a child that watches it and has its command line."""
-        found: dict[int, int] = {}
-        for place in Path("/proc").glob("[0-9]*"):
-            try:
-                words = (place / "cmdline").read_bytes().split(b"\0")
-                variables = dict(one.partition(b"=")[::2] for one in (place / "environ").read_bytes().split(b"\0"))
-            except OSError:  # it has ended, or belongs to another user
-                continue
-            if b"rlhf_cli.launch.rank_process" in words and str(self.folder.path).encode() in words:
-                found[int(place.name)] = int(variables[b"RANK"])
-        with contextlib.suppress(psutil.NoSuchProcess):
-            found = {pid: rank for pid, rank in found.items() if psutil.Process(pid).ppid() not in found}
-        return sorted(found, key=lambda pid: found[pid])
+        wanted = {"rlhf_cli.launch.rank_process", str(self.folder.path)}
+        processes = [one.info for one in psutil.process_iter(["pid", "ppid", "cmdline", "environ"])]
+        ours = {one["pid"]: one for one in processes if wanted <= {*(one["cmdline"] or ())}}
+        ranks = {pid: one["environ"]["RANK"] for pid, one in ours.items() if one["ppid"] not in ours}
+        return sorted(ranks, key=lambda pid: int(ranks[pid]))
 
     def ends(self) -> tuple[int, str]:
         """Wait for the end; return its exit code and what it said on stderr."""

@@ -8,7 +8,6 @@ import logging
 import os
 import pickle
 import random
-import socket
 import tempfile
 import time
 from pathlib import Path
@@ -21,6 +20,7 @@ import pytest
 import tenacity
 
 from rlhf_cli.errors import RewardError, ServerSilent
+from rlhf_cli.launch.rollout_server import free_ports
 from rlhf_cli.services import http_client
 from rlhf_cli.services.http_client import JsonClient, ReplyCache, together
 from tests.support.fake_server import Answer, serving
@@ -49,13 +49,6 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 async def posting(client: JsonClient, payload: object) -> object:
     async with client.session() as post:
         return await post(payload)
-
-
-def closed_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-    return port
 
 
 def busy(status: int, asked_s: float = 0) -> Answer:
@@ -94,7 +87,7 @@ def test_a_server_is_tried_until_the_budget_ends_and_not_waited_for_beyond_it(
     answer: Answer | None, budget_s: float, expected: list[float], got: list[str], waits: list[float]
 ) -> None:
     with serving(answer or OK) as server:
-        url = server.url if answer else f"http://127.0.0.1:{closed_port()}/"
+        url = server.url if answer else f"http://127.0.0.1:{free_ports(1)[0]}/"
         with pytest.raises(ServerSilent) as caught:
             asyncio.run(posting(JsonClient(url, retry_budget_s=budget_s), {}))
     assert (waits, caught.value.where) == (expected, url)
@@ -143,7 +136,7 @@ def test_an_answer_that_is_not_json_is_shown(content: bytes, got: str) -> None:
 
 def test_another_server_is_asked_without_a_wait(waits: list[float]) -> None:
     with serving(Answer("", 429, {"Retry-After": "30"})) as busy, serving(OK) as idle:
-        client = JsonClient([busy.url, f"http://127.0.0.1:{closed_port()}/", idle.url])
+        client = JsonClient([busy.url, f"http://127.0.0.1:{free_ports(1)[0]}/", idle.url])
         assert asyncio.run(posting(client, {})) == {"fine": True}
         assert (len(busy.asked), len(idle.asked)) == (1, 1)
     assert waits == [0.0, 0.0]

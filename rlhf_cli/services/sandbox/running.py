@@ -107,15 +107,14 @@ def run_code(
     if memory_mb < 64:
         raise RewardError("Python needs more memory", where="args.memory_mb", got=memory_mb, expected="64 or more")
     limits = {"memory_mb": memory_mb, "max_processes": max_processes, "max_file_mb": max_file_mb}
-    outcome, _ = _run(_pick(isolation), source, stdin, timeout_s=timeout_s, **limits)
+    outcome, _ = _run(_pick(isolation)[0], source, stdin, timeout_s=timeout_s, **limits)
     return outcome
 
 
 def protections(isolation: Isolation = "auto") -> dict[str, bool]:
     """Return which protections apply here, tested once per process. Raise RewardError if no mode works."""
-    mode = _pick(isolation)
-    in_force, _ = _probe(mode, shutil.which("bwrap"))  # it works, or `_pick` would have raised
-    walled = mode != "limits"
+    mode, in_force = _pick(isolation)
+    walled = mode == "bubblewrap"
     return {
         "bubblewrap": walled,
         "disk_limit": walled,
@@ -127,38 +126,38 @@ def protections(isolation: Isolation = "auto") -> dict[str, bool]:
     }
 
 
-def _pick(isolation: Isolation) -> Mode:
+def _pick(isolation: Isolation) -> tuple[Mode, dict[str, bool]]:
+    """Return the mode, and the protections that the launcher found in force; log what `auto` lacks."""
     if isolation not in get_args(Isolation):
         expected = " | ".join(get_args(Isolation))
         raise RewardError("unknown isolation", where="args.isolation", got=isolation, expected=expected)
-    if isolation == "auto":
-        return _strongest(shutil.which("bwrap"))
-    _, trouble = _probe(isolation, shutil.which("bwrap"))
-    if trouble:
-        what = f"isolation: {isolation} does not work here"
-        expected = "auto, or what docs/how-to/rewards.md says this machine can do"
-        raise RewardError(what, where="args.isolation", got=trouble, expected=expected)
-    return isolation
+    bwrap, troubles = shutil.which("bwrap"), list[str]()
+    modes: tuple[Mode, ...] = ("bubblewrap", "limits") if isolation == "auto" else (isolation,)
+    for mode in modes:
+        in_force, trouble = _probe(mode, bwrap)
+        if trouble is None:
+            if troubles:
+                _warn_once(f"{_gaps(in_force)} (docs/how-to/rewards.md). {troubles[0]}")
+            return mode, in_force
+        troubles.append(f"{mode}: {trouble}")
+    what, expected = f"isolation: {isolation} does not work here", "what docs/how-to/rewards.md says a machine needs"
+    raise RewardError(what, where="args.isolation", got="\n".join(troubles), expected=expected)
 
 
-@functools.cache
-def _strongest(bwrap: str | None) -> Mode:
-    _, without = _probe("bubblewrap", bwrap)
-    if without is None:
-        return "bubblewrap"
-    in_force, trouble = _probe("limits", bwrap)
-    if trouble is not None:
-        raise RewardError("model-written code cannot run here", got=f"bubblewrap: {without}\nlimits: {trouble}")
+def _gaps(in_force: dict[str, bool]) -> str:
     gaps = {
         "files_hidden": f"it can read files {'open to all' if in_force['other_user'] else 'of the user rlhf runs as'}",
         "environment_hidden": "it can read the environment of that user's processes",
         "no_network": "it can reach the network",
         "process_limit": "its processes are counted only from time to time",
     }
-    lacking = ", ".join([*(gap for name, gap in gaps.items() if not in_force[name]), "its files can fill the disk"])
-    text = "model-written code runs with limits only: %s (docs/how-to/rewards.md). bubblewrap: %s"
-    logging.getLogger("rlhf").warning(text, lacking, without)
-    return "limits"
+    lacking = [*(gap for name, gap in gaps.items() if not in_force[name]), "its files can fill the disk"]
+    return f"model-written code runs with limits only: {', '.join(lacking)}"
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    logging.getLogger("rlhf").warning(text)
 
 
 @functools.cache

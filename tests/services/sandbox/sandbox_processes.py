@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
+
+import psutil
 
 from rlhf_cli.services.sandbox.running import ProgramResult
 
@@ -11,12 +12,5 @@ Run = Callable[..., ProgramResult]
 
 
 def processes_with(marker: str) -> list[int]:
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                if marker.encode() in (folder / "cmdline").read_bytes():
-                    found.append(int(folder.name))
-            except OSError:
-                continue
-    return found
+    """Return the processes whose command line contains the marker."""
+    return [one.pid for one in psutil.process_iter(["cmdline"]) if marker in " ".join(one.info["cmdline"] or [])]

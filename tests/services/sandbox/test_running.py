@@ -48,7 +48,8 @@ def test_limits_alone_are_warned_of_with_what_they_lack(
         probed = {"limits": (dict.fromkeys(kinds, True) | {name: not lacks}, None)}
         monkeypatch.setattr(sandbox, "_probe", lambda mode, bwrap, probed=probed: probed.get(mode, ({}, "forbidden")))
         caplog.clear()
-        assert sandbox._strongest.__wrapped__(None) == "limits"
+        sandbox._warn_once.cache_clear()
+        assert sandbox._pick("auto")[0] == "limits"
         assert (warning in caplog.text) == lacks
         assert "bubblewrap: forbidden" in caplog.text
 
@@ -213,7 +214,7 @@ def test_a_limit_that_leaves_nothing_is_refused(name: str, most_refused: int, mo
     """The next larger one is passed on, beside the others' defaults, which are documented."""
     passed: list[dict[str, object]] = []
     monkeypatch.setattr(sandbox, "_run", lambda *_, **limits: (passed.append(limits), None))
-    monkeypatch.setattr(sandbox, "_pick", lambda isolation: isolation)
+    monkeypatch.setattr(sandbox, "_pick", lambda isolation: (isolation, {}))
     with pytest.raises(RewardError) as caught:
         run_code("pass", **{name: most_refused})  # type: ignore[arg-type]
     assert caught.value.where == f"args.{name}"
@@ -265,15 +266,12 @@ def test_falling_back_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.Lo
         return real(mode, bwrap) if mode == "limits" else ({}, "forbidden in this test")
 
     monkeypatch.setattr(sandbox, "_probe", only_limits)
-    sandbox._strongest.cache_clear()
-    try:
-        assert run_code("print(1)").stdout == "1\n"
-        run_code("pass")
-        assert caplog.text.count("runs with limits only") == 1
-        assert "bubblewrap: forbidden in this test" in caplog.text
-        assert protections()["disk_limit"] is False
-    finally:
-        sandbox._strongest.cache_clear()
+    sandbox._warn_once.cache_clear()
+    assert run_code("print(1)").stdout == "1\n"
+    run_code("pass")
+    assert caplog.text.count("runs with limits only") == 1
+    assert "bubblewrap: forbidden in this test" in caplog.text
+    assert protections()["disk_limit"] is False
 
 
 # The command line: what it shows to the launcher inside is all that the launcher imports.
