@@ -18,17 +18,12 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from itertools import dropwhile, takewhile
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import cast
 
-from rlhf_cli.data.rows import DIALOGUES, RowTable, Table, at_rows, kind_of_text, map_rows, values_of
+from rlhf_cli.data.rows import DIALOGUES, Dataset, RowTable, Table, at_rows, kind_of_text, map_rows, values_of
 from rlhf_cli.data.source import Row, missing_column
 from rlhf_cli.errors import DataError
 from rlhf_cli.text.suggest import nearest
-
-if TYPE_CHECKING:
-    import datasets
-
-    Dataset: TypeAlias = datasets.Dataset
 
 ANSWERS = ("completion", "chosen", "rejected", "reference")
 _TURNS = (*DIALOGUES, "prompt", *ANSWERS)

@@ -44,9 +44,8 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
                     advice = "save the file as UTF-8; from Windows: iconv -f cp1252 -t utf-8 OLD > NEW"
                     raise DataError(what, where=f"{path}:{number}", got=got, advice=advice) from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        advice = "copy or download it again"
-        where = f"{path}:{number + 1}"
-        raise DataError("the gzip file is cut off or damaged", where=where, got=error, advice=advice) from None
+        what, advice = "the gzip file is cut off or damaged", "copy or download it again"
+        raise DataError(what, where=f"{path}:{number + 1}", got=error, advice=advice) from None
     except OSError as error:
         raise DataError("the file cannot be read", where=str(path), got=error.strerror or error) from error
 
@@ -68,8 +67,7 @@ def _refuse_other_bytes(path: Path, line: bytes) -> None:
         known = "UTF-16, or binary", f"iconv -f utf-16{order} -t utf-8 {{old}} > {{new}}"
     if known is not None:
         old, new = (shlex.quote(str(file)) for file in (path, path.with_stem(f"{path.stem}-utf8")))
-        hint = known[1].format(old=old, new=new)
-        expected = "text in UTF-8, or gzip of it with a name that ends in .gz"
+        hint, expected = known[1].format(old=old, new=new), "text in UTF-8, or gzip of it in a .gz file"
         raise DataError(f"the file is {known[0]}", where=str(path), got=repr(line[:20]), expected=expected, hint=hint)
 
 
@@ -238,13 +236,12 @@ def _separator(path: Path) -> tuple[str, bool]:
 
 
 def _checked_header(header: list[str], where: str) -> list[str]:
+    got, advice = shorten(",".join(header)), "name it in the first line; pandas: df.to_csv(FILE, index=False)"
     for position, column in enumerate(header):
         if not column.strip():
-            advice = "give it a name in the first line; pandas: df.to_csv(FILE, index=False)"
-            got = shorten(",".join(header))
             raise DataError(f"column {position + 1} has no name", where=where, got=got, advice=advice)
         if column in header[:position]:
-            raise DataError(f"two columns are named {column!r}", where=where, got=shorten(",".join(header)))
+            raise DataError(f"two columns are named {column!r}", where=where, got=got)
     return header
 
 
@@ -284,9 +281,7 @@ def read_parquet_head(paths: Sequence[Path], limit: int) -> tuple[tuple[str, ...
                 schema, num_rows = file.schema_arrow, num_rows + file.metadata.num_rows
                 for name, kind in zip(schema.names, schema.types, strict=True):
                     if "map<" in str(kind) or schema.names.count(name) > 1:
-                        raise pa.ArrowInvalid(
-                            f"the column {name!r} is there twice, or is a map: leave it out, or rename it"
-                        )
+                        raise pa.ArrowInvalid(f"the column {name!r} is there twice, or a map: rename it")
                 if (left := limit - len(rows)) > 0:
                     batches = file.iter_batches(min(left, _BATCH_ROWS))
                     rows += islice((row for batch in batches for row in batch.to_pylist()), left)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import cast
 
 from rlhf_cli.data.dialogues import ANSWERS, SPEAKERS, as_messages, as_object, plain_messages
 from rlhf_cli.data.rows import (
     DIALOGUES,
     TEXT_PARTS,
+    Dataset,
+    Messages,
     Table,
     at_rows,
     check_rows,
@@ -27,11 +29,6 @@ from rlhf_cli.errors import DataError
 from rlhf_cli.tables.trl_trainers import IMAGES, TEXT, TrainerRow
 from rlhf_cli.text.suggest import nearest
 
-if TYPE_CHECKING:
-    import datasets
-
-    Dataset: TypeAlias = datasets.Dataset
-
 _WITH_IDS = ("labels", "completion_mask", "assistant_masks")
 """Columns that SFT reads beside `input_ids` only."""
 ASKING = ("system", "developer", "user", "tool")
@@ -39,7 +36,6 @@ ASKING = ("system", "developer", "user", "tool")
 _ANSWERING = ("assistant", "model")
 _SWITCHES = ("weight", "train", "training", "train_detail", "loss", "loss_scale", "loss_mask", "step_loss_mask")
 """Keys by which OpenAI, axolotl, ms-swift, verl and slime leave a message, or part of it, out of the loss."""
-_Messages: TypeAlias = "Sequence[Mapping[str, object]]"
 
 _BESIDE = ("input", "context")
 _OTHER_NAMES = {
@@ -256,10 +252,10 @@ def _wrong(column: str, value: object, kind: str | None, reads: Mapping[str, boo
         return None if is_right else "a list of token ids"
     if kind is not None and kind_of_text(value) != kind:
         return f"{kind} in every row"
-    return _wrong_messages(column, cast("_Messages", value), reads) if kind == "messages" else None
+    return _wrong_messages(column, cast("Messages", value), reads) if kind == "messages" else None
 
 
-def _wrong_messages(column: str, messages: _Messages, reads: Mapping[str, bool | None]) -> str | None:
+def _wrong_messages(column: str, messages: Messages, reads: Mapping[str, bool | None]) -> str | None:
     for place, message in enumerate(messages, 1):
         content, who = message.get("content"), f"message {place} ({message['role']})"
         is_blank = content is None or (column != "prompt" and message["role"] in _ANSWERING and is_empty(content))
@@ -309,7 +305,7 @@ def _has_prompt(dataset: Table, columns: Sequence[str], name: str) -> bool:
     """
     first, pairs = dataset[0], zip(*(values_of(dataset, column) for column in ("chosen", "rejected")), strict=True)
     is_whole = all(
-        kind_of_text(answer) == "messages" and cast("_Messages", answer)[0]["role"] not in _ANSWERING
+        kind_of_text(answer) == "messages" and cast("Messages", answer)[0]["role"] not in _ANSWERING
         for pair in pairs
         for answer in pair
     )
@@ -317,7 +313,7 @@ def _has_prompt(dataset: Table, columns: Sequence[str], name: str) -> bool:
         return True
     if is_whole:
         both = zip(values_of(dataset, "chosen"), values_of(dataset, "rejected"), strict=True)
-        for number, (chosen, rejected) in enumerate(cast("Iterable[tuple[_Messages, _Messages]]", both), 1):
+        for number, (chosen, rejected) in enumerate(cast("Iterable[tuple[Messages, Messages]]", both), 1):
             if chosen[0] != rejected[0]:
                 what, got = "the two dialogues of a pair begin differently", f"{chosen[0]} and {rejected[0]}"[:160]
                 expected = "the same prompt in both, and another answer: TRL takes the messages that both begin with"

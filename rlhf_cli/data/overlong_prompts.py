@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal
 
-from rlhf_cli.data.rows import Table, at_rows
+from rlhf_cli.data.rows import Dataset, Table, at_rows
 from rlhf_cli.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    import datasets
-
-    Dataset: TypeAlias = datasets.Dataset
 
 OverlongPrompts = Literal["error", "drop", "truncate"]
 _BATCH = 1000

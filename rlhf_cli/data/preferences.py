@@ -12,16 +12,11 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal
 
-from rlhf_cli.data.rows import Table, at_rows, is_empty, values_of
+from rlhf_cli.data.rows import Dataset, Table, at_rows, is_empty, values_of
 from rlhf_cli.data.source import missing_column
 from rlhf_cli.errors import DataError
-
-if TYPE_CHECKING:
-    import datasets
-
-    Dataset: TypeAlias = datasets.Dataset
 
 IDS = ("chosen_ids", "rejected_ids")
 """Columns of pairs that are token ids already."""

@@ -8,13 +8,12 @@ from typing import TypeAlias, cast
 import jinja2
 
 from rlhf_cli.data.dialogues import ANSWERS
-from rlhf_cli.data.rows import DIALOGUES, Table, at_rows, kind_of_text
+from rlhf_cli.data.rows import DIALOGUES, Messages, Table, at_rows, kind_of_text
 from rlhf_cli.errors import DataError
 
 TEMPLATE_ERRORS = (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, RecursionError)
 """What a chat template may raise on a conversation that it does not take."""
 _ROWS = 200
-Messages: TypeAlias = Sequence[Mapping[str, object]]
 Write: TypeAlias = Callable[[Messages, Mapping[str, object]], str]
 """Takes messages and variables of the template, returns the text."""
 

@@ -20,8 +20,6 @@ from rlhf_cli.text.json_values import without_images
 if TYPE_CHECKING:
     import datasets
 
-    Dataset: TypeAlias = datasets.Dataset
-
 
 @dataclass
 class RowTable:
@@ -56,7 +54,9 @@ class RowTable:
             yield {name: [row.get(name) for row in rows] for name in self.column_names}
 
 
-Table: TypeAlias = "datasets.Dataset | RowTable"
+Dataset: TypeAlias = "datasets.Dataset"
+Table: TypeAlias = "Dataset | RowTable"
+Messages: TypeAlias = Sequence[Mapping[str, object]]
 
 
 def map_rows(

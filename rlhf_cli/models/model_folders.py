@@ -100,9 +100,9 @@ def describe_reward_model(path: str, *, where: str, conversational: bool = False
     folder = Path(path).expanduser()
     adapter = folder / "adapter_config.json"
     if not adapter.is_file():
-        config = read_json(folder / "config.json", where) if (folder / "config.json").is_file() else {}
         described = describe_model(path, where=where)
         if folder.is_dir():
+            config = read_json(folder / "config.json", where)
             check_reward_config(architectures_of(config), num_labels_of(config), got=path, where=where)
             _check_chat_template([folder], conversational, where)
         return described
@@ -110,9 +110,10 @@ def describe_reward_model(path: str, *, where: str, conversational: bool = False
     base = str(config.get("base_model_name_or_path"))
     describe_model(base, where=f"{where}: the base that {adapter} names", needs_tokenizer=False)
     if config.get("task_type") == "CAUSAL_LM":
-        what = "this is an adapter of a causal language model, not a reward model"
-        expected = f"an adapter of {EXPECTED_REWARD_MODEL}: task_type SEQ_CLS"
-        raise ModelError(what, where=where, got=f"{path}: task_type CAUSAL_LM", expected=expected)
+        what, got = "this is an adapter of a language model, not a reward model", f"{path}: task_type CAUSAL_LM"
+        raise ModelError(
+            what, where=where, got=got, expected=f"an adapter of {EXPECTED_REWARD_MODEL}: task_type SEQ_CLS"
+        )
     if Path(base).expanduser().is_dir():
         _check_chat_template([folder, Path(base).expanduser()], conversational, where)
     return f"{path} (adapter of {base})"
@@ -145,8 +146,7 @@ def check_reward_config(architectures: Sequence[str], num_labels: int | None, *,
         advice = f"train one from it: rlhf train trainer=reward data=... model=local model.path={got}"
         raise ModelError(what, where=where, got=f"{got}: {name}", expected=EXPECTED_REWARD_MODEL, advice=advice)
     if num_labels not in (1, None):
-        what = f"this model has {num_labels} labels; a reward model has one"
-        got = f"{got}: {name}, num_labels {num_labels}"
+        what, got = f"this model has {num_labels} labels; a reward model has one", f"{got}: {name}"
         raise ModelError(what, where=where, got=got, expected=EXPECTED_REWARD_MODEL)
 
 
@@ -191,9 +191,8 @@ def refuse_other_tokens(
     tokens. Its embedding may be smaller than the policy's if the missing rows have no token: vocabularies are padded,
     each to its own multiple.
     """
-    other = min(((number, token) for token, number in written.items() if read.get(token) != number), default=None)
-    if other is not None:
-        number, token = other
+    if others := sorted((number, token) for token, number in written.items() if read.get(token) != number):
+        number, token = others[0]
         got = f"the policy's id of {token!r} is {number}, the critic's {read.get(token, 'unknown')}"
         raise _other_tokens(got, where)
     if vocab_size is not None and any(number >= vocab_size for number in written.values()):
@@ -206,10 +205,8 @@ def _check_critic_config(config: JsonTree, *, got: str, where: str) -> None:
     is_scorer = name.endswith(CLASSIFIERS)
     if is_language_model(config) or (is_scorer and num_labels in (1, None)):
         return  # a language model's backbone gets a head of zeros, like critic.init=policy
-    what = f"this model has {num_labels} labels; a critic has one"
-    what = what if is_scorer else "this is not a reward model, a critic or a language model"
-    got = f"{got}: {name}"
-    raise ModelError(what, where=where, got=got, expected=EXPECTED_CRITIC, hint="critic.init=policy")
+    what = f"this model has {num_labels} labels; a critic has one" if is_scorer else "this is no model for a critic"
+    raise ModelError(what, where=where, got=f"{got}: {name}", expected=EXPECTED_CRITIC, hint="critic.init=policy")
 
 
 def is_language_model(config: JsonTree) -> bool:
@@ -239,7 +236,7 @@ def _listing(folder: Path) -> str:
     if not folder.is_dir():
         return "a file"
     names = sorted(entry.name for entry in folder.iterdir())
-    return ", ".join(names[:6]) + (", ..." if len(names) > 6 else "") if names else "empty"
+    return ", ".join([*names[:6], *(["..."] if len(names) > 6 else [])]) or "empty"
 
 
 Load = Callable[..., Any]

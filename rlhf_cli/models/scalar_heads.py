@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from huggingface_hub.errors import StrictDataclassError  # a value of another type in config.json
@@ -45,13 +45,6 @@ _CRITIC = "critic.init"
 _UNREADABLE = (OSError, ValueError, StrictDataclassError)
 
 
-class LoadedRewardModel(NamedTuple):
-    """A sequence-classification model with one label (possibly in a PEFT model) and its tokenizer."""
-
-    model: PreTrainedModel | PeftModel
-    tokenizer: PreTrainedTokenizerBase
-
-
 def load_reward_model(
     path: str,
     *,
@@ -59,13 +52,14 @@ def load_reward_model(
     trust_remote_code: bool = False,
     tokenizer: str | None = None,
     revision: str | None = None,
-) -> LoadedRewardModel:
-    """Return the reward model in a folder, or in a hub id at `revision`, with its head loaded.
+) -> tuple[PreTrainedModel | PeftModel, PreTrainedTokenizerBase]:
+    """Return the one-label classifier in a folder, or in a hub id at `revision`, with its head, and its tokenizer.
 
     `dtype` of the weights; `auto` is the checkpoint's own. `tokenizer` is that of another folder or hub id. Raise
     ModelError if it is not a reward model, lost its head, or cannot be loaded.
     """
-    where, given = where_reward_model(path), {"revision": revision, "trust_remote_code": trust_remote_code}
+    where = where_reward_model(path)
+    given: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     describe_reward_model(path, where=where)
     of_tokenizer = given if tokenizer is None else {**given, "revision": None}
     read_tokenizer = partial(AutoTokenizer.from_pretrained, tokenizer or path, **of_tokenizer)
@@ -83,18 +77,18 @@ def load_reward_model(
             if ignored := {name for name, (used, its) in both.items() if not torch.equal(used, its.to(used.dtype))}:
                 raise _lost(path, ignored, body, "they are in the adapter's file, and PEFT did not load them")
             try:
-                return LoadedRewardModel(adapted, read_tokenizer())
+                return adapted, read_tokenizer()
             except (OSError, ValueError):  # an adapter saved without one uses its base's
                 if tokenizer is not None:
                     raise
-                own = AutoTokenizer.from_pretrained(base, revision=of_base, trust_remote_code=trust_remote_code)
-                return LoadedRewardModel(adapted, own)
+                given["revision"] = of_base
+                return adapted, AutoTokenizer.from_pretrained(base, **given)
         config = AutoConfig.from_pretrained(path, **given)
         check_reward_config(config.architectures or [], config.num_labels, got=path, where=where)
         model, made_up, is_causal = _read(AutoModelForSequenceClassification, path, dtype, trust_remote_code, revision)
         if made_up:
             raise _lost(path, made_up, model, "it holds a causal language model" if is_causal else None)
-        return LoadedRewardModel(model, read_tokenizer())
+        return model, read_tokenizer()
 
 
 def _base_of(path: str, revision: str | None = None) -> tuple[str, str | None]:
@@ -274,7 +268,7 @@ def _lost_critic_head(path: str, keys: set[str]) -> ModelError:
 
 def _critic_of_reward_model(path: str, dtype: str, trust_remote_code: bool) -> PreTrainedModel:
     """Return a critic with the reward model's backbone and head; loading fails if the head is missing."""
-    loaded = load_reward_model(path, dtype=dtype, trust_remote_code=trust_remote_code).model
+    loaded = load_reward_model(path, dtype=dtype, trust_remote_code=trust_remote_code)[0]
     tuner = loaded.base_model if isinstance(loaded, PeftModel) else None
     # The critic trains all weights, also those of an adapter's base.
     reward_model = tuner.merge_and_unload() if isinstance(tuner, BaseTuner) else loaded

@@ -345,7 +345,7 @@ def merged(source: SourceModel) -> PreTrainedModel:
 
     path, trusted = str(source.folder), source.trust_remote_code
     if source.kind == "reward model":
-        loaded = load_reward_model(path, dtype="float32", trust_remote_code=trusted).model
+        loaded = load_reward_model(path, dtype="float32", trust_remote_code=trusted)[0]
     else:
         loaded = loaders_of(path, trust_remote_code=trusted)[1](path, dtype=torch.float32, trust_remote_code=trusted)
     assert isinstance(loaded, PeftModel)

@@ -201,7 +201,7 @@ def test_weights_have_the_dtype_that_was_asked_for(models: dict[str, Path]) -> N
     """They are stored in float32; `auto` keeps that."""
     for dtype, expected in {"bfloat16": torch.bfloat16, "float16": torch.float16, "auto": torch.float32}.items():
         assert PolicyModel(models["policy"], dtype=dtype, trust_remote_code=True)._model.dtype == expected
-        assert dtype_of(load_reward_model(str(models["reward"]), dtype=dtype, trust_remote_code=True).model) == expected
+        assert dtype_of(load_reward_model(str(models["reward"]), dtype=dtype, trust_remote_code=True)[0]) == expected
         for init in ("policy", str(models["reward"]), str(models["policy"])):
             assert dtype_of(critic(init, models, dtype=dtype, **TRUSTED)) == expected
         asked = configured(models["adapter"], trusted=True, words=(f"model.dtype={dtype}",))

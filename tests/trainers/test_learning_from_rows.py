@@ -38,7 +38,7 @@ def test_a_finished_run(stage: Stage, name: str, capsys: pytest.CaptureFixture[s
     assert AutoTokenizer.from_pretrained(folder.model).pad_token_id == model.config.pad_token_id == 0
     if name == "reward":
         assert model.config.num_labels == 1
-        assert load_reward_model(str(folder.model)).model.score.weight.shape == (1, 16)
+        assert load_reward_model(str(folder.model))[0].score.weight.shape == (1, 16)
     told = capsys.readouterr().out
     measure = {"sft": "mean token accuracy", "dpo": "accuracies", "kto": "margins", "reward": "accuracy"}[name]
     assert f"│ {measure} " in told
@@ -53,9 +53,9 @@ class TestLora:
         config = read_json(folder.model / "adapter_config.json")
         assert config["task_type"] == "SEQ_CLS"
         assert "score" in config["modules_to_save"]  # PEFT adds names that other architectures have
-        loaded = load_reward_model(str(folder.model))
+        loaded: Any = load_reward_model(str(folder.model))[0]
         head = next(weight for name, weight in weights(folder.model).items() if "score" in name)
-        assert torch.equal(loaded.model.base_model.model.score.modules_to_save["default"].weight, head)
+        assert torch.equal(loaded.base_model.model.score.modules_to_save["default"].weight, head)
 
     def test_dpo_goes_on_from_an_adapter_with_the_adapter_in_its_reference(self, stage: Stage) -> None:
         """The first loss is log 2: policy and reference are the same."""

@@ -43,10 +43,8 @@ def generate(num_rows: int, seed: int, max_value: int = 20) -> list[dict[str, st
 
     No pair (a, b) is repeated before all (max_value + 1)^2 pairs were drawn.
     """
-    return [
-        {"prompt": f"{a}+{b}=", "answer": str(a + b), "a": a, "b": b}
-        for a, b in draw_pairs(num_rows, max_value, Random(seed))
-    ]
+    pairs = draw_pairs(num_rows, max_value, Random(seed))
+    return [{"prompt": f"{a}+{b}=", "answer": str(a + b), "a": a, "b": b} for a, b in pairs]
 
 
 def demonstrations(
@@ -110,15 +108,9 @@ _SLOPPY = ("{a} {x} {b} {y}", "{a}: {x}, {b}: {y}", "{a}: {x}", "{a}={x}\n{b}={y
 
 
 def generate_speakers(num_rows: int, seed: int, max_value: int = 9) -> list[dict[str, str | int]]:
-    """Return rows of `prompt` ("A and B:"), `speaker_a`, `speaker_b` and `max_value`, the largest number allowed.
-
-    Raise DataError for max_value < 1.
-    """
-    check_bounds("max_value", max_value, 1)
-    return [
-        {"prompt": f"{a} and {b}:", "speaker_a": a, "speaker_b": b, "max_value": max_value}
-        for a, b in _draw_speakers(num_rows, Random(seed))
-    ]
+    """Return rows of `prompt` ("A and B:"), `speaker_a`, `speaker_b` and `max_value`, the largest number allowed."""
+    pairs = _draw_speakers(num_rows, max_value, Random(seed))
+    return [{"prompt": f"{a} and {b}:", "speaker_a": a, "speaker_b": b, "max_value": max_value} for a, b in pairs]
 
 
 def speaker_demonstrations(
@@ -127,21 +119,21 @@ def speaker_demonstrations(
     """Return rows of `prompt`, `completion` without an end-of-text token, with random numbers in 0..max_value.
 
     A share `sloppy_fraction` of the completions has a form that `rewards.toy.score_speakers` does not parse as two
-    lines. Raise DataError for max_value < 1 and for a share outside [0, 1].
+    lines.
     """
-    check_bounds("max_value", max_value, 1)
     check_bounds("sloppy_fraction", sloppy_fraction, 0, 1)
     rng = Random(seed)
     style = Random(rng.getrandbits(64))
     rows = []
-    for a, b in _draw_speakers(num_rows, rng):
+    for a, b in _draw_speakers(num_rows, max_value, rng):
         form = style.choice(_SLOPPY) if style.random() < sloppy_fraction else "{a}: {x}\n{b}: {y}"
         text = form.format(a=a, b=b, x=style.randint(0, max_value), y=style.randint(0, max_value))
         rows.append({"prompt": f"{a} and {b}:", "completion": text})
     return rows
 
 
-def _draw_speakers(count: int, rng: Random) -> list[tuple[str, str]]:
+def _draw_speakers(count: int, max_value: int, rng: Random) -> list[tuple[str, str]]:
+    check_bounds("max_value", max_value, 1)
     pairs = [(a, b) for a in SPEAKERS for b in SPEAKERS if a != b]
     return [pairs[index] for index in without_repeats(len(pairs), count, rng)]
 
