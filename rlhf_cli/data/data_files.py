@@ -120,9 +120,9 @@ def find_files(source: DataSource) -> tuple[tuple[Path, ...], Format]:
     for file in files:
         if (name := _format_of(file)) is None:
             what, known = f"rlhf cannot read this kind of file: {file.name}", ", ".join(SUFFIXES)
-            advice = _UNPACK.get(file.suffix.lower(), "convert it; the simplest is .jsonl, one JSON object a line")
-            shown = advice.format(shlex.quote(str(file)))
-            raise DataError(what, where=where, got=str(file), expected=known, advice=shown)
+            advice = _UNPACK.get(file.suffix.lower(), "convert it to .jsonl: one JSON object a line")
+            advice = advice.format(shlex.quote(str(file)))
+            raise DataError(what, where=where, got=str(file), expected=known, advice=advice)
         examples.setdefault(name, file)
     if len(examples) > 1:
         rows = examples[max(examples, key=lambda name: name != "json")]  # a .json beside others describes them
@@ -147,37 +147,34 @@ def _expand(written: str, where: str) -> list[Path]:
     path = Path(written).expanduser()
     if path.is_dir():
         names = sorted(entry.name for entry in path.iterdir())
+        listed, files = ", ".join(names[:8]), [path / name for name in names if _is_data_file(path / name)]
         if {"state.json", "dataset_dict.json"} & set(names):
             what, known = f"{written}: rlhf does not read folders that save_to_disk wrote", "Parquet, which is as fast"
             splits = [name for name in names if (path / name).is_dir()]
             split = "train" if "train" in splits or not splits else splits[0]
             hint = _TO_PARQUET.format(written, "" if "state.json" in names else f'["{split}"]')
-            raise DataError(what, where=where, got=", ".join(names[:8]), expected=known, hint=hint)
-        if files := [path / name for name in names if _is_data_file(path / name)]:
-            held_out = [file for file in files if _HELD_OUT.search(file.name.lower())]
+            raise DataError(what, where=where, got=listed, expected=known, hint=hint)
+        held_out = [file for file in files if _HELD_OUT.search(file.name.lower())]
+        if 0 < len(held_out) < len(files):
             read = held_out if where.startswith("data.eval") else [file for file in files if file not in held_out]
-            if 0 < len(held_out) < len(files):
-                what = f"{written}: some files of this folder are named as test or validation data"
-                wanted, hint = f"the files to read; all of them: {written}/*", f"{where}='[{','.join(map(str, read))}]'"
-                raise DataError(what, where=where, got=", ".join(names[:8]), expected=wanted, hint=hint)
+            what = f"{written}: some files of this folder are named as test or validation data"
+            wanted, hint = f"the files to read; all of them: {written}/*", f"{where}='[{','.join(map(str, read))}]'"
+            raise DataError(what, where=where, got=listed, expected=wanted, hint=hint)
+        if files:
             return files
-        got = f"{path.resolve()}, which holds {', '.join(names[:8]) or 'nothing'}"
-        what, expected = f"{written}: no data file in this folder", f"files ending in {', '.join(SUFFIXES)}"
+        what, got = f"{written}: no data file in this folder", f"{path.resolve()}, which holds {listed or 'nothing'}"
+        expected = f"files ending in {', '.join(SUFFIXES)}"
         raise DataError(what, where=where, got=got, expected=expected, **near_files(path / "*"))
     if path.exists():
         return [path]
     is_pattern = any(sign in written for sign in "*?[")
-    if is_pattern and (names := glob.glob(str(path), recursive=True)):
-        files = sorted(Path(name) for name in names if Path(name).is_file())
-        if files:
-            return files
-    raise DataError(
-        f"{written}: no file matches" if is_pattern else f"{written}: no such file",
-        where=where,
-        got=f"{path.absolute()} (working directory {Path.cwd()})",
-        expected="a file, a folder, a glob such as 'data/*.jsonl', or a hub id such as openai/gsm8k",
-        **near_files(path),
-    )
+    matches = sorted(map(Path, glob.glob(str(path), recursive=True))) if is_pattern else []
+    if files := [match for match in matches if match.is_file()]:
+        return files
+    what = f"{written}: no file matches" if is_pattern else f"{written}: no such file"
+    got = f"{path.absolute()} (working directory {Path.cwd()})"
+    expected = "a file, a folder, a glob such as 'data/*.jsonl', or a hub id such as openai/gsm8k"
+    raise DataError(what, where=where, got=got, expected=expected, **near_files(path))
 
 
 def near_files(path: Path) -> dict[str, str]:

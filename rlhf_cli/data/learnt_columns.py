@@ -205,9 +205,8 @@ def check_columns(
         advice += f"; {name}.rename.picture={images[0]} reads the texts alone"
         raise DataError(what, where=name, expected="a model with a vision_config", advice=advice)
     if text_field in columns and "role" in dataset.column_names and str(dataset[0]["role"]).lower() in SPEAKERS:
-        what, got = "every row is one message of a dialogue", f"the columns {text_field!r} and 'role'"
-        expected = "a dialogue in each row: a column messages with [{role: user, content: ...}, ...]"
-        hint = f"{name}.rename.speaker=role  # learns each text alone"
+        what, hint = "every row is one message of a dialogue", f"{name}.rename.speaker=role  # learns each text alone"
+        got, expected = f"the columns {text_field!r} and 'role'", "a dialogue in each row: [{role: user, content: ...}]"
         raise DataError(what, where=name, got=got, expected=expected, hint=hint)
     given = () if trainer.learns_from else ("prompts", "completions")
     if (other := next((column for column in given if column in dataset.column_names), None)) is not None:

@@ -83,10 +83,7 @@ def judge_pairs(dataset: Dataset, rules: PairRules, *, name: str = "data") -> Da
 
 
 def leave_out(dataset: Dataset, *, name: str = "data") -> tuple[Dataset, dict[str, int]]:
-    """Return the judged pairs without the bad ones, and reason -> number of dropped pairs.
-
-    Raise DataError if no pair remains.
-    """
+    """Return the judged pairs without the bad ones, and reason -> number dropped. Raise DataError if none remains."""
     reasons = [str(reason) for reason in values_of(dataset, _LEFT_OUT)]
     dataset = dataset.remove_columns(_LEFT_OUT)
     kept = [row for row, reason in enumerate(reasons) if not reason]

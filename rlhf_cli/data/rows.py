@@ -109,10 +109,7 @@ def prompt_key(row: Mapping[str, object]) -> bytes | None:
 def prompt_keys(table: Table) -> Iterator[bytes | None]:
     """Yield the `prompt_key` of every row."""
     known = ("prompt", *DIALOGUES, *(name for pair in _PAIRS for name in pair), *_WHOLE)
-    columns = [name for name in (*known, *IMAGES) if name in table.column_names]
-    if not set(columns) & set(known):
-        yield from [None] * len(table)
-        return
+    columns = [name for name in (*known, *IMAGES) if name in table.column_names] or [*table.column_names][:1]
     for batch in table.select_columns(columns).iter(batch_size=_BATCH):
         for values in zip(*(batch[name] for name in columns), strict=True):
             yield prompt_key(dict(zip(columns, values, strict=True)))
@@ -145,10 +142,7 @@ def _asked(row: Mapping[str, object]) -> object:
 
 
 def _shared_beginning(chosen: object, rejected: object) -> list[object]:
-    """Return the messages that both begin with.
-
-    Return an empty list for texts and token ids, because two answers may begin alike.
-    """
+    """Return the messages that both begin with; an empty list for texts and token ids: answers may begin alike."""
     if not (isinstance(chosen, list) and isinstance(rejected, list) and _role(next(iter(chosen), None))):
         return []
     alike = [first == second for first, second in zip(chosen, rejected, strict=False)]

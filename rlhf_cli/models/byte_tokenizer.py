@@ -34,10 +34,7 @@ _RESPONSE_TEMPLATE = {
 
 
 def byte_tokenizer(context_tokens: int) -> PreTrainedTokenizerFast:
-    """Return a tokenizer of 258 tokens: padding, end of sequence, and the 256 bytes.
-
-    `context_tokens` is its `model_max_length`.
-    """
+    """Return a tokenizer of 258 tokens: padding, end of sequence, 256 bytes. `context_tokens`: its longest text."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: index for index, token in enumerate([PAD, EOS, *alphabet])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))

@@ -71,11 +71,6 @@ def load_reward_model(
             if lost := {key for key in made_up if f"base_model.model.{key}" not in saved}:
                 raise _lost(path, lost, body, f"neither the adapter nor its base {base} has it")
             adapted = _with_adapter(body, path, revision)
-            # PEFT does not load strictly: it may ignore a saved head that its config does not list.
-            in_use = {name.replace(".modules_to_save.default", ""): one for name, one in adapted.named_parameters()}
-            both = {name: (in_use[name], saved[name]) for name in saved.keys() & in_use.keys()}
-            if ignored := {name for name, (used, its) in both.items() if not torch.equal(used, its.to(used.dtype))}:
-                raise _lost(path, ignored, body, "they are in the adapter's file, and PEFT did not load them")
             try:
                 return adapted, read_tokenizer()
             except (OSError, ValueError):  # an adapter saved without one uses its base's
@@ -226,11 +221,9 @@ def build_critic(
 
 def _head(model: nn.Module) -> tuple[str, nn.Linear]:
     """Return name and module of the linear layer with one output beside the backbone. Raise ValueError without one."""
-    children = model.named_children()
-    heads = [(name, head) for name, head in children if isinstance(head, nn.Linear) and head.out_features == 1]
-    if len(heads) != 1:
-        raise ValueError(f"{type(model).__name__} has {len(heads)} heads with one output")
-    return heads[0]
+    linear = [(name, child) for name, child in model.named_children() if isinstance(child, nn.Linear)]
+    (head,) = (named for named in linear if named[1].out_features == 1)
+    return head
 
 
 def _kind_of(path: str, trust_remote_code: bool) -> Literal["LoRA critic", "reward model", "language model", "critic"]:

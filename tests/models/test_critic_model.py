@@ -135,12 +135,16 @@ def test_a_checkpoint_is_what_its_config_names(architectures: list[str] | None, 
 
 @pytest.mark.parametrize("name", ["score.weight", "score.bias", "model.norm.weight"])
 def test_what_lost_weights_is_refused(name: str, policy: Path, reward_model: Path, tmp_path: Path) -> None:
-    """A reward model, which has no bias, and a saved critic."""
+    """A reward model, which has no bias, a saved critic, and the policy below a new head."""
     build("policy", policy).save_pretrained(tmp_path / "critic")
     for place in [tmp_path / "critic", *([] if name == "score.bias" else [reward_model])]:
         (lost := tmp_path / f"lost {place.name}").mkdir()
         without(place, lost, name)
         refused(lost, policy, name)
+    if "norm" in name:
+        (lost := tmp_path / "policy").mkdir()
+        without(policy, lost, name)
+        refused("policy", lost, name)
 
 
 def test_an_adapter_in_the_policys_place_is_refused(policy: Path, tmp_path: Path) -> None:

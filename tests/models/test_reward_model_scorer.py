@@ -94,6 +94,7 @@ def test_batches_are_sorted_and_the_scores_come_in_the_given_order(scorer, forwa
     assert forwards == [(4, 92), (4, 61), (2, 6)]
     alone = [scorer(prompts=[p], completions=[c])[0] for p, c in zip(prompts, completions, strict=True)]
     assert_scores(scores, alone)
+    assert scorer(prompts=[], completions=[]) == []
     assert len({round(score, 3) for score in scores}) == 10  # otherwise the test would not see the order
     all_at_once = RewardModelScorer(str(reward_model), batch_size=100)
     assert_scores(all_at_once(prompts=prompts, completions=completions), scores)
@@ -303,6 +304,9 @@ def test_an_adapter_without_its_head_is_refused(causal_base: Path, tmp_path: Pat
     config = tmp_path / "adapter_config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "task_type": "CAUSAL_LM"}))
     refused(tmp_path, "CAUSAL_LM")
+    wanted = save_adapter(tmp_path, causal_base, **SEQ_CLS)
+    config.write_text(json.dumps({**json.loads(config.read_text()), "task_type": None, "modules_to_save": None}))
+    assert_scores(RewardModelScorer(str(tmp_path))(*PLAIN), wanted)  # PEFT reads a head that the config does not list
 
 
 @pytest.mark.parametrize("shape", [(2, 16), (0,)], ids=["two labels", "empty, as ZeRO-3 leaves it"])

@@ -66,10 +66,7 @@ def generate(
 
 
 def list_tasks() -> list[dict[str, Any]]:
-    """Return `name`, `question`, `answer` and `arguments` with their defaults of every task.
-
-    Raise DataError without the package.
-    """
+    """Return `name`, an example and the `arguments` of every task. Raise DataError without the package."""
     tasks: list[dict[str, Any]] = json.loads(_ask(json.dumps({})))
     return tasks
 

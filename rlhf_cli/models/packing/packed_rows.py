@@ -47,10 +47,7 @@ class PackedRows:
         return self._from_starts(0)
 
     def states_around(self) -> Tensor:
-        """Return (sum of completion tokens + B,): as `states_before`, and after each row's last token.
-
-        Only for rows that were packed `with_last`.
-        """
+        """Return (sum of completion tokens + B,): as `states_before`, and after the last token, if it was packed."""
         return self._from_starts(1)
 
     def last_states(self) -> Tensor:
