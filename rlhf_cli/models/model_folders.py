@@ -146,7 +146,7 @@ def check_reward_config(architectures: Sequence[str], num_labels: int | None, *,
         advice = f"train one from it: rlhf train trainer=reward data=... model=local model.path={got}"
         raise ModelError(what, where=where, got=f"{got}: {name}", expected=EXPECTED_REWARD_MODEL, advice=advice)
     if num_labels not in (1, None):
-        what, got = f"this model has {num_labels} labels; a reward model has one", f"{got}: {name}"
+        what, got = "a reward model has one label", f"{got}: {name}, num_labels {num_labels}"
         raise ModelError(what, where=where, got=got, expected=EXPECTED_REWARD_MODEL)
 
 

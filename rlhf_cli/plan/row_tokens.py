@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from rlhf_cli.data.images import in_parts
 from rlhf_cli.data.learnt_columns import read_columns
 from rlhf_cli.data.preferences import IDS
-from rlhf_cli.data.rendering import TEMPLATE_ERRORS, Messages
-from rlhf_cli.data.rows import DIALOGUES, RowTable, values_of
+from rlhf_cli.data.rendering import TEMPLATE_ERRORS
+from rlhf_cli.data.rows import DIALOGUES, Messages, RowTable, values_of
 from rlhf_cli.data.source import Row
 from rlhf_cli.errors import DataError, ModelError
 from rlhf_cli.models.tokenizer_files import TokenizerFiles, context_of, language_part, render_chat, vocab_size_of

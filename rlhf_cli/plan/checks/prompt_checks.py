@@ -14,8 +14,8 @@ from rlhf_cli.config.trl_args import expected_instead, generation_options
 from rlhf_cli.data.dialogues import ANSWERS, THOUGHTS
 from rlhf_cli.data.images import in_parts
 from rlhf_cli.data.overlong_prompts import check_overlong, describe_overlong, prompt_limit
-from rlhf_cli.data.rendering import TEMPLATE_ERRORS, Messages, Write, check_rendering
-from rlhf_cli.data.rows import DIALOGUES, RowTable
+from rlhf_cli.data.rendering import TEMPLATE_ERRORS, Write, check_rendering
+from rlhf_cli.data.rows import DIALOGUES, Messages, RowTable
 from rlhf_cli.errors import ConfigError, ModelError, UserError
 from rlhf_cli.models import tokenizer_files as files
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, Subject
