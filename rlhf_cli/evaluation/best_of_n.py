@@ -25,47 +25,33 @@ there. An answer without text is not used at all, because no trainer accepts it.
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_cli.data.source import Row
+from rlhf_cli.evaluation.policy_results import AnsweredPrompt, PartAnswers, Sample
 from rlhf_cli.numerics.intervals import Estimate, mean_with_interval
-from rlhf_cli.rewards.completion_text import Completion, text_of
+from rlhf_cli.rewards.completion_text import text_of
+from rlhf_cli.rewards.stack.scored_rows import ScoredRow
+from rlhf_cli.tables.trl_trainers import IMAGES
+from rlhf_cli.text.json_values import without_images
 
 Floats = NDArray[np.float64]
 TOTAL = "total"
 """The score used to pick answers if no reward is named."""
 
 
-@dataclass(frozen=True)
-class SampledAnswer:
-    """One answer to a prompt, and its raw rewards; `is_truncated`: the policy did not end it."""
-
-    completion: Completion
-    rewards: Mapping[str, float | None]
-    total: float | None
-    is_truncated: bool
-
-    def score(self, by: str) -> float | None:
-        """Return the total, or the raw score of the reward `by`."""
-        return self.total if by == TOTAL else self.rewards[by]
-
-
-@dataclass(frozen=True)
-class SampledPrompt:
-    """A prompt and its answers, in the order of sampling; `images` holds column -> file names."""
-
-    prompt: object
-    answers: Sequence[SampledAnswer]
-    images: Mapping[str, object] = field(default_factory=dict)
+def score_of(scored: ScoredRow, by: str) -> float | None:
+    """Return the total of an answer, or its raw score of the reward `by`."""
+    return scored.total if by == TOTAL else scored.rewards[by].raw
 
 
 @dataclass(frozen=True)
@@ -92,29 +78,31 @@ class BestOfN:
     left_out: int
 
 
-def best_of_n(prompts: Sequence[SampledPrompt], *, by: str = TOTAL) -> BestOfN:
-    """Return the curve for k = 1 .. n; every prompt must have n answers. It is empty if no prompt is usable."""
-    scores_by_prompt = [(prompt, [answer.score(by) for answer in prompt.answers]) for prompt in prompts]
-    scored = [(prompt, pick_weights(np.array(scores))) for prompt, scores in scores_by_prompt if None not in scores]
-    if not scored:
+def best_of_n(sampled: PartAnswers, *, by: str = TOTAL) -> BestOfN:
+    """Return the curve for k = 1 .. n of the n answers to each prompt. It is empty if no prompt is usable."""
+    prompts = sampled.prompts()
+    scored = [(samples, [score_of(row, by) for _, row in samples]) for samples in prompts]
+    usable = [(samples, pick_weights(np.array(scores))) for samples, scores in scored if None not in scores]
+    if not usable:
         return BestOfN(by, [], 0, len(prompts))
-    n = len(scored[0][1])
-    names = [name for name in (TOTAL, *scored[0][0].answers[0].rewards) if name != by]
 
-    def curve_of(value: Callable[[SampledAnswer], float | None]) -> list[Estimate]:
-        values = [[value(answer) for answer in prompt.answers] for prompt, _ in scored]
-        picked = np.array([_picked(weights, row) for (_, weights), row in zip(scored, values, strict=True)])
-        usable = ([mean for mean in column if not math.isnan(mean)] for column in picked.T.tolist())
-        return [mean_with_interval(means, itertools.chain(*values)) for means in usable]
+    def curve_of(value: Callable[[AnsweredPrompt, ScoredRow], float | None]) -> list[Estimate]:
+        values = [[value(*sample) for sample in samples] for samples, _ in usable]
+        picked = np.array([_picked(weights, row) for (_, weights), row in zip(usable, values, strict=True)])
+        columns = ([mean for mean in column if not math.isnan(mean)] for column in picked.T.tolist())
+        return [mean_with_interval(means, chain(*values)) for means in columns]
 
-    scores = curve_of(partial(SampledAnswer.score, by=by))
-    rewards = {name: curve_of(partial(SampledAnswer.score, by=name)) for name in names}
-    cut_off = curve_of(lambda answer: float(answer.is_truncated))
+    def scored_by(name: str) -> list[Estimate]:
+        return curve_of(lambda _, row: score_of(row, name))
+
+    picked_by = scored_by(by)
+    others = {name: scored_by(name) for name in (TOTAL, *usable[0][0][0][1].rewards) if name != by}
+    cut_off = curve_of(lambda answer, _: float(answer.is_truncated))
     curve = [
-        BestOfK(k + 1, scores[k], {name: means[k] for name, means in rewards.items()}, cut_off[k], kl_bound(k + 1))
-        for k in range(n)
+        BestOfK(k + 1, picked_by[k], {name: means[k] for name, means in others.items()}, cut_off[k], kl_bound(k + 1))
+        for k in range(sampled.each)
     ]
-    return BestOfN(by, curve, len(scored), len(prompts) - len(scored))
+    return BestOfN(by, curve, len(usable), len(prompts) - len(usable))
 
 
 def pick_weights(scores: Floats) -> Floats:
@@ -151,98 +139,96 @@ def _picked(weights: Floats, values: Sequence[float | None]) -> list[float]:
 class MadeRows:
     """Rows for a trainer, and the prompts that gave none: reason -> number of prompts."""
 
-    rows: list[Row]
-    left_out: dict[str, int]
+    rows: list[Row] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
 
 
-def preference_pairs(prompts: Sequence[SampledPrompt], *, by: str = TOTAL, least_margin: float = 0.0) -> MadeRows:
+def preference_pairs(
+    rows: Sequence[Row], sampled: PartAnswers, *, by: str = TOTAL, least_margin: float = 0.0
+) -> MadeRows:
     """Return at most one preference row per prompt, with a margin above 0 and at least `least_margin`.
 
-    Among equal scores, the first sampled answer is used. A pair that repeats is written once.
+    `rows` has one row per prompt. Among equal scores, the first sampled answer is used. A pair that repeats is written
+    once.
     """
-    rows: list[Row] = []
-    left_out: Counter[str] = Counter()
-    seen: set[str] = set()
-    for prompt in prompts:
-        ranked = _ranked(prompt, by)
-        chosen = next((pair for pair in ranked if not pair[1].is_truncated), None)
-        if len(ranked) < 2:
-            left_out["fewer than two answers have a score and a text"] += 1
-        elif chosen is None:
-            left_out["no answer is finished"] += 1
+    made, seen = MadeRows(), set[str]()
+    for row, samples in zip(rows, sampled.prompts(), strict=True):
+        ranked = _ranked(samples, by)
+        ended = [pair for pair in ranked if not pair[1].is_truncated]
+        if len(ranked) < 2 or not ended:
+            few = "fewer than two answers have a score and a text"
+            made.left_out[few if len(ranked) < 2 else "no answer is finished"] += 1
+            continue
+        (high, chosen), low = ended[0], ranked[-1][0]
+        rejected = next(answer for score, answer in ranked if score == low)
+        pair = {**_asked(row), "chosen": chosen.completion, "rejected": rejected.completion}
+        if high <= low:
+            made.left_out["the best finished answer scores no higher than the worst"] += 1
+        elif high - low < least_margin:
+            made.left_out[f"the margin is below {least_margin:g}"] += 1
+        elif (key := _key(pair)) in seen:
+            made.left_out["a repeated pair"] += 1
         else:
-            low = min(score for score, _ in ranked)
-            rejected = next(pair for pair in ranked if pair[0] == low)
-            margin = chosen[0] - low
-            key = _key([prompt.prompt, prompt.images], chosen[1].completion, rejected[1].completion)
-            if margin <= 0:
-                left_out["the best finished answer scores no higher than the worst"] += 1
-            elif margin < least_margin:
-                left_out[f"the margin is below {least_margin:g}"] += 1
-            elif key in seen:
-                left_out["a repeated pair"] += 1
-            else:
-                seen.add(key)
-                answers = {"chosen": chosen[1].completion, "rejected": rejected[1].completion}
-                scores = {"margin": margin, "score_chosen": chosen[0], "score_rejected": low}
-                rows.append({"prompt": prompt.prompt, **prompt.images, **answers, **scores})
-    return MadeRows(rows, dict(left_out))
+            seen.add(key)
+            made.rows.append({**pair, "margin": high - low, "score_chosen": high, "score_rejected": low})
+    return made
 
 
 def best_answers(
-    prompts: Sequence[SampledPrompt], *, by: str = TOTAL, keep: int = 1, at_least: float | None = None
+    rows: Sequence[Row], sampled: PartAnswers, *, by: str = TOTAL, keep: int = 1, at_least: float | None = None
 ) -> MadeRows:
     """Return rows with prompt, completion and score: the `keep` best different answers per prompt, best first.
 
-    Leave out those that score below `at_least`, if given.
+    `rows` has one row per prompt. Leave out answers that score below `at_least`, if given.
     """
-    rows: list[Row] = []
-    left_out: Counter[str] = Counter()
-    seen: set[str] = set()
-    for prompt in prompts:
-        ranked = _ranked(prompt, by)
+    made, seen = MadeRows(), set[str]()
+    for row, samples in zip(rows, sampled.prompts(), strict=True):
+        ranked = _ranked(samples, by)
         ended = [pair for pair in ranked if not pair[1].is_truncated]
         good = [pair for pair in ended if at_least is None or pair[0] >= at_least]
-        new: list[Row] = []
+        new: dict[str, Row] = {}
         for score, answer in good:
-            key = _key([prompt.prompt, prompt.images], answer.completion)
-            if key not in seen and len(new) < keep:
-                seen.add(key)
-                new.append({"prompt": prompt.prompt, **prompt.images, "completion": answer.completion, "score": score})
-        rows += new
+            best = {**_asked(row), "completion": answer.completion}
+            if (key := _key(best)) not in seen and len(new) < keep:
+                new.setdefault(key, {**best, "score": score})
+        seen.update(new)
+        made.rows.extend(new.values())
         if not ranked:
-            left_out["no answer has a score and a text"] += 1
+            made.left_out["no answer has a score and a text"] += 1
         elif not ended:
-            left_out["no answer is finished"] += 1
+            made.left_out["no answer is finished"] += 1
         elif not good:
-            left_out[f"no finished answer scores {at_least:g} or more"] += 1
+            made.left_out[f"no finished answer scores {at_least:g} or more"] += 1
         elif not new:
-            left_out["repeated answers"] += 1
-    return MadeRows(rows, dict(left_out))
+            made.left_out["repeated answers"] += 1
+    return made
 
 
 PASS_RATE = "pass_rate"
 """Column of `with_pass_rates`; `data.keep` and `data.sort` read it."""
 
 
-def with_pass_rates(
-    rows: Sequence[Row], prompts: Sequence[SampledPrompt], *, by: str, at_least: float | None = None
-) -> list[Row]:
+def with_pass_rates(rows: Sequence[Row], sampled: PartAnswers, *, by: str, at_least: float | None = None) -> list[Row]:
     """Return the rows with the share of their prompt's answers that score `at_least` (None: 1); None for no scores."""
     passes = 1.0 if at_least is None else at_least
-    scores = [[score for answer in prompt.answers if (score := answer.score(by)) is not None] for prompt in prompts]
-    return [
-        {**row, PASS_RATE: sum(score >= passes for score in some) / len(some) if some else None}
-        for row, some in zip(rows, scores, strict=True)
-    ]
+    rated = []
+    for row, samples in zip(rows, sampled.prompts(), strict=True):
+        passed = [score >= passes for _, scored in samples if (score := score_of(scored, by)) is not None]
+        rated.append({**without_images(row), PASS_RATE: sum(passed) / len(passed) if passed else None})
+    return rated
 
 
-def _ranked(prompt: SampledPrompt, by: str) -> list[tuple[float, SampledAnswer]]:
+def _ranked(samples: Sequence[Sample], by: str) -> list[tuple[float, AnsweredPrompt]]:
     """Return the answers that have a score and a text, best first; equal scores keep the sampling order."""
-    with_text = [answer for answer in prompt.answers if text_of(answer.completion).strip()]
-    scored = [(score, answer) for answer in with_text if (score := answer.score(by)) is not None]
+    with_text = [sample for sample in samples if text_of(sample[0].completion).strip()]
+    scored = [(score, answer) for answer, row in with_text if (score := score_of(row, by)) is not None]
     return sorted(scored, key=lambda pair: -pair[0])
 
 
-def _key(*texts: object) -> str:
-    return json.dumps(texts, sort_keys=True, default=str)
+def _asked(row: Row) -> Row:
+    """Return the prompt of a row, and the file names of its images."""
+    return {"prompt": row["prompt"], **without_images({name: row[name] for name in IMAGES if name in row})}
+
+
+def _key(row: Row) -> str:
+    return json.dumps(row, sort_keys=True, default=str)

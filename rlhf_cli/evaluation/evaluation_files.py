@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter
 
 from rlhf_cli.evaluation.policy_results import PolicyEvaluation, is_none
-from rlhf_cli.evaluation.scored_pairs import SUBSET, RewardModelEvaluation
+from rlhf_cli.evaluation.scored_pairs import RewardModelEvaluation
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.runs.reward_records import BY_REWARDS_OF
 from rlhf_cli.text.regular_files import read_object
@@ -84,9 +84,6 @@ def evaluation_json(evaluation: Evaluation) -> dict[str, object]:
 def measured_json(measured: Measured) -> dict[str, object]:
     """Return the results as JSON, without a heading."""
     content: dict[str, Any] = _adapter(measured.kind).dump_python(measured, mode="json", by_alias=True)
-    if isinstance(measured, RewardModelEvaluation) and SUBSET not in measured.slices:
-        for disagreement in content["worst"]:
-            del disagreement[SUBSET]
     return content
 
 

@@ -41,7 +41,7 @@ from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.models.policy_model import SAMPLING_ARGUMENTS, PolicyModel, Sampling
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.models.tokenizer_files import read_tokenizer
-from rlhf_cli.plan.prompt_room import PromptRoom, prompt_room
+from rlhf_cli.plan.prompt_room import prompt_room
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, ScoredRow
 from rlhf_cli.runs.reward_records import trained_with_eos
 from rlhf_cli.runs.run_folder import (
@@ -93,7 +93,6 @@ def evaluate(
     target: Target, experiment: Experiment, asked: EvaluationRequest, say: Say
 ) -> tuple[Evaluation, list[Path]]:
     """Evaluate, and write `NAME.json` and a policy's `NAME.completions.jsonl`; return the evaluation and the files."""
-    transformers_logging.disable_progress_bar()
     folder = asked.out or target.folder
     make_folder("the evaluation", folder, "--out FOLDER")
     is_reward_model = target.kind == REWARD_MODEL
@@ -104,7 +103,7 @@ def evaluate(
         limit=asked.rows,
         or_training=not is_reward_model,
         trained=asked.trained,
-        room=None if policy is None else room_of(policy, experiment),
+        room=None if policy is None else prompt_room(experiment, policy.config, policy.tokenizer),
     )
     if asked.has_own_rows and held_out.num_trained_on == len(held_out.rows):
         asked = replace(asked, name=TRAINING_ROWS + asked.name.removeprefix(HELD_OUT))
@@ -229,11 +228,6 @@ def load_policy(path: Path, experiment: Experiment) -> PolicyModel:
         parses=experiment.trainer.row.has_tools,
         **named_files(path, experiment),
     )
-
-
-def room_of(policy: PolicyModel, experiment: Experiment) -> PromptRoom | None:
-    """Return which prompts the policy can answer, as in a training of the experiment."""
-    return prompt_room(experiment, policy.config, policy.tokenizer)
 
 
 def policy_answers(

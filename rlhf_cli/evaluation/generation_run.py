@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlhf_cli.config.expand import primary_of
 from rlhf_cli.config.schema.experiment import Experiment
@@ -15,8 +16,6 @@ from rlhf_cli.evaluation.best_of_n import (
     TOTAL,
     BestOfN,
     MadeRows,
-    SampledAnswer,
-    SampledPrompt,
     best_answers,
     best_of_n,
     preference_pairs,
@@ -24,14 +23,15 @@ from rlhf_cli.evaluation.best_of_n import (
 )
 from rlhf_cli.evaluation.held_out_rows import end_of_run, load_held_out, load_training
 from rlhf_cli.evaluation.policy_results import PartAnswers, completions_of
-from rlhf_cli.evaluation.score_completions import EndOfRun, Interact
+from rlhf_cli.evaluation.score_completions import Interact
 from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.plan.prompt_room import PromptRoom
 from rlhf_cli.plan.sources_and_components import describe_eval_rows, only_set
 from rlhf_cli.rewards.stack.aggregating import why_no_total
 from rlhf_cli.runs.run_folder import SAMPLED, as_typed, make_folder, write_json, write_rows
-from rlhf_cli.tables.trl_trainers import IMAGES
-from rlhf_cli.text.json_values import without_images
+
+if TYPE_CHECKING:
+    from rlhf_cli.models.policy_model import PolicyModel
 
 COMPLETIONS, PAIRS, BEST = "completions.jsonl", "pairs.jsonl", "best.jsonl"
 CURVE = "best_of_n.json"
@@ -125,41 +125,34 @@ def generate(
     request: GenerationRequest,
     *,
     on_batch: Callable[[int], None],
+    policy: PolicyModel | None = None,
     interact: Interact | None = None,
 ) -> GeneratedFiles:
     """Sample and score completions, and write everything into the target's folder, which must exist.
 
-    Raise ConfigError if answers have no total of their own and `by` is the total.
+    Either the `policy` answers in one piece, or `interact` as in the training. Raise ConfigError if answers have no
+    total of their own and `by` is the total.
     """
-    from rlhf_cli.evaluation.evaluation_run import answer_prompts, load_policy, sampling_of, score_answers  # torch
+    from rlhf_cli.evaluation.evaluation_run import answer_prompts, sampling_of, score_answers  # torch
 
     end = end_of_run(target)
-    _refuse_without_total(experiment, request.by, end)
+    reason = why_no_total(experiment.rewards, experiment.aggregate, end.running) if request.by == TOTAL else None
+    if reason is not None:
+        what, expected = "a completion has no total here", "--by REWARD, one of " + ", ".join(experiment.rewards)
+        hint = f"--by {next(iter(experiment.rewards))}"
+        raise ConfigError(what, where="aggregate, rewards", got=reason, expected=expected, hint=hint)
     each = request.num_samples
     sampling = sampling_of(experiment, each, request.batch_size or BATCH, on_batch)
     if interact is not None:
         part = interact(target.model, experiment, rows, each, sampling.batch_size, end)[0][SAMPLED]
     else:
-        policy = load_policy(target.model, experiment)
+        assert policy is not None
         answers = answer_prompts(policy, rows, sampling)
         part = PartAnswers(each, answers, score_answers(experiment, [answers], policy, end)[0].rows)
-    sampled = [
-        SampledAnswer(
-            answer.completion,
-            {name: reward.raw for name, reward in scored.rewards.items()},
-            scored.total,
-            answer.is_truncated,
-        )
-        for answer, scored in zip(part.answers, part.scored, strict=True)
-    ]
-    images = [without_images({name: row[name] for name in IMAGES if name in row}) for row in rows]
-    prompts = [
-        SampledPrompt(row["prompt"], sampled[n * each : (n + 1) * each], images[n]) for n, row in enumerate(rows)
-    ]
-    best = best_of_n(prompts, by=request.by)
+    best = best_of_n(part, by=request.by)
     made = {
-        PAIRS: preference_pairs(prompts, by=request.by, least_margin=request.least_margin),
-        BEST: best_answers(prompts, by=request.by, keep=request.keep, at_least=request.at_least),
+        PAIRS: preference_pairs(rows, part, by=request.by, least_margin=request.least_margin),
+        BEST: best_answers(rows, part, by=request.by, keep=request.keep, at_least=request.at_least),
     }
     content: dict[str, object] = {
         "model": target.label,
@@ -175,26 +168,23 @@ def generate(
         "made": {name: {"rows": len(result.rows), "left_out": result.left_out} for name, result in made.items()},
     }
     tables = {COMPLETIONS: completions_of({SAMPLED: part}), **{name: result.rows for name, result in made.items()}}
-    files = []
-    with writing("the completions", target.folder, "--out FOLDER"):  # the disk may be full
-        for name, some in tables.items():
-            (target.folder / name).unlink(missing_ok=True)  # the files of a folder belong together
-            if some:
-                files.append(target.folder / name)
-                write_rows(files[-1], some)
-        write_json(target.folder / CURVE, content)
+    files = _write(target.folder, tables, content)
     if request.pass_rate is not None:
         file, name = request.pass_rate
         with writing("the pass rates", file, "--pass-rate NAME.jsonl"):
-            write_rows(file, with_pass_rates(without_images(rows), prompts, by=name, at_least=request.at_least))
+            write_rows(file, with_pass_rates(rows, part, by=name, at_least=request.at_least))
         files.append(file)
     return GeneratedFiles(best, made, content, [*files, target.folder / CURVE])
 
 
-def _refuse_without_total(experiment: Experiment, by: str, end: EndOfRun) -> None:
-    """Raise ConfigError before sampling if answers would be picked by a total that they do not have."""
-    reason = why_no_total(experiment.rewards, experiment.aggregate, end.running) if by == TOTAL else None
-    if reason is not None:
-        what, expected = "a completion has no total here", "--by REWARD, one of " + ", ".join(experiment.rewards)
-        hint = f"--by {next(iter(experiment.rewards))}"
-        raise ConfigError(what, where="aggregate, rewards", got=reason, expected=expected, hint=hint)
+def _write(folder: Path, tables: Mapping[str, list[Row]], content: dict[str, object]) -> list[Path]:
+    """Write the tables that have rows, remove older ones, and return their files."""
+    files = []
+    with writing("the completions", folder, "--out FOLDER"):  # the disk may be full
+        for name, some in tables.items():
+            (folder / name).unlink(missing_ok=True)  # the files of a folder belong together
+            if some:
+                files.append(folder / name)
+                write_rows(files[-1], some)
+        write_json(folder / CURVE, content)
+    return files

@@ -6,18 +6,24 @@ All intervals are over prompts, because the answers to one prompt are not indepe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import starmap
 from statistics import fmean
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
 from rlhf_cli.data.rows import prompt_key
 from rlhf_cli.numerics.intervals import Estimate, attempt_counts, majority, mean_with_interval, pass_at_k, student
 from rlhf_cli.rewards.completion_text import Completion, text_of
-from rlhf_cli.rewards.stack.scored_rows import ScoredRow
+from rlhf_cli.rewards.stack.aggregating import Aggregate
+from rlhf_cli.rewards.stack.component import Component
+from rlhf_cli.rewards.stack.scored_rows import ScoredRow, settled_rows
 from rlhf_cli.runs.run_folder import POLICY, SAMPLED
 from rlhf_cli.text.json_values import without_images
+
+if TYPE_CHECKING:
+    from rlhf_cli.numerics.score_scaling import RunningDeviation
 
 SEEN, UNSEEN = "seen", "unseen"
 """The evaluation's prompts that were also trained on, and the others."""
@@ -108,13 +114,16 @@ class AnsweredPrompt:
     """A data row (column -> value) and one answer to its prompt.
 
     `completion` is a text or a list of messages. `completion_ids` end with the end-of-sequence token if the policy
-    wrote one; `is_truncated` says that it did not.
+    wrote one; `is_truncated` says that it did not. A trainer's evaluation also has an entry per reward in `raw` and
+    `fixed`, as in the stack's outcomes.
     """
 
     row: Mapping[str, object]
     completion: Completion
     completion_ids: list[int]
     is_truncated: bool
+    raw: Sequence[float | None] = ()
+    fixed: Sequence[float | None] = ()
 
     def as_row(self) -> dict[str, object]:
         """Return the data columns plus three columns for the answer."""
@@ -122,47 +131,63 @@ class AnsweredPrompt:
         return {**self.row, **answer, "is_truncated": self.is_truncated}
 
 
-@dataclass(frozen=True)
-class PolicyAnswer(AnsweredPrompt):
-    """One answer of the policy, with its scores: `raw` and `fixed` have one entry per reward."""
-
-    raw: list[float | None]
-    fixed: list[float | None]
-
-
-@dataclass(frozen=True)
-class PolicyAnswers:
-    """All answers of all ranks to the held-out prompts; the `each` answers to a prompt are adjacent."""
-
-    each: int
-    answers: list[PolicyAnswer]
+Sample = tuple[AnsweredPrompt, ScoredRow]
 
 
 @dataclass(frozen=True)
 class PartAnswers:
-    """All answers of one decoding mode, `each` per prompt. Entry i of both lists belongs to prompt i // each."""
+    """All answers of one decoding mode, of all ranks, `each` per prompt; entry i belongs to prompt i // each."""
 
     each: int
     answers: Sequence[AnsweredPrompt]
-    scored: Sequence[ScoredRow]
+    scored: Sequence[ScoredRow] = ()
+    """As many as `answers`; empty as long as they are not settled."""
+
+    def prompts(self) -> list[list[Sample]]:
+        """Return the scored answers to each prompt."""
+        samples = list(zip(self.answers, self.scored, strict=True))
+        return [samples[start : start + self.each] for start in range(0, len(samples), self.each)]
 
     def of_prompts(self, kept: Sequence[bool]) -> PartAnswers:
         """Return the answers to some of the prompts; `kept` has one entry per prompt."""
-        rows = [row for row in range(len(self.answers)) if kept[row // self.each]]
-        return PartAnswers(self.each, [self.answers[row] for row in rows], [self.scored[row] for row in rows])
+        samples = [sample for some, is_kept in zip(self.prompts(), kept, strict=True) if is_kept for sample in some]
+        return PartAnswers(self.each, *map(list, zip(*samples, strict=True)))
 
-    def by_prompt(self, value: Callable[[int], float | None]) -> list[float]:
+    def by_prompt(self, value: Callable[[AnsweredPrompt, ScoredRow], float | None]) -> list[float]:
         """Return the mean over each prompt's completions, leaving out prompts without a value."""
-        means = []
-        for start in range(0, len(self.answers), self.each):
-            values = [one for row in range(start, start + self.each) if (one := value(row)) is not None]
-            if values:
-                means.append(fmean(values))
-        return means
+        by_prompt = ([one for one in starmap(value, samples) if one is not None] for samples in self.prompts())
+        return [fmean(values) for values in by_prompt if values]
 
-    def estimate(self, value: Callable[[int], float | None]) -> Estimate:
+    def estimate(self, value: Callable[[AnsweredPrompt, ScoredRow], float | None]) -> Estimate:
         """Return the mean over the prompts; Wilson's interval is conservative here."""
-        return mean_with_interval(self.by_prompt(value), map(value, range(len(self.answers))))
+        return mean_with_interval(self.by_prompt(value), map(value, self.answers, self.scored))
+
+
+def settled_answers(
+    parts: Mapping[str, PartAnswers],
+    components: Sequence[Component],
+    weights: Sequence[float],
+    *,
+    aggregate: Aggregate,
+    running: Mapping[str, RunningDeviation],
+) -> tuple[dict[str, PartAnswers], str | None]:
+    """Return the answers of a trainer's evaluation with their scores, and why none has a total (None if they have).
+
+    Each mode is settled apart: an aggregate of the user's must not compare greedy with sampled answers.
+    """
+    settled = {
+        name: settled_rows(
+            components,
+            [answer.raw for answer in part.answers],
+            [answer.fixed for answer in part.answers],
+            weights,
+            aggregate=aggregate,
+            running=running,
+        )
+        for name, part in parts.items()
+    }
+    scored = {name: replace(part, scored=settled[name].rows) for name, part in parts.items()}
+    return scored, next(scores.no_total for scores in settled.values())
 
 
 def sum_up_answers(
@@ -216,22 +241,18 @@ def completions_of(parts: Mapping[str, PartAnswers]) -> list[dict[str, object]]:
 
 
 def _part(part: PartAnswers, names: Sequence[str]) -> PartEvaluation:
-    lengths = [len(answer.completion_ids) for answer in part.answers]
-    tokens = student(part.by_prompt(lambda row: float(lengths[row])))
+    tokens = student(part.by_prompt(lambda answer, _: float(len(answer.completion_ids))))
+
+    def reward(name: str, kind: str) -> Estimate:
+        return part.estimate(lambda _, scored: getattr(scored.rewards[name], kind))
+
     return PartEvaluation(
-        rewards={name: _means(part, name) for name in names},
-        total=part.estimate(lambda row: part.scored[row].total),
-        truncated=part.estimate(lambda row: float(part.answers[row].is_truncated)),
-        tokens=TokenEstimate(**vars(tokens), max=max(lengths)),
-    )
-
-
-def _means(part: PartAnswers, name: str) -> RewardEstimates:
-    rewards = [row.rewards[name] for row in part.scored]
-    return RewardEstimates(
-        raw=part.estimate(lambda row: rewards[row].raw),
-        effective=part.estimate(lambda row: rewards[row].effective),
-        weighted=part.estimate(lambda row: rewards[row].weighted),
+        rewards={
+            name: RewardEstimates(*(reward(name, kind) for kind in ("raw", "effective", "weighted"))) for name in names
+        },
+        total=part.estimate(lambda _, scored: scored.total),
+        truncated=part.estimate(lambda answer, _: float(answer.is_truncated)),
+        tokens=TokenEstimate(**vars(tokens), max=max(len(answer.completion_ids) for answer in part.answers)),
     )
 
 

@@ -10,7 +10,7 @@ import numpy
 from numpy.typing import NDArray
 
 from rlhf_cli.errors import DataError
-from rlhf_cli.rewards.completion_text import as_completion, text_of
+from rlhf_cli.rewards.completion_text import text_of
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores
 from rlhf_cli.text.suggest import nearest
 
@@ -132,7 +132,7 @@ def score_bench(rows: Sequence[dict[str, object]], scores: CompletionScores, *, 
     columns = {name: [row.rewards[name].raw for row in scores.rows] for name in scores.summary}
     totals = [row.total for row in scores.rows]
     columns |= {"total": totals} if any(total is not None for total in totals) else {}
-    characters: list[float | None] = [float(len(text_of(as_completion(row["completion"])))) for row in rows]
+    characters: list[float | None] = [float(len(text_of(row["completion"]))) for row in rows]
     columns["characters" if "characters" not in columns else "completion.characters"] = characters
     distributions = {name: distribution(values) for name, values in columns.items()}
     named = f"{label} (label)" if label in columns else label  # a reward may have the same name

@@ -10,10 +10,8 @@ from __future__ import annotations
 import functools
 import glob
 import inspect
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +35,7 @@ from rlhf_cli.rewards.completion_text import text_of
 from rlhf_cli.rewards.stack.aggregating import Aggregate
 from rlhf_cli.rewards.stack.reward_functions import RewardFunction, required_columns, resolve
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from rlhf_cli.rewards.stack.scored_rows import CompletionScores, RewardSummary, ScoredReward, ScoredRow, settled_rows
+from rlhf_cli.rewards.stack.scored_rows import CompletionScores, RewardSummary, settled_rows
 from rlhf_cli.runs.metrics_file import step_of_table
 from rlhf_cli.services.hub_lookup import HubQuestion
 from rlhf_cli.text.suggest import nearest
@@ -48,6 +46,7 @@ if TYPE_CHECKING:
 
     from rlhf_cli.evaluation.policy_results import PartAnswers
     from rlhf_cli.numerics.score_scaling import RunningDeviation
+    from rlhf_cli.rewards.stack.token_offsets import ScoredPart
 
 
 def policy_tokenizer(experiment: Experiment, *, wanted_by: str) -> PreTrainedTokenizerBase:
@@ -73,20 +72,9 @@ def policy_tokenizer(experiment: Experiment, *, wanted_by: str) -> PreTrainedTok
 
 
 def reads_tokens(function: RewardFunction) -> bool:
-    """Return whether a reward reads token ids, also as `columns["completion_ids"]`; not if it has another unit."""
+    """Return whether a reward takes token ids and counts them: not if it has another unit."""
     parameters = inspect.signature(function).parameters
-    if "completion_ids" in parameters:
-        return "unit" not in parameters or parameters["unit"].default == "tokens"
-    while hasattr(function, "func"):  # isolated, with arguments, or a partial
-        function = function.func
-    own = function if hasattr(function, "__code__") else type(function).__call__
-    named = [own.__globals__.get(name) for name in own.__code__.co_names] if hasattr(own, "__code__") else []
-    whole = getattr(function, "__self__", function)  # a method reads what other methods of its object read
-    with suppress(OSError, TypeError):
-        sources = [own if whole is own else type(whole), *filter(inspect.isfunction, named)]
-        is_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-        return is_any and any(re.search("[\"']completion_ids", inspect.getsource(source)) for source in sources)
-    return False
+    return "completion_ids" in parameters and ("unit" not in parameters or parameters["unit"].default == "tokens")
 
 
 def rewards_without_tokenizer(experiment: Experiment) -> dict[str, str]:
@@ -156,8 +144,7 @@ def completions_in(path: Path, limit: int, experiment: Experiment | None, label:
         prompt = None if is_made or template_columns(template) - {*columns, *renames} else template
     preview = peek(source, limit)
     if not preview.rows:
-        expected = "a row a completion, with its prompt"
-        raise DataError("the file has no rows", where=str(path), got="none", expected=expected)
+        raise DataError("the file has no rows", where=str(path), expected="a row a completion, with its prompt")
     return prepare(RowTable(preview.rows, preview.columns), source, prompt)
 
 
@@ -259,24 +246,22 @@ def score_with(
 
 def _scores(stack: RewardStack, num_rows: int, aggregate: Aggregate, end: EndOfRun) -> CompletionScores:
     outcomes = {name: stack.outcomes[name] for name in stack.names}
-    raw = list(zip(*(outcome.raw for outcome in outcomes.values()), strict=True))
-    fixed = list(zip(*(outcome.fixed for outcome in outcomes.values()), strict=True))
 
-    def scored(row: int, name: str, reward: ScoredReward) -> ScoredReward:
-        outcome = outcomes[name]
-        is_open, error = outcome.closed_by[row] is None, outcome.errors[row]
-        parts = stack.parts(name, row)
-        return ScoredReward(reward.raw, reward.effective, reward.weighted, is_open, error, parts)
+    def details(row: int, name: str) -> tuple[bool, str | None, list[ScoredPart] | None]:
+        return outcomes[name].closed_by[row] is None, outcomes[name].errors[row], stack.parts(name, row)
 
-    weights = stack.weights(end.step, end.max_steps)
-    settled = settled_rows(stack.components, raw, fixed, weights, aggregate=aggregate, running=end.running)
-    rows = [
-        ScoredRow(row.total, {name: scored(number, name, reward) for name, reward in row.rewards.items()})
-        for number, row in enumerate(settled.rows)
-    ]
+    settled = settled_rows(
+        stack.components,
+        list(zip(*(outcome.raw for outcome in outcomes.values()), strict=True)),
+        list(zip(*(outcome.fixed for outcome in outcomes.values()), strict=True)),
+        stack.weights(end.step, end.max_steps),
+        aggregate=aggregate,
+        running=end.running,
+        details=details,
+    )
 
     def mean(name: str, kind: str) -> float | None:
-        values = [one for row in rows if (one := getattr(row.rewards[name], kind)) is not None]
+        values = [one for row in settled.rows if (one := getattr(row.rewards[name], kind)) is not None]
         return sum(values) / len(values) if values else None
 
     summary = {
@@ -291,7 +276,7 @@ def _scores(stack: RewardStack, num_rows: int, aggregate: Aggregate, end: EndOfR
         )
         for name, outcome in outcomes.items()
     }
-    return CompletionScores(rows, summary, settled.no_total)
+    return replace(settled, summary=summary)
 
 
 def _wanting_tokens(stack: RewardStack) -> list[str]:

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from rlhf_cli.data.source import Row
 from rlhf_cli.errors import DataError
+from rlhf_cli.evaluation.policy_results import is_none
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.rewards.completion_text import Completion
 from rlhf_cli.runs.run_folder import REWARD_MODEL
@@ -90,13 +91,10 @@ def pairs_of(rows: list[Row], *, as_chat: bool = False) -> Pairs:
     """
     for column in ("chosen", "rejected"):
         if column not in rows[0]:
-            raise DataError(
-                f"a reward model needs pairs, and there is no column {column!r}",
-                where="the evaluation rows",
-                got="columns " + ", ".join(rows[0]),
-                expected="prompt, chosen, rejected; or chosen and rejected with the prompt in both",
-                hint=nearest(column, rows[0]),
-            )
+            what = f"a reward model needs pairs, and there is no column {column!r}"
+            got, hint = "columns " + ", ".join(rows[0]), nearest(column, rows[0])
+            expected = "prompt, chosen, rejected; or chosen and rejected with the prompt in both"
+            raise DataError(what, where="the evaluation rows", got=got, expected=expected, hint=hint)
     parted = [_parted(row, number, as_chat) for number, row in enumerate(rows, 1)]
     prompts, chosen, rejected = (list(column) for column in zip(*parted, strict=True))
     return Pairs(prompts, chosen, rejected)
@@ -203,7 +201,7 @@ class LengthBias:
 class Disagreement:
     """A pair on which the model prefers the rejected answer; `confidence` is its probability for that answer.
 
-    `row` counts from 0; a text is a string or a list of messages. `subset` is None if the data has no such column.
+    `row` counts from 0; a text is a string or a list of messages. `subset` is left out if the data has none.
     """
 
     row: int
@@ -213,7 +211,7 @@ class Disagreement:
     reward_chosen: float
     reward_rejected: float
     confidence: float
-    subset: object = None
+    subset: Annotated[object, Field(exclude_if=is_none)] = None
 
 
 @dataclass(frozen=True)

@@ -105,10 +105,7 @@ class EvaluationRows:
         model, section = tree.get("model"), tree.get("data")
         if not isinstance(model, dict) or not isinstance(section, dict):
             return  # config validation reports what is wrong
-        for name in (
-            "metric_for_best_model",
-            "load_best_model_at_end",
-        ):  # they ask for the evaluation sets of a training
+        for name in ("metric_for_best_model", "load_best_model_at_end"):  # of the evaluations during a training
             section_of(section_of(tree, "trainer"), "args").pop(name, None)
         run, is_policy = self.target.run, self.target.kind == POLICY
         is_alone = run is None
@@ -124,7 +121,9 @@ class EvaluationRows:
             if run is None or model["path"] != section_of(run.read_config(), "model").get("path"):
                 model |= {name: None for name in ("revision", "tokenizer") if f"model.{name}" not in typed}
         if self.data is not None:
-            section["eval"] = file_source(section, self.data)
+            given = section.get("rename")
+            renames = given if isinstance(given, dict) else {}
+            section["eval"] = {"path": self.data, "rename": renames_in(self.data, renames, name="--data")[1]}
         if is_policy:
             return
         if not section.get("eval"):
@@ -137,15 +136,8 @@ class EvaluationRows:
             section.pop("path", None)
             rows = section["eval"]
             named = next((part for name, part in rows.items() if name not in Eval.model_fields), None)
-            section.update(
-                named if isinstance(named, dict) else rows
-            )  # an experiment needs training rows, but they are not read here
-
-
-def file_source(section: JsonTree, data: str) -> JsonTree:
-    """Return the data source for `--data`. Keep the run's renames whose columns exist in the file."""
-    given = section.get("rename")
-    return {"path": data, "rename": renames_in(data, given if isinstance(given, dict) else {}, name="--data")[1]}
+            # An experiment needs training rows, but they are not read here.
+            section.update(named if isinstance(named, dict) else rows)
 
 
 def renames_in(path: str, renames: Mapping[str, Any], *, name: str) -> tuple[tuple[str, ...], dict[str, Any]]:
@@ -167,9 +159,8 @@ _FOLDER = "generated"
 def run_to_sample(path: Path) -> Target:
     """Return the policy of a run, scored by the run's own rewards. Raise RunError if there is no run or no policy."""
     path = path.expanduser()
-    if (path / SWEEP).is_file():
-        open_run(path)  # it raises
-    if not (path / "config.yaml").is_file() and not (path.parent / "config.yaml").is_file():
+    has_run = any((folder / "config.yaml").is_file() for folder in (path, path.parent))
+    if not has_run and not (path / SWEEP).is_file():  # `open_run` says what a sweep is
         got = "a model without a run" if path.is_dir() else "no such folder here, perhaps a model of the hub"
         what, expected = "completions need the rewards of an experiment", "a run folder, or a model and an experiment"
         hint = f"rlhf generate {shlex.quote(str(path))} +exp=NAME"

@@ -21,7 +21,7 @@ _OF_TRAINING = (
 """Arguments of TRL's that an evaluation does not need, and that need others which it sets."""
 
 if TYPE_CHECKING:
-    from rlhf_cli.evaluation.policy_results import PartAnswers, PolicyAnswers
+    from rlhf_cli.evaluation.policy_results import PartAnswers
 
 
 def interaction(experiment: Experiment) -> Interact | None:
@@ -39,14 +39,13 @@ def interactive_answers(
     """
     from transformers import PrinterCallback
 
-    from rlhf_cli.evaluation.policy_results import PartAnswers
+    from rlhf_cli.evaluation.policy_results import settled_answers
     from rlhf_cli.plan.stack_building import aggregate_of
     from rlhf_cli.rewards.stack.component import keep_nothing
-    from rlhf_cli.rewards.stack.scored_rows import settled_rows
     from rlhf_cli.runs.run_folder import GREEDY, SAMPLED
     from rlhf_cli.trainers.assemble.trainer import assemble
 
-    parts, no_total = dict[str, PartAnswers](), list[str | None]()
+    settled = list[tuple[dict[str, PartAnswers], str | None]]()
     with tempfile.TemporaryDirectory() as place:
         folder = RunFolder(Path(place))
         evaluated, beat = _only_evaluated(experiment, model, max(1, each), batch_size), Heartbeat(folder.path, 0)
@@ -56,15 +55,11 @@ def interactive_answers(
         stack = setup.stack
         stack.keep_failure = keep_nothing  # the folder is gone when a message shows its file
 
-        def collect(by_mode: dict[str, PolicyAnswers], *_: object) -> dict[str, float | None]:
-            for name, answers in by_mode.items():
-                raw, fixed = ([getattr(one, kind) for one in answers.answers] for kind in ("raw", "fixed"))
-                weights = stack.weights(end.step, end.max_steps)
-                settled = settled_rows(
-                    stack.components, raw, fixed, weights, aggregate=aggregate_of(experiment), running=end.running
-                )
-                parts[name] = PartAnswers(answers.each, answers.answers, settled.rows)
-                no_total.append(settled.no_total)
+        def collect(by_mode: dict[str, PartAnswers], *_: object) -> dict[str, float | None]:
+            weights, aggregate = stack.weights(end.step, end.max_steps), aggregate_of(experiment)
+            settled.append(
+                settled_answers(by_mode, stack.components, weights, aggregate=aggregate, running=end.running)
+            )
             return {}
 
         trainer.extensions = replace(trainer.extensions, rewards=replace(setup, sum_up=collect))
@@ -77,7 +72,8 @@ def interactive_answers(
         finally:
             stack.close()
     kept = (GREEDY, SAMPLED) if each else (GREEDY,)
-    return {name: parts[name] for name in kept}, next(iter(no_total), None)
+    ((parts, no_total),) = settled
+    return {name: parts[name] for name in kept}, no_total
 
 
 def _only_evaluated(experiment: Experiment, model: Path, each: int, batch_size: int) -> Experiment:

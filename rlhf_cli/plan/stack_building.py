@@ -49,14 +49,13 @@ class FailureRecorder:
 
         That is so if there are too many kinds of errors, or if the disk is full.
         """
-        from rlhf_cli.rewards.stack.calling import LEAVING
         from rlhf_cli.runs.reward_records import keep_batch
 
         is_invalid = isinstance(call.error, RewardError)
         kind = "invalid" if is_invalid else "timeout" if call.is_timeout else type(call.error).__name__
         name = re.sub(r"[^\w.-]+", "_", f"{call.component.name}-{kind}")
         name += f"-rank{self.rank}" if self.rank else ""  # ranks that fail at the same time write separate files
-        ends_run = call.component.on_error == "raise" or isinstance(call.error, LEAVING)
+        ends_run = call.component.on_error == "raise"
         with self._lock:
             if name not in self._kept and (ends_run or len(self._kept) < _MOST):
                 self._kept[name] = None

@@ -189,7 +189,8 @@ def _fields(node: ast.ClassDef, tree: ast.Module) -> dict[str, SourceParameter]:
             if alias.name in bases:
                 with contextlib.suppress(RewardError):  # not a class of Python source
                     base = read_function(f"{item.module}:{alias.name}")
-                    found |= {parameter.name: parameter for parameter in base.parameters}
+                    texts = base.docstring.arguments
+                    found |= {one.name: replace(one, text=texts.get(one.name, "")) for one in base.parameters}
     for field_ in node.body:
         if isinstance(field_, ast.AnnAssign) and isinstance(field_.target, ast.Name):
             name = field_.target.id

@@ -136,7 +136,8 @@ def function_arguments(
     is_factory = len(own) == len(source.parameters)
     arguments, columns = [], []
     for parameter in own:
-        text, is_required = source.docstring.arguments.get(parameter.name, ""), parameter.default is NO_DEFAULT
+        text = source.docstring.arguments.get(parameter.name, parameter.text)
+        is_required = parameter.default is NO_DEFAULT
         is_column = text.startswith("dataset column") or (is_required and not parameter.by_name and not source.is_class)
         if is_column and not is_factory and parameter.name not in shipped:
             columns.append(replace(parameter, text=text.removeprefix("dataset column").lstrip(":, ")))

@@ -18,7 +18,7 @@ Completion: TypeAlias = str | Sequence[Message]
 _REASONING_KEYS = ("reasoning_content", "thinking")
 
 
-def text_of(completion: Completion, *, reasoning: bool = False) -> str:
+def text_of(completion: object, *, reasoning: bool = False) -> str:
     """Return the text the policy wrote. Raise RewardError if it is neither text nor a list of messages.
 
     In a conversation only the assistant's messages count, joined by newlines, because the policy did not write the
@@ -31,16 +31,12 @@ def text_of(completion: Completion, *, reasoning: bool = False) -> str:
             `reasoning_content` or `thinking`, before the content it led to. Matters only for chat templates with such a
             parser; otherwise the thinking is in the content anyway.
     """
-    if isinstance(completion, str):
-        return completion
-    as_completion(completion)
-    texts: list[str] = []
-    for message in completion:
-        if message.get("role", "assistant") != "assistant":
-            continue
-        texts += [_thinking(message)] if reasoning else []
-        texts.append(content_text(message))
-    return "\n".join(text for text in texts if text)
+    said = as_completion(completion)
+    if isinstance(said, str):
+        return said
+    own = [message for message in said if message.get("role", "assistant") == "assistant"]
+    texts = (text for message in own for text in (_thinking(message) if reasoning else "", content_text(message)))
+    return "\n".join(filter(None, texts))
 
 
 def content_text(message: Message) -> str:
@@ -75,15 +71,10 @@ def shown_text(message: Message) -> str:
 
 def as_completion(value: object) -> Completion:
     """Return the value as a completion. Raise RewardError if it is neither text nor a list of messages."""
-    if isinstance(value, str):
+    if isinstance(value, str) or (isinstance(value, Sequence) and all(isinstance(one, Mapping) for one in value)):
         return value
-    if isinstance(value, Sequence) and all(isinstance(message, Mapping) for message in value):
-        return value
-    raise RewardError(
-        "a completion is neither text nor a list of messages",
-        got=repr(value)[:200],
-        expected="a string, or [{'role': 'assistant', 'content': ...}, ...]",
-    )
+    expected = "a string, or [{'role': 'assistant', 'content': ...}, ...]"
+    raise RewardError("a completion is neither text nor a list of messages", got=repr(value)[:200], expected=expected)
 
 
 CHECK, COLUMN_CHECKS = "refuses_arguments", "column_checks"

@@ -61,6 +61,7 @@ class Judge:
     max_concurrency: int = 8
     cache: bool = True
     cache_dir: str | None = None
+    answer_field = "completion"  # without a type it is no argument
 
     def __post_init__(self) -> None:
         if len(self.scale) != 2 or not self.scale[0] < self.scale[1]:
@@ -68,28 +69,24 @@ class Judge:
                 "the scale has no range", where="args.scale", got=list(self.scale), expected="[lowest, highest]"
             )
         self._pattern = _compiled(self.score_pattern)
-        self._rubric = self._parsed_rubric()
+        self._rubric = Rubric(self.rubric, self.answer_field)
         self._client = JsonClient.of(self, path="/chat/completions")
         folder = Path(self.cache_dir).expanduser() if self.cache_dir else cache_folder("judge")
         self._cache = ReplyCache(folder) if self.cache else None
         # So that missing columns are noticed before training starts.
         self.__signature__ = _signature(self._rubric.columns)
 
-    def _parsed_rubric(self) -> Rubric:
-        return Rubric(self.rubric)
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model}, {self._client})"
 
     async def __call__(
-        self, prompts: Sequence[Completion], completions: Sequence[Completion], **columns: object
+        self, prompts: Sequence[Completion], completions: Sequence[Completion], **columns: Sequence[object]
     ) -> Sequence[float | RewardError | None]:
         """Return a score per row, in 0..1, or None if a column is null. Raise RewardError if a reply has no score."""
         asked: dict[str, int] = {}  # rubric text -> the first row with it
         rows: list[str | None] = []
-        named = {name: column for name in self._rubric.columns if isinstance(column := columns.get(name), Sequence)}
         for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-            values = {name: column[row] for name, column in named.items()}
+            values = {name: columns[name][row] for name in self._rubric.columns}
             values |= {"prompt": prompt_text(prompt), "completion": text_of(completion)}
             text = self._rubric.fill(values, row)
             rows.append(text)
@@ -119,16 +116,12 @@ class Judge:
         return score
 
     def _content(self, answer: object, row: int) -> tuple[str, str]:
-        reply: object = None
-        finish: object = None
         match answer:
-            case {"choices": [{"message": {"content": reply}, **others}, *_]}:
-                finish = others.get("finish_reason")
-        if not isinstance(reply, str):
-            what = "the judge's answer has no text" + (f" ({finish})" if finish else "")
-            expected = '{"choices": [{"message": {"content": "..."}}]}'
-            raise RewardError(what, where=f"row {row}, {self!r}", got=repr(answer)[:300], expected=expected)
-        return reply, str(finish or "")
+            case {"choices": [{"message": {"content": str(reply)}, **others}, *_]}:
+                return reply, str(others.get("finish_reason") or "")
+        expected = '{"choices": [{"message": {"content": "..."}}]}'
+        where, got = f"row {row}, {self!r}", repr(answer)[:300]
+        raise RewardError("the judge's answer has no text", where=where, got=got, expected=expected)
 
     def _matches(self, reply: str) -> list[re.Match[str]]:
         """Return what the pattern matches behind a judge's thoughts; nothing if it is still thinking at the end."""
@@ -143,14 +136,8 @@ class Judge:
         try:
             score = float(matches[-1][1])
         except (IndexError, TypeError, ValueError):
-            advice = "raise args.max_tokens: the reply was truncated"
-            raise RewardError(
-                "the judge's reply has no score",
-                where=where,
-                got=got,
-                expected=f"text that matches {self._pattern.pattern}",
-                advice=advice if finish == "length" else "let the rubric say how to answer",
-            ) from None
+            what, expected = "the judge's reply has no score", f"text that matches {self._pattern.pattern}"
+            raise RewardError(what, where=where, got=got, expected=expected, advice=advice_for(finish)) from None
         if not low <= score <= high:
             what = f"the judge's score {score:g} is not on the scale"
             raise RewardError(what, where=where, got=got, expected=f"{low:g} to {high:g}")
@@ -164,36 +151,30 @@ class Rubric:
         # Its columns become parameters of the reward, so their names must be identifiers.
         self._template = parse(text, where="args.rubric", error=RewardError, only_identifiers=True)
         if answer not in self._template.columns:
-            raise RewardError(
-                f"the rubric does not contain the {answer}",
-                where="args.rubric",
-                got=text[:200],
-                expected=f"a text with {{{answer}}} in it",
-            )
+            what, expected = f"the rubric does not contain the {answer}", f"a text with {{{answer}}} in it"
+            raise RewardError(what, where="args.rubric", got=text[:200], expected=expected)
         self.columns = [name for name in self._template.columns if name not in ("prompt", answer)]
 
     def fill(self, values: Mapping[str, object], row: int) -> str | None:
-        """Return the text for one row, or None if a column is null. Raise RewardError for a missing or other column."""
+        """Return the text for one row, or None if a column is null. Raise RewardError for one that is no text."""
         for name in self._template.columns:
-            if name not in values:
-                raise RewardError(
-                    f"no column {name!r} in the data", where="args.rubric", expected=f"one of {', '.join(values)}"
-                )
             if values[name] is None:
                 return None
             if not is_text(values[name]):
-                raise RewardError(
-                    f"the column {name!r} cannot be put into a rubric",
-                    where=f"args.rubric, row {row}",
-                    got=f"a {type(values[name]).__name__}",
-                    expected="text or a number",
-                )
+                what, got = f"the column {name!r} cannot be put into a rubric", f"a {type(values[name]).__name__}"
+                raise RewardError(what, where=f"args.rubric, row {row}", got=got, expected="text or a number")
         return self._template.fill(values)
 
 
 def ends_of(reply: str) -> str:
     """Return a reply as errors show it: a long one without its middle."""
     return reply if len(reply) <= 300 else f"{reply[:150]} ... {reply[-150:]}"
+
+
+def advice_for(finish: str) -> str:
+    """Return how to get a reply that can be read; `finish` is why the judge stopped."""
+    is_cut = finish == "length"
+    return "raise args.max_tokens: the reply was truncated" if is_cut else "let the rubric say how to answer"
 
 
 def prompt_text(prompt: Completion) -> str:
@@ -218,10 +199,6 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     except (re.error, TypeError) as error:
         raise RewardError(f"the score pattern is no regular expression: {error}", where="args.score_pattern") from error
     if compiled.groups < 1:
-        raise RewardError(
-            "the score pattern has no group",
-            where="args.score_pattern",
-            got=pattern,
-            expected=r"a group that matches the number: score: (\d+)",
-        )
+        what, expected = "the score pattern has no group", r"a group that matches the number: score: (\d+)"
+        raise RewardError(what, where="args.score_pattern", got=pattern, expected=expected)
     return compiled

@@ -10,7 +10,7 @@ from functools import partial
 
 from rlhf_cli.errors import RewardError, ServerSilent
 from rlhf_cli.rewards.completion_text import Completion, text_of
-from rlhf_cli.rewards.judge import Judge, Rubric, ends_of, prompt_text
+from rlhf_cli.rewards.judge import Judge, advice_for, ends_of, prompt_text
 from rlhf_cli.services.http_client import Post, together
 
 _RANKING = r"(?:ranking|order)\s*[:=]\s*\[?(\d+\]?(?:\s*[>,]\s*\[?\d+\]?)*)"
@@ -25,18 +25,8 @@ class RankingJudge(Judge):
     the rubric names is null, and if its prompt has no second answer that differs (greedy answers are alone).
 
     Args:
-        url: of the API (`https://HOST/v1`), or a list of equivalent URLs, which are used in turn.
-        model: the name of the model on that server.
         rubric: the question: text with `{prompt}`, `{completions}` (numbered `[1]`, `[2]`) and any dataset column.
-        temperature: of the reply; 0 gives the most probable one.
-        max_tokens: limit on the length of the reply.
-        system: a system message before the rubric, or None.
-        api_key_env: name of the environment variable that holds the key.
-        timeout_s: limit for one attempt.
         retry_budget_s: limit for one prompt with all attempts; 429, 5xx and lost connections are retried.
-        max_concurrency: number of simultaneous requests.
-        cache: false sends every request again.
-        cache_dir: the folder of the cache; None = `judge` in the cache folder of rlhf.
         ranking_pattern: regular expression, case ignored, whose first group holds the numbers, best first; its last
             match counts.
     """
@@ -44,23 +34,21 @@ class RankingJudge(Judge):
     score_pattern: str = field(init=False)
     scale: Sequence[float] = field(init=False)
     ranking_pattern: str = _RANKING
-    compares_rows = True  # without a type it is no argument
+    compares_rows = True  # without a type these two are no arguments
+    answer_field = "completions"
 
     def __post_init__(self) -> None:
         self.score_pattern = self.ranking_pattern
         super().__post_init__()
 
-    def _parsed_rubric(self) -> Rubric:
-        return Rubric(self.rubric, "completions")
-
     async def __call__(
-        self, prompts: Sequence[Completion], completions: Sequence[Completion], **columns: object
+        self, prompts: Sequence[Completion], completions: Sequence[Completion], **columns: Sequence[object]
     ) -> list[float | RewardError | None]:
         """Return a score per row, in 0..1, None, or why the reply to its prompt is no ranking.
 
         The error is no reason to ask again for single rows: a row alone has no rank.
         """
-        named = {name: column for name in self._rubric.columns if isinstance(column := columns.get(name), Sequence)}
+        named = {name: columns[name] for name in self._rubric.columns}
         groups: dict[str, list[int]] = {}  # prompt and columns -> rows
         for row, prompt in enumerate(prompts):
             groups.setdefault(repr([prompt_text(prompt), *(column[row] for column in named.values())]), []).append(row)
@@ -97,11 +85,7 @@ class RankingJudge(Judge):
         matches = self._matches(reply)
         order = [int(number) for number in re.findall(r"\d+", matches[-1][1] or "")] if matches else []
         if sorted(order) != list(range(1, count + 1)):
-            raise RewardError(
-                f"the judge's reply does not rank the {count} answers",
-                where=f"row {row}, {self!r}",
-                got=ends_of(reply),
-                expected=f"each of 1 to {count} once, in text that matches {self._pattern.pattern}",
-                advice="raise args.max_tokens" if finish == "length" else "let the rubric say how to answer",
-            )
+            what, where = f"the judge's reply does not rank the {count} answers", f"row {row}, {self!r}"
+            expected = f"each of 1 to {count} once, in text that matches {self._pattern.pattern}"
+            raise RewardError(what, where=where, got=ends_of(reply), expected=expected, advice=advice_for(finish))
         return [1 - order.index(number) / (count - 1) for number in range(1, count + 1)]

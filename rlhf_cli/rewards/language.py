@@ -61,13 +61,9 @@ def language_of(text: str) -> str | None:
 
 def _check_language(language: str) -> None:
     if language not in LANGUAGES:
-        raise RewardError(
-            "unknown script",
-            where="args.language",
-            got=language,
-            expected=", ".join(LANGUAGES),
-            hint=f"args.language={nearest(language, LANGUAGES) or 'auto'}",
-        )
+        hint = f"args.language={nearest(language, LANGUAGES) or 'auto'}"
+        expected = ", ".join(LANGUAGES)
+        raise RewardError("unknown script", where="args.language", got=language, expected=expected, hint=hint)
 
 
 @refused_by(_check_language)

@@ -39,12 +39,8 @@ def length_target(
 
 def _has_slope(full: float, zero: float) -> None:
     if full == zero:
-        raise RewardError(
-            "the ramp has no slope: `full` and `zero` are the same length",
-            where="args.zero",
-            got=zero,
-            expected="zero above full (shorter is better) or below it (longer is better)",
-        )
+        expected = "zero above full (shorter is better) or below it (longer is better)"
+        raise RewardError("the ramp has no slope", where="args.zero", got=zero, expected=expected)
 
 
 @refused_by(_has_slope)
@@ -80,13 +76,8 @@ def lengths_of(completions: Sequence[Completion], completion_ids: TokenIds | Non
     """
     if unit == "tokens":
         if completion_ids is None:
-            raise RewardError(
-                "lengths in tokens need token ids, and these completions have none",
-                where="args.unit",
-                got=unit,
-                expected="completion_ids beside the completions",
-                hint="args.unit=words, or args.unit=characters",
-            )
+            what, hint = "these completions have no token ids to count", "args.unit=words, or args.unit=characters"
+            raise RewardError(what, where="args.unit", got=unit, hint=hint)
         return [len(ids) for ids in completion_ids]
     texts = [text_of(completion, reasoning=True) for completion in completions]
     return [len(text) if unit == "characters" else len(text.split()) for text in texts]

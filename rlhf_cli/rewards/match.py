@@ -59,13 +59,9 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except (re.error, TypeError) as error:
-        raise RewardError(
-            f"the pattern is not a regular expression: {error}",
-            where="args.pattern",
-            got=repr(pattern),
-            expected="Python `re` syntax",
-            advice="quote it with single quotes in YAML; double quotes turn \\b into a backspace",
-        ) from error
+        what = f"the pattern is not a regular expression: {error}"
+        advice = "quote it with single quotes in YAML; double quotes turn \\b into a backspace"
+        raise RewardError(what, where="args.pattern", got=repr(pattern), advice=advice) from error
 
 
 @refused_by(_compiled)

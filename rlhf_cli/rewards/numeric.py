@@ -32,9 +32,7 @@ def answer_in(text: str, *, fallback: Fallback = "last_number") -> Fraction | No
     number or with several (`#### 3 + 4 = 7`, `\boxed{3, 4}`) cannot be read: the result is None without a fallback, so
     that listing candidates does not pay.
     """
-    marked = last_marked(text)
-    if marked is None:
-        marked = last_boxed(text)
+    marked = marked_answer(text)
     if marked is not None:
         return only_number(marked)
     return last_number(text) if fallback == "last_number" else None
@@ -45,10 +43,7 @@ def gold_number(answer: object) -> Fraction | None:
 
     Return None for anything else.
     """
-    text = str(answer)
-    marked = last_marked(text)
-    if marked is None:
-        marked = last_boxed(text)
+    marked = marked_answer(text := str(answer))
     return only_number(text if marked is None else marked)
 
 
@@ -122,9 +117,6 @@ _LATEX = (
     (re.compile(r"[$€£]"), " "),
 )
 
-_TO_REPLACE = re.compile(r"[\\{$€£^\N{MINUS SIGN}]")
-"""Pre-filter: without one of these characters no pattern above matches."""
-
 # The number must follow the mark directly, except for signs, currency and emphasis: `#### Step 2` is a heading, and so
 # is `#### 2. Add them up`.
 _HEADING = r"[^A-Za-z0-9\n#]*[0-9]+[.):][ \t]+[A-Za-z]"
@@ -149,17 +141,14 @@ def only_number(text: str) -> Fraction | None:
     return only if next(values, None) is None else None
 
 
-def last_marked(text: str) -> str | None:
-    """Return the rest of the line after the last `####` followed by a number, or None."""
-    marked = _MARKED.findall(text) if "####" in text else []
-    return str(marked[-1]) if marked else None
+def marked_answer(text: str) -> str | None:
+    r"""Return the rest of the line after the last `####` with a number, else the content of the last `\boxed{...}`.
 
-
-def last_boxed(text: str) -> str | None:
-    r"""Return the content of the last closed `\boxed{...}`, braces balanced; the outer one if nested. Else None."""
+    The box is closed, and of nested ones the outer one counts. Return None without a mark.
+    """
+    if marked := _MARKED.findall(text):
+        return str(marked[-1])
     content: str | None = None
-    if "\\boxed" not in text:
-        return content
     opened: list[int | None] = []  # where the content of a \boxed starts; None for any other brace
     for brace in _BRACE.finditer(text):
         if brace["boxed"]:
@@ -175,9 +164,8 @@ def last_boxed(text: str) -> str | None:
 
 def _matches(text: str) -> Iterator[re.Match[str]]:
     """Yield matches that look like numbers, after converting LaTeX, currency and the typographic minus."""
-    if _TO_REPLACE.search(text):
-        for pattern, replacement in _LATEX:
-            text = pattern.sub(replacement, text)
+    for pattern, replacement in _LATEX:
+        text = pattern.sub(replacement, text)
     return _NUMBER.finditer(text)
 
 

@@ -77,9 +77,8 @@ def score_entry(text: str | None, stored: str) -> float:
         if not re.fullmatch(_STORED, evaluated):
             raise ValueError("its verifier would run this as code")
     except DataError as error:
-        raise RewardError(
-            error.what, where="column entry", got=error.got, hint=error.hint, advice=error.advice
-        ) from error
+        problem = RewardError(error.what, where="column entry", got=error.got, hint=error.hint, advice=error.advice)
+        raise problem from error
     except Exception as error:
         raise _unreadable(stored, error) from error
     try:
@@ -118,9 +117,6 @@ def _is_plain(text: str, entry: Mapping[str, Any]) -> bool:
 
 
 def _unreadable(stored: str, error: Exception) -> RewardError:
-    return RewardError(
-        "this is not an entry of a reasoning-gym task",
-        where="column entry",
-        got=f"{type(error).__name__}: {error}, in {stored:.200}",
-        expected="the column as data=reasoning_gym writes it",
-    )
+    what, expected = "this is not an entry of a reasoning-gym task", "the column as data=reasoning_gym writes it"
+    got = f"{type(error).__name__}: {error}, in {stored:.200}"
+    return RewardError(what, where="column entry", got=got, expected=expected)

@@ -51,13 +51,14 @@ class RewardServer:
         """Return a reward per row. Raise RewardError if a server does not answer in the form above."""
         sent = _json_columns(columns, len(completions))
         starts = range(0, len(completions), self.batch_size)
+        parts = [slice(start, start + self.batch_size) for start in starts]
         batches = [
             {
-                "prompts": list(prompts[start : start + self.batch_size]),
-                "completions": list(completions[start : start + self.batch_size]),
-                "columns": {name: values[start : start + self.batch_size] for name, values in sent.items()},
+                "prompts": list(prompts[part]),
+                "completions": list(completions[part]),
+                "columns": {name: values[part] for name, values in sent.items()},
             }
-            for start in starts
+            for part in parts
         ]
         async with self._client.session() as post:
             answers = await together([post(batch) for batch in batches])
@@ -76,12 +77,9 @@ class RewardServer:
             if not wrong and len(rewards) == num_rows:
                 return rewards
             got = wrong[0] if wrong else f"{len(rewards)} rewards"
-        raise RewardError(
-            "the reward server did not answer with a number for each completion",
-            where=str(self._client),
-            got=got[:200],
-            expected=f'{{"rewards": [...]}} with {num_rows} numbers, or null if the reward does not apply',
-        )
+        what = "the reward server did not answer with a number for each completion"
+        expected = f'{{"rewards": [...]}} with {num_rows} numbers, or null if the reward does not apply'
+        raise RewardError(what, where=str(self._client), got=got[:200], expected=expected)
 
 
 def _json_columns(columns: Mapping[str, object], num_rows: int) -> dict[str, list[object]]:

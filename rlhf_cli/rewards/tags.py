@@ -17,12 +17,8 @@ DEFAULT_TAGS = ("think", "answer")
 
 def _check(tags: Sequence[str]) -> None:
     if isinstance(tags, str) or not tags or len(set(tags)) != len(tags):
-        raise RewardError(
-            "the tags are not a list of different names",
-            where="args.tags",
-            got=tags,
-            expected="one name or more, without brackets: [think, answer]",
-        )
+        what, expected = "the tags are not a list of different names", "names without brackets: [think, answer]"
+        raise RewardError(what, where="args.tags", got=tags, expected=expected)
 
 
 @refused_by(_check)

@@ -28,14 +28,14 @@ from rlhf_cli.temporary_attributes import temporary_attributes
 from rlhf_cli.trainers.reward_mixin import RewardMixin
 
 if TYPE_CHECKING:
-    from rlhf_cli.evaluation.policy_results import PolicyAnswer, PolicyAnswers
+    from rlhf_cli.evaluation.policy_results import AnsweredPrompt, PartAnswers
     from rlhf_cli.trainers.trl_protocol import EvaluationOutput
 
 
 class EvaluationMixin(RewardMixin):
     """For a TRL trainer that samples: evaluate twice; `extensions.rewards.sum_up` is called on every rank."""
 
-    _collected: list[PolicyAnswer] | None = None
+    _collected: list[AnsweredPrompt] | None = None
 
     def evaluation_loop(
         self,
@@ -46,11 +46,11 @@ class EvaluationMixin(RewardMixin):
         metric_key_prefix: str = "eval",
     ) -> EvaluationOutput:
         """Run TRL's loop and return its output, including the metrics of `sum_up`."""
-        from rlhf_cli.evaluation.policy_results import PolicyAnswers
+        from rlhf_cli.evaluation.policy_results import PartAnswers
 
         dataset = cast(Dataset, dataloader.dataset)
 
-        def answered(loader: DataLoader[object]) -> tuple[EvaluationOutput, PolicyAnswers]:
+        def answered(loader: DataLoader[object]) -> tuple[EvaluationOutput, PartAnswers]:
             self._collected = []
             try:
                 output = super(EvaluationMixin, self).evaluation_loop(
@@ -58,7 +58,7 @@ class EvaluationMixin(RewardMixin):
                 )
                 each = self._num_generations
                 # The last batch repeats the first rows if ranks would otherwise have none.
-                return output, PolicyAnswers(each, self._collected[: len(dataset) * each])
+                return output, PartAnswers(each, self._collected[: len(dataset) * each])
             finally:
                 self._collected = None
 
@@ -80,12 +80,12 @@ class EvaluationMixin(RewardMixin):
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
         matrix = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         if self._collected is not None:
-            from rlhf_cli.evaluation.policy_results import PolicyAnswer
+            from rlhf_cli.evaluation.policy_results import AnsweredPrompt
 
             outcomes = [self.reward_stack.outcomes[name] for name in self.reward_stack.names]
             is_truncated = self._endings.is_truncated[self._own_rows].tolist()
             own = [
-                PolicyAnswer(
+                AnsweredPrompt(
                     row if set(IMAGES) & set(row) else {**row, "prompt": prompts[index]},  # whose parts are images
                     completions[index],
                     list(completion_ids_list[index]),

@@ -25,7 +25,7 @@ from rlhf_cli.truncation import TruncationPolicy
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rlhf_cli.evaluation.policy_results import PolicyAnswers
+    from rlhf_cli.evaluation.policy_results import PartAnswers
     from rlhf_cli.models.stop_strings import StopStrings
     from rlhf_cli.trainers.ppo.critic import PpoSetup
     from rlhf_cli.trainers.trl_protocol import EvaluationOutput, TrlTrainer
@@ -35,7 +35,7 @@ else:
     TrlTrainer = object  # nothing stands between a mixin and TRL
 
 SumUp = Callable[
-    ["dict[str, PolicyAnswers]", list[float], int, Mapping[str, RunningDeviation], str], dict[str, float | None]
+    ["dict[str, PartAnswers]", list[float], int, Mapping[str, RunningDeviation], str], dict[str, float | None]
 ]
 """Compute metric -> value from the answers by sampling mode, reward weights, step, running deviations by reward, and
 the name of the evaluation set ('' for a single one)."""

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from rlhf_cli.errors import GuardStopped, message_of
-from rlhf_cli.rewards.stack.reward_metrics import DeadRound, explain_dead_rounds
+from rlhf_cli.rewards.stack.reward_metrics import DeadRound
 from rlhf_cli.runs.checkpoint_folders import newest_whole
 from rlhf_cli.runs.heartbeat import CHECKS, during
 from rlhf_cli.runs.run_folder import typed_path
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _PER_TOKEN = ("advantages", "returns", "rollout_values", "old_per_token_logps", "ref_per_token_logps")
 _OWED = "evaluation_owed"
 """An empty file in a checkpoint whose evaluation was broken off."""
-_DEAD_ROUNDS, _DEAD_ROUNDS_AS_JSON = "rounds_without_signal.json", TypeAdapter(tuple[DeadRound, ...])
+_DEAD_ROUNDS, _DEAD_ROUNDS_AS_JSON = "dead_rounds.json", TypeAdapter(tuple[DeadRound, ...])
 _NO_LABEL = -100
 """The label that torch's losses ignore, which transformers uses instead of ids."""
 
@@ -321,12 +321,12 @@ def _described(
 
 
 def _no_signal(rounds: Sequence[DeadRound], folder: Path) -> GuardStopped:
-    found = explain_dead_rounds(rounds)
+    found = rounds[-1]
     score = f"rlhf score {typed_path(folder)}, or " if (folder / "completions").is_dir() else ""
     ending = "a larger trainer.args.max_completion_length, or truncation=eos_penalty, which teaches to end"
     return GuardStopped(
         f"no signal in {len(rounds)} rounds in a row: {found.cause}",
-        where=f"steps {rounds[0].step} to {rounds[-1].step}; all advantages were 0",
+        where=f"steps {rounds[0].step} to {found.step}; all advantages were 0",
         got="\n".join(found.lines),
         expected="totals that differ between the completions of a prompt: only differences are learned",
         hint=f"{'' if found.is_cut_off else score}guards.no_signal=off",

@@ -315,12 +315,9 @@ class RewardMixin(LeftOutMixin):
             return None
         left_out = self.truncation.leaves_out(self._endings)
         valued = self.truncation.goes_on(self._endings) & self.truncation.replaces
-        counts = [(row[0], row[2]) for row in self._counts.tolist()]  # rows no gate closed, rows that failed
-        return DeadRound(
-            step=self.state.global_step + 1,
-            components=reward_metrics.component_statistics(
-                self._settled, self.reward_stack.components, counts, group_size
-            ),
+        return reward_metrics.explain_dead_round(
+            self.state.global_step + 1,
+            *(self._settled, self.reward_stack.components, self._counts, group_size),
             left_out=0.0 if left_out is None else left_out.float().mean().item(),
             valued=valued.float().mean().item(),
         )

@@ -11,30 +11,41 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rlhf_cli.evaluation.best_of_n import (
-    SampledAnswer,
-    SampledPrompt,
-    best_answers,
-    best_of_n,
-    kl_bound,
-    preference_pairs,
-)
+from rlhf_cli.evaluation.best_of_n import best_answers, best_of_n, kl_bound, preference_pairs
+from rlhf_cli.evaluation.policy_results import AnsweredPrompt, PartAnswers, Sample
+from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow
+
+Prompt = list[Sample]
 
 
-def prompt(scores: list[float | None], others: list[float | None] | None = None, by: str = "mine") -> SampledPrompt:
+def sample(
+    text: str, rewards: dict[str, float | None], total: float | None, is_cut: bool, *, prompt: object = "q"
+) -> Sample:
+    scored = {name: ScoredReward(raw, None, None) for name, raw in rewards.items()}
+    return AnsweredPrompt({"prompt": prompt}, text, [], is_cut), ScoredRow(total, scored)
+
+
+def sampled(prompts: Sequence[Prompt]) -> PartAnswers:
+    """Pad prompts with fewer answers than the longest by answers without a score."""
+    each = max(map(len, prompts))
+    nothing = sample("", {"other": None}, None, False)
+    rows = [row for prompt in prompts for row in [*prompt, *[nothing] * (each - len(prompt))]]
+    return PartAnswers(each, [answer for answer, _ in rows], [scored for _, scored in rows])
+
+
+def prompt(scores: list[float | None], others: list[float | None] | None = None) -> Prompt:
     others = others or [0.0] * len(scores)
-    answers = [
-        SampledAnswer(f"answer {number}", {by: score, "other": other}, score, is_truncated=number == 0)
+    return [
+        sample(f"answer {number}", {"mine": score, "other": other}, score, number == 0)
         for number, (score, other) in enumerate(zip(scores, others, strict=True))
     ]
-    return SampledPrompt("question", answers)
 
 
 @pytest.mark.parametrize("scores", [[0.3, -1.0, 2.5, 0.7, 0.1], [1.0, 0.0, 0.0, 1.0, 0.0]], ids=["apart", "ties"])
 def test_against_every_subset(scores: list[float]) -> None:
     """The mean over all C(n, k) subsets, ties drawn evenly: a definition, with no order statistics in it."""
     others = [float(number) ** 2 for number in range(len(scores))]
-    found = best_of_n([prompt([*scores], [*others])], by="mine")
+    found = best_of_n(sampled([prompt([*scores], [*others])]), by="mine")
     for k, one in enumerate(found.curve, 1):
         best, other = [], []
         for subset in itertools.combinations(range(len(scores)), k):
@@ -50,7 +61,7 @@ def test_unbiased_for_fresh_draws() -> None:
     that within four standard errors. The plug-in estimate, the highest of k drawn with putting back, is not.
     """
     draws = np.random.default_rng(1).uniform(size=(4000, 6))
-    found = best_of_n([prompt([*map(float, row)]) for row in draws], by="mine")
+    found = best_of_n(sampled([prompt([*map(float, row)]) for row in draws]), by="mine")
     for k, one in enumerate(found.curve, 1):
         error = math.sqrt(k / ((k + 1) ** 2 * (k + 2)) / 4000)
         assert one.score.mean == pytest.approx(k / (k + 1), abs=4 * error)
@@ -60,7 +71,7 @@ def test_unbiased_for_fresh_draws() -> None:
 
 def test_the_interval_is_students_over_prompts() -> None:
     prompts = [prompt([0.0, 1.0]), prompt([0.5, 4.0]), prompt([2.0, 2.5])]
-    found = best_of_n(prompts, by="mine").curve[1].score
+    found = best_of_n(sampled(prompts), by="mine").curve[1].score
     low, high = stats.t.interval(0.95, 2, loc=2.5, scale=stats.sem([1.0, 4.0, 2.5]))
     assert (found.mean, found.low, found.high) == pytest.approx((2.5, low, high))
 
@@ -69,7 +80,7 @@ def test_what_the_pick_is_worth_by_the_others() -> None:
     """Picked by `mine` the best of 2 of these three is answer 1 in two subsets of three, answer 2 in one: the other
     reward is (5 + 5 + 2) / 3 = 4 there and 3 on average; answer 0, which is cut off, is never taken.
     """
-    found = best_of_n([prompt([0.0, 2.0, 1.0], [2.0, 5.0, 2.0])], by="mine")
+    found = best_of_n(sampled([prompt([0.0, 2.0, 1.0], [2.0, 5.0, 2.0])]), by="mine")
     assert [one.rewards["other"].mean for one in found.curve] == pytest.approx([3.0, 4.0, 5.0])
     assert [one.truncated.mean for one in found.curve] == pytest.approx([1 / 3, 0.0, 0.0])
 
@@ -77,16 +88,18 @@ def test_what_the_pick_is_worth_by_the_others() -> None:
 def test_a_reward_that_no_pick_has_is_not_known_there() -> None:
     """The best of 3 is always answer 1, which has none; of 2 it is answer 2 where it is not answer 1."""
     lacking = prompt([0.0, 2.0, 1.0], [1.0, None, 3.0])
-    (one, two, three) = (found.rewards["other"] for found in best_of_n([lacking], by="mine").curve)
+    (one, two, three) = (found.rewards["other"] for found in best_of_n(sampled([lacking]), by="mine").curve)
     assert (one.mean, two.mean, three.mean, three.count) == (2.0, 3.0, None, 0)
-    beside = best_of_n([lacking, prompt([0.0, 2.0, 1.0], [1.0, 7.0, 3.0])], by="mine").curve[2].rewards["other"]
+    beside = (
+        best_of_n(sampled([lacking, prompt([0.0, 2.0, 1.0], [1.0, 7.0, 3.0])]), by="mine").curve[2].rewards["other"]
+    )
     assert (beside.mean, beside.count) == (7.0, 1)
 
 
 def test_picked_by_the_total_or_by_a_reward() -> None:
     """The total prefers answer 0, the reward answer 1; what the pick goes by is not told once more."""
-    both = SampledPrompt("q", [SampledAnswer("a", {"r": 1.0}, 5.0, False), SampledAnswer("b", {"r": 3.0}, 2.0, True)])
-    by_total, by_reward = best_of_n([both]), best_of_n([both], by="r")
+    both = sampled([[sample("a", {"r": 1.0}, 5.0, False), sample("b", {"r": 3.0}, 2.0, True)]])
+    by_total, by_reward = best_of_n(both), best_of_n(both, by="r")
     for found, name, score, rewards, cut in (
         (by_total, "total", 5.0, {"r": 1.0}, 0.0),
         (by_reward, "r", 3.0, {"total": 2.0}, 1.0),
@@ -99,9 +112,9 @@ def test_picked_by_the_total_or_by_a_reward() -> None:
 
 
 def test_prompts_without_all_scores_are_left_out_and_counted() -> None:
-    found = best_of_n([prompt([1.0, 3.0]), prompt([None, 9.0])], by="mine")
+    found = best_of_n(sampled([prompt([1.0, 3.0]), prompt([None, 9.0])]), by="mine")
     assert (found.prompts, found.left_out, found.curve[1].score.mean) == (1, 1, 3.0)
-    nothing = best_of_n([prompt([None, 9.0])], by="mine")
+    nothing = best_of_n(sampled([prompt([None, 9.0])]), by="mine")
     assert (nothing.curve, nothing.prompts, nothing.left_out) == ([], 0, 1)
 
 
@@ -117,14 +130,15 @@ def test_the_bound_is_the_divergence_of_a_continuous_score(k: int) -> None:
     assert kl_bound(k) == pytest.approx(integrand.mean(), abs=1e-6)
 
 
-def answers(*answers: tuple[str, float | None] | tuple[str, float | None, bool], text: object = "q") -> SampledPrompt:
-    def made(one: Sequence[object]) -> SampledAnswer:
-        completion, score, cut = (*one, False)[:3]
-        assert isinstance(completion, str)
-        assert score is None or isinstance(score, float)
-        return SampledAnswer(completion, {"other": None if score is None else -score}, score, bool(cut))
+def answers(*answers: tuple[str, float | None] | tuple[str, float | None, bool], text: object = "q") -> Prompt:
+    def made(text_of: str, score: float | None, is_cut: bool = False) -> Sample:
+        return sample(text_of, {"other": None if score is None else -score}, score, is_cut, prompt=text)
 
-    return SampledPrompt(text, [made(one) for one in answers])
+    return [made(*one) for one in answers]
+
+
+def rows_of(prompts: Sequence[Prompt]) -> list[dict[str, Any]]:
+    return [dict(samples[0][0].row) for samples in prompts]
 
 
 BELOW = "the margin is below 0.5"
@@ -160,9 +174,9 @@ TWICE = answers(("a", 0.5), ("b", 0.0))
         ),
     ],
 )
-def test_pairs(prompts: list[SampledPrompt], least_margin: float, rows: list[Any], left_out: dict[str, int]) -> None:
+def test_pairs(prompts: list[Prompt], least_margin: float, rows: list[Any], left_out: dict[str, int]) -> None:
     """(prompt, chosen, rejected, score of either): the best against the worst, of equals the first."""
-    made = preference_pairs(prompts, least_margin=least_margin)
+    made = preference_pairs(rows_of(prompts), sampled(prompts), least_margin=least_margin)
     assert made.left_out == left_out
     assert made.rows == [
         {
@@ -190,7 +204,7 @@ LOW = "no finished answer scores 1 or more"
         ([TWICE, TWICE, answers(("a", 1.0))], {}, [("a", 0.5), ("b", 0.0)], {"repeated answers": 1}),
     ],
 )
-def test_best_answers(prompts: list[SampledPrompt], given: Any, rows: list[Any], left_out: dict[str, int]) -> None:
-    made = best_answers(prompts, **given)
+def test_best_answers(prompts: list[Prompt], given: Any, rows: list[Any], left_out: dict[str, int]) -> None:
+    made = best_answers(rows_of(prompts), sampled(prompts), **given)
     assert made.left_out == left_out
     assert made.rows == [{"prompt": "q", "completion": text, "score": score} for text, score in rows]

@@ -83,7 +83,7 @@ def test_by_hand() -> None:
 @pytest.fixture
 def says_two(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation_run, "load_policy", lambda *arguments: Says("2"))
-    monkeypatch.setattr(evaluation_run, "room_of", lambda *arguments: None)
+    monkeypatch.setattr(evaluation_run, "prompt_room", lambda *arguments: None)
 
 
 @pytest.mark.usefixtures("says_two")

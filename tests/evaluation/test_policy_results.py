@@ -180,7 +180,6 @@ def test_a_pair_has_a_subset_only_if_the_data_has_the_column() -> None:
     without, with_them = measured_json(measured.reward_model()), measured_json(measured.with_subsets())
     assert "subset" not in without["worst"][0]
     assert with_them["worst"][0]["subset"] == "mt-bench-easy"
-    assert measured_json(measured.reward_model(slices={"subset": {}}))["worst"][0]["subset"] is None
 
 
 def test_keys_of_other_versions() -> None:

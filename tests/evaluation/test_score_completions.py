@@ -43,10 +43,6 @@ def counted(completion_ids: Any, **columns: object) -> list[float]:
     return [float(len(ids)) for ids in completion_ids]
 
 
-def _lengths(columns: Any) -> list[float]:
-    return [float(len(ids)) for ids in columns["completion_ids"]]
-
-
 def letters(completions: Any, **columns: object) -> list[float]:
     return [float(len(text)) for text in completions]
 
@@ -115,22 +111,8 @@ def test_which_rewards_count_tokens() -> None:
     def by_unit(completions: Any, completion_ids: Any, unit: str = "tokens") -> list[float]:
         return []
 
-    class OfAnObject:
-        def __call__(self, completions: Any, **columns: Any) -> list[float]:
-            return self._lengths(columns)
-
-        def _lengths(self, columns: Any) -> list[float]:
-            return [float(len(ids)) for ids in columns["completion_ids"]]
-
-    def named(completions: Any) -> list[float]:
-        return [float("completion_ids" in text) for text in completions]
-
-    def all_together(**columns: Any) -> list[float]:
-        return _lengths(columns)
-
-    reading, other = (counted, by_unit, OfAnObject(), all_together), functools.partial(by_unit, unit="characters")
-    assert list(map(reads_tokens, reading)) == [True] * 4
-    assert list(map(reads_tokens, (named, other, letters))) == [False] * 3  # the first is given no ids
+    assert list(map(reads_tokens, (counted, by_unit))) == [True] * 2
+    assert list(map(reads_tokens, (letters, functools.partial(by_unit, unit="characters")))) == [False] * 2
 
 
 def test_without_a_policy_rewards_that_count_tokens_are_left_out_and_no_row_has_a_total() -> None:

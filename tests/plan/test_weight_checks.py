@@ -18,7 +18,7 @@ from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import DataError, ModelError, UserError
 from rlhf_cli.evaluation.score_completions import policy_tokenizer
-from rlhf_cli.evaluation.targets import file_source, model_to_sample
+from rlhf_cli.evaluation.targets import model_to_sample, renames_in
 from rlhf_cli.plan.checks.facts import ModelFolders, Report
 from rlhf_cli.plan.checks.hub_checks import hub_problems, require_on_hub, upload_problems
 from rlhf_cli.plan.checks.model_checks import adapter_problems, config_problems, weight_problems
@@ -321,7 +321,7 @@ def test_models_whose_weights_are_loaded_and_whether_the_policy_reads_images(pla
 @pytest.mark.parametrize(
     ("act", "where"),
     [
-        (lambda: file_source({}, "nope"), "--data"),
+        (lambda: renames_in("nope", {}, name="--data"), "--data"),
         (lambda: model_to_sample("org/nope", None), "rlhf generate"),
         (lambda: load_split([DataSource(path="nope")], seed=0), "data.path"),
         (

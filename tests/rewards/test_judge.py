@@ -201,7 +201,6 @@ def test_rubrics() -> None:
     assert Rubric('{{"a": {completion}}}').fill({"completion": "{x}"}, 0) == '{"a": {x}}'
     for text, values, where in (
         ("{completion", {}, "args.rubric"),
-        ("{completion}{gold}", {"completion": "x"}, "args.rubric"),
         ("{completion}{gold}", {"completion": "x", "gold": [1]}, "args.rubric, row 3"),
     ):
         with pytest.raises(RewardError) as caught:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from rlhf_cli.errors import GuardStopped
-from rlhf_cli.rewards.stack.reward_metrics import ComponentStatistics, DeadRound
+from rlhf_cli.rewards.stack.reward_metrics import DeadRound
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.text.redaction import forgetting, remember
 from rlhf_cli.trainers import guard_mixin
@@ -297,9 +297,8 @@ def test_a_policy_without_probabilities_stops_its_own_rank(said: str, stops: boo
 # Rounds without a signal end the run after this many in a row.
 
 
-def dead(step: int, left_out: float = 0.0) -> DeadRound:
-    flat = ComponentStatistics("flat", (), 1.0, low=0.7, high=0.7, open_fraction=1.0, errors=0, size=0.7, spread=0.0)
-    return DeadRound(step, (flat,), left_out)
+def dead(step: int, *, is_cut_off: bool = False) -> DeadRound:
+    return DeadRound(step, "why", ["flat: 0.7 on every row, weight 1"], is_cut_off)
 
 
 def watching(folder: Path, *rounds: DeadRound | None, **args: object) -> Any:
@@ -316,8 +315,7 @@ def test_as_many_rounds_without_a_signal_as_are_allowed(
     """A round with a signal begins the count anew, and an evaluation is none. Tables of completions can be scored."""
     monkeypatch.chdir(tmp_path)
     Path("run/completions").mkdir(parents=True)
-    share = 1.0 if is_cut_off else 0.0
-    trainer = watching(Path("run"), dead(3), None, dead(5, share), dead(6, share))
+    trainer = watching(Path("run"), dead(3), None, dead(5), dead(6, is_cut_off=is_cut_off))
     for _ in range(3):
         assert trainer._generate_and_score_completions([0.0]) == {"advantages": [0.0]}
     trainer.model.eval()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,6 @@ from rlhf_cli.algorithms.own_advantages import OwnAdvantages
 from rlhf_cli.algorithms.process_rewards import ProcessRewards
 from rlhf_cli.algorithms.user_function import Answer
 from rlhf_cli.rewards.stack.component import Component
-from rlhf_cli.rewards.stack.reward_metrics import DeadRound
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.trainers.reward_mixin import RewardMixin, overwrite_last
 from rlhf_cli.truncation import COMPONENT, ENDINGS, Bootstrap, Ending, Endings, EosPenalty, Exclude, TruncationPolicy
@@ -139,10 +139,15 @@ def test_a_round_is_dead_if_no_rank_has_an_advantage_but_by_rounding(
 
 
 @pytest.mark.parametrize(
-    ("policy", "left_out", "valued"),
-    [(Bootstrap(mode="replace"), 0.0, 0.25), (Bootstrap(mode="add"), 0.0, 0.0), (Exclude(), 0.25, 0.0)],
+    ("policy", "is_cut", "cause"),
+    [
+        (Bootstrap(mode="replace"), True, "every completion was truncated, and the critic"),
+        (Bootstrap(mode="add"), True, "no reward differed"),
+        (Exclude(), True, "every completion was truncated, and the policy"),
+        (Exclude(), False, "no reward differed"),
+    ],
 )
-def test_what_is_kept_of_a_dead_round(policy: TruncationPolicy, left_out: float, valued: float) -> None:
+def test_what_is_kept_of_a_dead_round(policy: TruncationPolicy, is_cut: bool, cause: str) -> None:
     """The count of failures is the third of a component, and the first the rows that no gate closed."""
     settled = Case([column(1, 1, 5, 5)], [Rule("a")], [2.0]).settle()
     trainer = ranked(
@@ -154,14 +159,13 @@ def test_what_is_kept_of_a_dead_round(policy: TruncationPolicy, left_out: float,
         **{
             "_settled": settled,
             "_given": settled,
-            "_endings": ENDED,
+            "_endings": replace(ENDED, is_truncated=torch.tensor([True, True, True, is_cut])),
             "_counts": torch.tensor([[3.0, 9, 1, 9, 9, 9, 9]]),
         },
     )
-    dead: DeadRound = trainer.dead_round(torch.zeros(4))
-    assert (dead.step, dead.left_out, dead.valued) == (7, left_out, valued)
-    (one,) = dead.components
-    assert (one.name, one.open_fraction, one.errors, one.size, one.spread) == ("a", 0.75, 1, 10.0, 0.0)
+    dead = trainer.dead_round(torch.zeros(4))
+    assert (dead.step, dead.cause[: len(cause)]) == (7, cause)
+    assert dead.lines == ["a: from 1 to 5, weight 2"]
 
 
 def test_token_advantages_of_groups_that_extend_over_ranks() -> None:

@@ -58,6 +58,7 @@ from rlhf_cli.evaluation.targets import (
 from rlhf_cli.launch.freeze import refuse_foreign_code
 from rlhf_cli.launch.interactive_answers import interaction
 from rlhf_cli.plan.prepare import Prepared, is_run_name, prepare, prepare_from
+from rlhf_cli.plan.prompt_room import prompt_room
 from rlhf_cli.runs.run_folder import as_typed
 from rlhf_cli.runs.run_status import refuse_links
 
@@ -85,10 +86,11 @@ def run(options: Options) -> int:
     make_room(target.folder, overwrite=options.on("--overwrite"))
 
     with spinner("importing torch and TRL"):
-        from rlhf_cli.evaluation.evaluation_run import load_policy, room_of
+        from rlhf_cli.evaluation.evaluation_run import load_policy
 
     screen = Screen(stderr=options.as_json)
-    room, data = room_of(load_policy(target.model, experiment), experiment), options.text("--data")
+    policy, data = load_policy(target.model, experiment), options.text("--data")
+    room = prompt_room(experiment, policy.config, policy.tokenizer)
     rows, which = prompts_of(experiment, data=data, held_out=options.on("--held-out"), limit=limit, room=room)
     total = len(rows) * num_samples
     asked = f"{total} completions of {len(rows)} prompts, {num_samples} each"
@@ -102,7 +104,9 @@ def run(options: Options) -> int:
             show(f"{sum(batches)} of {total} completions")
 
         interact = interaction(experiment)
-        generated = generate(target, experiment, rows, which, request, on_batch=on_batch, interact=interact)
+        generated = generate(
+            target, experiment, rows, which, request, on_batch=on_batch, policy=policy, interact=interact
+        )
     if options.as_json:
         print_json({**generated.content, "files": [as_typed(file) for file in generated.files]})
         return EXIT_OK

@@ -1,4 +1,4 @@
-"""Find the right answer to each row and the words that a reward looks for, and score texts as answers to real rows.
+"""Find the right answer to each row, and score texts as answers to real rows.
 
 The data contains the right answer (`18`), but seldom in the format that the rewards require (`<answer>18</answer>`,
 `#### 18`). So the gold answers are written in several formats, and the degenerate answers are compared with the one
@@ -11,14 +11,11 @@ skipped, because they have no meaning here. Unreachable rewards are skipped.
 
 from __future__ import annotations
 
-import functools
 import math
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import fmean
-from types import CodeType, FunctionType, MappingProxyType
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import AGGREGATES
@@ -26,8 +23,7 @@ from rlhf_cli.data.source import Row, missing_column
 from rlhf_cli.errors import ConfigError, RewardError, ServerSilent, in_one_line
 from rlhf_cli.evaluation.score_completions import policy_tokenizer, score_with
 from rlhf_cli.plan.stack_building import reward_stack
-from rlhf_cli.rewards.numeric import last_boxed, last_marked
-from rlhf_cli.rewards.stack.isolated import Isolated
+from rlhf_cli.rewards.numeric import marked_answer
 from rlhf_cli.rewards.stack.reward_functions import required_columns
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow
@@ -109,7 +105,7 @@ def answer_of(value: object) -> str | None:
 
 def final_part(answer: str) -> str:
     r"""Return what numeric_answer reads after `####`, else in `\boxed{}`, else a text after `####`, else all."""
-    marked = last_marked(answer) or last_boxed(answer)
+    marked = marked_answer(answer)
     if marked is None and "####" in answer:
         marked = answer.rsplit("####", 1)[1].strip().partition("\n")[0]
     return (marked or answer).strip()
@@ -130,42 +126,6 @@ def ways_to_write(tags: Sequence[str]) -> list[AnswerFormat]:
         AnswerFormat("code block", "```python\n{gold}\n```"),
         AnswerFormat("JSON", '{"answer": "{gold}"}'),
     ]
-
-
-_WORD = re.compile(r"[^\W\d_][\w' .,!?-]{1,30}")
-"""Matches plain words and phrases, but not patterns, formats or keys with symbols."""
-_MOST = 40
-
-
-def reward_words(functions: Iterable[Callable[..., object]]) -> list[str]:
-    """Return the plain texts in these reward functions: in their code, in what it uses of its module, in arguments."""
-    seen: set[int] = set()
-    texts = (text for function in functions for text in _texts(function, seen) if _WORD.fullmatch(text))
-    return list(dict.fromkeys(texts))[:_MOST]
-
-
-def _texts(value: object, seen: set[int], module: Mapping[str, object] = MappingProxyType({})) -> Iterable[str]:
-    """Yield the texts in a value; `seen` are the ids of functions to skip, `module` the globals of a code's module."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list | tuple | set | frozenset | dict):
-        for item in value:
-            yield from _texts(item, seen)
-    elif isinstance(value, functools.partial | Isolated):
-        yield from _texts([*getattr(value, "keywords", {}).values(), value.func], seen)
-    elif isinstance(call := vars(type(value)).get("__call__"), FunctionType) and id(value) not in seen:
-        seen.add(id(value))  # an instance of the user's class
-        yield from _texts([*getattr(value, "__dict__", {}).values(), call], seen)
-    elif isinstance(value, FunctionType) and id(value) not in seen:
-        seen.add(id(value))
-        texts = _texts(value.__code__, seen, value.__globals__)
-        yield from (text for text in texts if text != value.__doc__)
-    elif isinstance(value, CodeType):
-        for constant in value.co_consts:
-            yield from _texts(constant, seen, module)
-        for named in (module.get(name) for name in value.co_names):
-            if not isinstance(named, FunctionType) or named.__module__ == module.get("__name__"):
-                yield from _texts(named, seen)
 
 
 def after_truncation(

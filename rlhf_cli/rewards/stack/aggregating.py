@@ -43,21 +43,14 @@ def aggregated(
             returned: Iterable[object] = function(rewards=dict(rewards), weights=named)
             given = [total.item() if hasattr(total, "item") else total for total in returned]  # as of an array
     except Exception as error:  # user code: name it and show its traceback
-        raise RewardFailed(
-            "the aggregate failed",
-            where="aggregate",
-            got=described(error),
-            advice="an entry is None if the reward does not apply to the row" if has_none else None,
-        ) from error
+        advice = "an entry is None if the reward does not apply to the row" if has_none else None
+        raise RewardFailed("the aggregate failed", where="aggregate", got=described(error), advice=advice) from error
     numbers = [total for total in given if total is not None]
     wrong = [total for total in numbers if not isinstance(total, int | float) or not abs(total) <= LARGEST]
     if len(given) != num_rows or wrong:
-        raise RewardError(
-            "the aggregate did not return a total for each row",
-            where="aggregate",
-            got=f"{wrong[0]!r}" if wrong else f"{len(given)} totals for {num_rows} rows",
-            expected="one finite number per row, or None for a row without a total",
-        )
+        what, expected = "the aggregate did not return a total for each row", "one finite number or None per row"
+        got = f"{wrong[0]!r}" if wrong else f"{len(given)} totals for {num_rows} rows"
+        raise RewardError(what, where="aggregate", got=got, expected=expected)
     return numpy.array([numpy.nan if total is None else total for total in given], dtype=numpy.float64)
 
 
@@ -97,15 +90,16 @@ def weight_at(weight: Weight, step: int, max_steps: int) -> float:
 
 
 class _Rules(Protocol):
-    """The rules of a reward, as a component of the stack or as a section of the configuration."""
+    """The rules of a reward, as a component of the stack or as a section of the configuration.
+
+    `weight` is a number, or a ramp with `start` and `end`.
+    """
 
     @property
-    def weight(self) -> object:
-        """Return a number, or a ramp with `start` and `end`."""
+    def weight(self) -> object: ...
 
     @property
-    def normalize(self) -> str:
-        """Return what the score is divided by."""
+    def normalize(self) -> str: ...
 
 
 def counting(rewards: Mapping[str, _Rules], environments: Sequence[str] = ()) -> list[str]:

@@ -3,9 +3,6 @@
 The kernel sends the signal, so it arrives even while the call holds the interpreter lock. `re`, which may match forever
 on some text, checks for signals (CPython's Modules/_sre/sre_lib.h), as do sleeping, waiting for a lock and reading from
 a socket. Compiled code that never checks for signals can only be stopped in a process that can be killed (`isolate`).
-
-`os._exit` raises nothing: it would end the run at once with any exit code, even 0. While rewards run, it is replaced by
-a function that raises.
 """
 
 from __future__ import annotations
@@ -15,21 +12,19 @@ import copy
 import inspect
 import multiprocessing
 import multiprocessing.process
-import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import NoReturn
 
-from rlhf_cli.errors import Interrupted, RewardError, RewardFailed, ServerSilent
+from rlhf_cli.errors import Interrupted, RewardError, ServerSilent
 from rlhf_cli.process import abandoned, is_ctrl_c_pythons_own, start_timer
-from rlhf_cli.rewards.completion_text import as_completion, text_of
+from rlhf_cli.rewards.completion_text import text_of
 from rlhf_cli.rewards.stack.component import (
     Batch,
     Component,
@@ -39,7 +34,6 @@ from rlhf_cli.rewards.stack.component import (
     RewardTimeout,
     by_row,
     fail,
-    hints,
     token_ids,
 )
 from rlhf_cli.rewards.stack.returned_scores import Offset, Score, TokenValues, as_scores, as_token_values, named_spans
@@ -61,8 +55,8 @@ _DEADLINE = signal.SIGRTMAX
 def call_within(call: Callable[[], object], timeout_s: float | None) -> object:
     """Return the call's result. Raise its errors, and RewardTimeout after `timeout_s` seconds (None for no limit).
 
-    The call may set alarms and handlers of its own; one that it leaves behind is removed. There is no deadline outside
-    of the main thread, where only async and isolated rewards are called, which have deadlines of their own.
+    The call may set an alarm of its own; one that it leaves behind is removed. There is no deadline outside of the main
+    thread, where only async and isolated rewards are called, which have deadlines of their own.
     """
     if threading.current_thread() is not threading.main_thread():
         return call()
@@ -74,7 +68,7 @@ def call_within(call: Callable[[], object], timeout_s: float | None) -> object:
             raise _Alarm
 
     before = _waited_for()
-    alarm, left_s = signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)[0]
+    left_s = signal.getitimer(signal.ITIMER_REAL)[0]
     stop: Callable[[], object] = int
     try:
         if timeout_s is not None:
@@ -93,7 +87,6 @@ def call_within(call: Callable[[], object], timeout_s: float | None) -> object:
         signal.signal(_DEADLINE, signal.SIG_IGN)
         if not left_s:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL if alarm is None else alarm)
 
 
 def _waited_for() -> set[threading.Thread | multiprocessing.process.BaseProcess]:
@@ -102,64 +95,20 @@ def _waited_for() -> set[threading.Thread | multiprocessing.process.BaseProcess]
     return threads | {child for child in multiprocessing.active_children() if not child.daemon}
 
 
-class EndedProcess(BaseException):
-    """Raised instead of `os._exit(status)`; a BaseException, so that as little user code as possible runs after it."""
-
-
-LEAVING = (SystemExit, EndedProcess)
-"""Exceptions that are meant to leave the process."""
-
-
-@contextmanager
-def staying() -> Iterator[None]:
-    """Make `os._exit` raise EndedProcess in this context.
-
-    A child process that the reward forks keeps the real `os._exit`. Only one thread at a time may be in this context.
-    """
-    end, owner = os._exit, os.getpid()
-
-    def stay(status: int) -> NoReturn:
-        if os.getpid() != owner:
-            end(status)
-        raise EndedProcess(status)
-
-    os._exit = stay
-    try:
-        with as_exceptions():
-            yield
-    finally:
-        os._exit = end
-
-
 @contextmanager
 def as_exceptions() -> Iterator[None]:
-    """Turn any other error into an Exception: of a library in Rust that panics, or a KeyboardInterrupt without Ctrl-C.
+    """Turn any other error into an Exception: sys.exit, a panic in Rust, a KeyboardInterrupt without Ctrl-C.
 
-    What stops the run or is meant to leave the process stays as it is.
+    What stops the run stays as it is.
     """
     try:
         yield
-    except (Exception, Interrupted, asyncio.CancelledError, _Alarm, *LEAVING):
+    except (Exception, Interrupted, asyncio.CancelledError, _Alarm):
         raise
     except BaseException as error:
         if type(error) is KeyboardInterrupt and is_ctrl_c_pythons_own():
             raise
         raise type(type(error).__name__, (Exception,), {})(str(error)).with_traceback(error.__traceback__) from None
-
-
-def left(reward: str, error: BaseException) -> RewardFailed:
-    """Return the error that ends the run instead of the function's attempt to end the process."""
-    called = "sys.exit" if isinstance(error, SystemExit) else "os._exit"
-    failed = RewardFailed(
-        f"reward {reward!r} tried to end the process",
-        where=f"rewards.{reward}",
-        got=f"{called}({error.args[0] if error.args else ''!s:.200})",
-        expected="scores, or an exception, which on_error handles",
-        advice=f"rewards.{reward}.isolate=true runs it in its own process, where this only costs a row",
-    )
-    failed.reward = reward
-    failed.__cause__ = error
-    return failed
 
 
 _END_S = 1.0
@@ -175,8 +124,8 @@ class RewardLoop:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _is_closed: bool = False
 
-    def run(self, awaitable: Awaitable[object], timeout_s: float | None) -> object:
-        """Return the result of `awaitable`. Raise RewardTimeout if the loop does not answer within `timeout_s`."""
+    def run(self, coroutine: Coroutine[object, object, object], timeout_s: float | None) -> object:
+        """Return the result of `coroutine`. Raise RewardTimeout if the loop does not answer within `timeout_s`."""
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -184,7 +133,7 @@ class RewardLoop:
                 self._server = threading.Thread(target=_serve, args=[self._loop], daemon=True, name=name)
                 self._server.start()
             loop = self._loop
-        future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(awaitable, None), loop)
+        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
         try:
             return future.result(timeout_s)
         except TimeoutError:
@@ -193,9 +142,7 @@ class RewardLoop:
             with self._lock:
                 self._loop = None if self._loop is loop else self._loop
             loop.call_soon_threadsafe(loop.stop)
-            raise RewardTimeout(
-                "no answer: the function blocks the event loop, because it waits without `await`"
-            ) from None
+            raise RewardTimeout("no answer: it blocks the event loop, because it waits without `await`") from None
         except CancelledError:
             if self._is_closed:
                 raise asyncio.CancelledError from None  # not a failure of the reward: do not retry
@@ -240,20 +187,19 @@ def with_own_arguments(batch: Batch) -> Batch:
 
 
 def _own(value: object) -> object:
-    kind = type(value)
-    if kind in _FIXED:
-        return value
-    if kind is list and isinstance(value, list):
-        return value.copy() if _FIXED.issuperset(map(type, value)) else [_own(item) for item in value]
-    if kind is dict and isinstance(value, dict):
+    if isinstance(value, list) and _FIXED.issuperset(map(type, value)):
+        return value.copy()
+    if type(value) is list and isinstance(value, list):
+        return [_own(item) for item in value]
+    if type(value) is dict and isinstance(value, dict):
         return {key: _own(item) for key, item in value.items()}
-    if isinstance(value, list | dict | set | bytearray | tuple) or kind.__module__.partition(".")[0] in _ARRAYS:
+    if isinstance(value, list | dict | set | bytearray | tuple) or type(value).__module__.partition(".")[0] in _ARRAYS:
         return copy.deepcopy(value)
     return value
 
 
-RunAsync = Callable[[Awaitable[object], float | None], object]
-"""Run an awaitable on the stack's event loop and return its result; the float is the timeout in seconds."""
+RunAsync = Callable[[Coroutine[object, object, object], float | None], object]
+"""Run a coroutine on the stack's event loop and return its result; the float is the timeout in seconds."""
 
 _GRACE_S = 1.0
 """An event loop that gives no answer for this long after a deadline counts as blocked."""
@@ -274,8 +220,7 @@ Scores = Sequence[Score | TokenValues | BaseException]
 def run_component(component: Component, batch: Batch, rows: Sequence[int], tools: Tools) -> RewardOutcome:
     """Return the outcome of `component` on the whole batch; compute only `rows` and leave the others empty.
 
-    Raise RewardError if a row fails and `on_error` is `raise`, and RewardFailed if the function tries to leave the
-    process, even with `on_error: exclude`.
+    Raise RewardError or RewardFailed if a row fails and `on_error` is `raise`.
     """
     outcome = RewardOutcome.empty(len(by_row(batch, "completions")))
     began = time.perf_counter()
@@ -283,18 +228,13 @@ def run_component(component: Component, batch: Batch, rows: Sequence[int], tools
         outcome.calls = len(rows)
         failure = None
         try:
-            try:
-                returned = _call(component, batch, rows, outcome, tools)
-            except Exception as error:  # any error of the user's reward is handled by the reward's own `on_error`
-                failure = error
-            if failure is None:
-                _store(component, batch, rows, outcome, returned, rows, tools.keep)
-            else:  # outside of the handler, so that errors of single rows are not chained to this one
-                _find_failing_rows(component, batch, rows, outcome, failure, tools)
-        except LEAVING as error:  # on_error is for failing rows; this was meant to end the process
-            failed = left(component.name, error)
-            failed.hint = hints(replay=tools.keep(FailedCall(component, batch, rows, None, error)))
-            raise failed from error
+            returned = _call(component, batch, rows, outcome, tools)
+        except Exception as error:  # any error of the user's reward is handled by the reward's own `on_error`
+            failure = error
+        if failure is None:
+            _store(component, batch, rows, outcome, returned, rows, tools.keep)
+        else:  # outside of the handler, so that errors of single rows are not chained to this one
+            _find_failing_rows(component, batch, rows, outcome, failure, tools)
     outcome.seconds = time.perf_counter() - began
     return outcome
 
@@ -313,7 +253,7 @@ def _call(component: Component, batch: Batch, rows: Sequence[int], outcome: Rewa
             ids = token_ids(subset, row)
             return as_token_values(value, len(ids), lambda: tools.offsets(subset, row), component.spread)
         # Scored outside of training, without tokens: each character counts as one.
-        text = text_of(as_completion(by_row(subset, "completions")[row]))
+        text = text_of(by_row(subset, "completions")[row])
         return as_token_values(value, len(value), lambda: characters(text), component.spread)
 
     return as_scores(component.name, returned, len(rows), read_dense, is_per_turn=component.per is not None)
@@ -344,13 +284,13 @@ def answered(call: Callable[[], object], timeout_s: float | None, run_async: Run
     began = time.monotonic()
     with as_exceptions():
         value = call_within(call, timeout_s)
-        if timeout_s is None or not inspect.isawaitable(value):
-            return run_async(value, None) if inspect.isawaitable(value) else value
-        left_s = max(0.0, timeout_s - (time.monotonic() - began))
-        return run_async(_until(value, left_s, timeout_s), left_s + _GRACE_S)
+        if not inspect.isawaitable(value):
+            return value
+        left_s = None if timeout_s is None else max(0.0, timeout_s - (time.monotonic() - began))
+        return run_async(_until(value, left_s, timeout_s), None if left_s is None else left_s + _GRACE_S)
 
 
-async def _until(awaitable: Awaitable[object], left_s: float, timeout_s: float) -> object:
+async def _until(awaitable: Awaitable[object], left_s: float | None, timeout_s: float | None) -> object:
     """Await the result, but unlike asyncio.wait_for not the cancellation; leave the function's TimeoutErrors alone."""
     task = asyncio.ensure_future(awaitable)
     if not (await asyncio.wait({task}, timeout=left_s))[0]:
@@ -389,16 +329,12 @@ def _find_failing_rows(
     If every row passes alone, the batch fails without a row to blame, which `on_error` exclude or a number forgives.
     """
     is_last, failed = component.on_error == "raise", list[FailedCall]()
+    parts, row = _tried_together(component, batch, rows), rows[0] if len(rows) == 1 else None
     if isinstance(error, RewardError) and is_last:
-        fail(
-            FailedCall(component, batch, rows, None if error.row is None else rows[error.row], error),
-            outcome,
-            tools.keep,
-        )
-    parts = _tried_together(component, batch, rows)
+        row = None if error.row is None else rows[error.row]
+        fail(FailedCall(component, batch, rows, row, error), outcome, tools.keep)
     if len(parts) == 1 or isinstance(error, RewardTimeout | ServerSilent):
-        call = FailedCall(component, batch, rows, rows[0] if len(rows) == 1 else None, error)
-        fail(call, outcome, tools.keep)
+        fail(FailedCall(component, batch, rows, row, error), outcome, tools.keep)
         return
     for number, part in enumerate(parts, 1):
         try:

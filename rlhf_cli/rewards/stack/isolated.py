@@ -59,7 +59,7 @@ class Isolated:
         self._pool: ProcessPool | None = None
         self._starter: ThreadPoolExecutor | None = None
         self._workers: set[int | None] = set()
-        """Process ids of the workers since orphans were last killed, each the leader of a session."""
+        """Process ids of the workers since orphans were last killed, each the leader of its process group."""
 
     @property
     def func(self) -> RewardFunction:
@@ -89,13 +89,12 @@ class Isolated:
     def _kill_orphans(self) -> None:
         """Kill the processes of pools that the function had opened in workers that are gone."""
         alive = {worker.pid for worker in multiprocessing.active_children()}
-        pids = {int(name) for name in os.listdir("/proc") if name.isdigit()} if os.path.isdir("/proc") else set()
-        # The kernel may give the number of a dead worker to a stranger, once the worker's session is empty.
-        dead, self._workers = self._workers - alive - pids, alive
-        for pid in pids:
-            with contextlib.suppress(OSError):
-                if os.getsid(pid) in dead:
-                    os.kill(pid, signal.SIGKILL)
+        for pid in self._workers - alive:
+            # A worker leads its group. The kernel may give its number to a stranger once the group is empty.
+            if pid is not None and not os.path.exists(f"/proc/{pid}"):
+                with contextlib.suppress(OSError):
+                    os.killpg(pid, signal.SIGKILL)
+        self._workers = alive
 
     def _schedule(self, row: Mapping[str, object]) -> ProcessFuture[WorkerAnswer]:
         try:
@@ -181,8 +180,7 @@ def _score_row(fn: str, args: Mapping[str, object], row: Mapping[str, object]) -
             raise ValueError(f"it returned {returned!r:.80} for 1 completion")
         return _plain(next(iter(returned))), None  # type: ignore[call-overload]
     except (Exception, SystemExit) as error:  # the reward's own `on_error` handles errors of the user's function
-        message = f"it called sys.exit({error.code!r:.200})" if isinstance(error, SystemExit) else message_of(error)
-        return None, (type(error).__name__, message, traceback_of(error))
+        return None, (type(error).__name__, message_of(error), traceback_of(error))
 
 
 def _plain(value: object) -> object:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import operator
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -41,7 +40,7 @@ def place_spans(spans: Sequence[Span], offsets: Sequence[Offset], *, spread: Spr
     has None. Spans may overlap, in any order; `offsets` are from `token_offsets`.
 
     Raise ValueError, naming the span, if it is not `(int, int, number)`, is outside the text, inverted, overlaps no
-    token (for example an empty one), or if its value, or the sum of all, is NaN or infinite in float32.
+    token (for example an empty one), or if its value is NaN or infinite in float32.
     """
     length = max((end for _, end in offsets), default=0)
     values: TokenValues = [None] * len(offsets)
@@ -58,7 +57,7 @@ def place_spans(spans: Sequence[Span], offsets: Sequence[Offset], *, spread: Spr
             tokens = tokens[-1:]
         for token in tokens:
             values[token] = (values[token] or 0.0) + value / len(tokens)
-    return _in_range(values)
+    return values
 
 
 def as_token_values(
@@ -134,13 +133,6 @@ def as_numbers(row: Sequence[object], unit: str) -> TokenValues:
         if value is not None and not math.isfinite(value):
             raise ValueError(f"{unit} {place} has {item!r:.80}, which is neither a finite number (float32) nor None")
         values.append(value)
-    return _in_range(values)
-
-
-def _in_range(values: TokenValues) -> TokenValues:
-    numbers = [value for value in values if value is not None]
-    if not all(abs(number) <= LARGEST for number in (*numbers, sum(numbers))):
-        raise ValueError(f"the values add up to more than float32 holds: {values!r:.80}")
     return values
 
 
@@ -183,8 +175,6 @@ def as_scores(
     return [_as_score(name, row, value, read_dense, is_per_turn) for row, value in enumerate(returned)]
 
 
-_reported: set[str] = set()
-"""Names of rewards whose lists of one number were reported."""
 _A_TURN = "a list of one number per turn: one for each message of the assistant"
 
 
@@ -204,12 +194,6 @@ def _as_score(
             if len(value) != 1 or not isinstance(value[0], int | float | None):
                 wanted = "a list of numbers, one per completion token, or of spans (start, end, value) in characters"
                 raise _refused(name, row, "values per token", str(error), wanted) from error
-            if name not in _reported:
-                _reported.add(name)
-                print(
-                    f"rewards.{name} returns lists of one number: they count as scores, not as values per token",
-                    file=sys.stderr,
-                )
             return _as_score(name, row, value[0], None)
     if is_per_turn:
         raise _refused(name, row, "one number per turn", f"{type(value).__name__}: {value!r:.80}", _A_TURN)

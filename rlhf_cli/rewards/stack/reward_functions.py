@@ -9,16 +9,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import importlib.metadata
 import importlib.util
 import inspect
 import json
 import shlex
 import sys
+import traceback
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping
-from itertools import takewhile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Literal, Union, cast, get_args, get_origin
@@ -46,14 +45,12 @@ class WithArguments(functools.partial[object]):
     """
 
     def __call__(self, /, *given: object, **columns: object) -> object:
-        """Call the reward with the columns that it takes and that are not arguments; fill parameters before a `/`."""
+        """Call the reward with the columns that it takes and that are not arguments."""
         taken = {name: column for name, column in columns.items() if name not in self.keywords}
         parameters = inspect.signature(self.func).parameters
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             taken = {name: column for name, column in taken.items() if name in parameters}
-        by_place = [name for name, parameter in parameters.items() if parameter.kind is parameter.POSITIONAL_ONLY]
-        first = [taken.pop(name) for name in takewhile(taken.__contains__, by_place[len(given) :])]
-        return super().__call__(*given, *first, **taken)
+        return super().__call__(*given, **taken)
 
 
 @kept("the import of a reward")
@@ -85,17 +82,15 @@ def resolve(
         raise anchored(error, args_key=args_key, place=place) from error
     except Exception as error:  # a user's factory may raise anything: show the real error
         got = f"{dict(args)} ({_import_error(error)})"
-        raise RewardError(
-            f"{fn} does not take these arguments", where=place(args_key), got=got, expected=f"what {fn} accepts"
-        ) from error
+        raise RewardError(f"{fn} does not take these arguments", where=place(args_key), got=got) from error
     if not callable(reward):
-        what = f"{fn} did not return a reward function"
         expected = "a callable; a function that takes `completions` is a reward itself"
-        raise RewardError(what, where=where, got=type(reward).__name__, expected=expected)
-    function: RewardFunction = reward
-    parameters = parameters_of(function, fn, where)
-    refuse_other_signature(fn, parameters, {} if is_factory else args, where=where)
-    return WithArguments(function, **({} if is_factory else args))
+        raise RewardError(
+            f"{fn} returned no reward function", where=where, got=type(reward).__name__, expected=expected
+        )
+    bound = {} if is_factory else args
+    refuse_other_signature(fn, parameters_of(reward, fn, where), bound, where=where)
+    return WithArguments(reward, **bound)
 
 
 def parameters_of(function: RewardFunction, fn: str, where: str) -> Mapping[str, inspect.Parameter]:
@@ -129,7 +124,6 @@ def source_file(fn: str) -> Path | None:
 def import_function(fn: str, *, where: str) -> RewardFunction:
     """Return what `module:function` or `./file.py:function` names. Raise RewardError with the real import error."""
     module_name, colon, attribute = fn.rpartition(":")
-    parts = attribute.split(".")
     is_file = module_name.endswith(".py")
     if not colon or not _is_name(attribute) or (not is_file and set("/:") & set(module_name)):
         expected = "package.module:function, or ./file.py:function"
@@ -137,72 +131,41 @@ def import_function(fn: str, *, where: str) -> RewardFunction:
     # Unlike `python -m`, a console script does not have the current folder on its path, but users expect it.
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
-    _refuse_hidden_packages({Path.cwd(), Path(module_name).expanduser().resolve().parent if is_file else Path.cwd()})
+    for folder in {Path.cwd(), Path(module_name).expanduser().resolve().parent if is_file else Path.cwd()}:
+        _refuse_hidden_packages(folder)
     try:
         module = _module_of_file(module_name) if is_file else importlib.import_module(module_name)
     except FileNotFoundError as error:
         file = Path(module_name).expanduser()
         close = nearest(file.name, [path.name for path in file.parent.glob("*.py")])
-        raise RewardError(
-            "there is no such reward file",
-            where=where,
-            got=str(error),
-            expected="./file.py:function",
-            hint=f"{module_name.removesuffix(file.name)}{close}:{attribute}" if close is not None else None,
-        ) from None
+        hint = f"{module_name.removesuffix(file.name)}{close}:{attribute}" if close is not None else None
+        raise RewardError("there is no such reward file", where=where, got=str(error), hint=hint) from None
     except (Exception, SystemExit) as error:  # a user's module may raise anything on import: show the real error
-        raise RewardError(
-            f"{module_name} cannot be imported",
-            where=where,
-            got=_import_error(error),
-            expected="a module that `python -c 'import ...'` can import from this folder",
-        ) from error
-    holder = functools.reduce(lambda one, part: getattr(one, part, None), parts[:-1], cast(object, module))
-    target = getattr(holder, parts[-1], None)
-    if inspect.isclass(holder) and inspect.isfunction(inspect.getattr_static(holder, parts[-1], None)):
-        raise RewardError(
-            f"{attribute} is a method, and there is no instance",
-            where=where,
-            got=fn,
-            expected=f"a line `scorer = {holder.__name__}()` in {module_name}, and its method",
-            hint=f"{module_name}:scorer.{parts[-1]}",
-        )
-    if target is None or not callable(target):
+        raise RewardError(f"{module_name} cannot be imported", where=where, got=_import_error(error)) from error
+    target = functools.reduce(lambda one, part: getattr(one, part, None), attribute.split("."), cast(object, module))
+    if not callable(target):
         public = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        close = nearest(attribute, public)
         raise RewardError(
             f"{module_name} has no function {attribute!r}",
             where=where,
             got=fn,
             expected="one of " + ", ".join(sorted(public)) if public else "a function defined in that file",
-            hint=f"{module_name}:{close}" if (close := nearest(attribute, public)) is not None else None,
+            hint=None if close is None else f"{module_name}:{close}",
         )
-    function: RewardFunction = target
-    return function
+    return target
 
 
 _PACKAGES = ("accelerate", "datasets", "numpy", "pandas", "peft", "tokenizers", "torch", "transformers", "trl")
 """What training imports after the folders of the user's functions are on the path."""
 
 
-def _is_checkout(package: str, folder: Path) -> bool:
-    """Return whether a package is installed from this folder, by `pip install -e`."""
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        origin = importlib.metadata.distribution(package).read_text("direct_url.json")
-        return origin is not None and json.loads(origin).get("url") == folder.resolve().as_uri()
-    return False
-
-
-def _refuse_hidden_packages(folders: Collection[Path]) -> None:
-    """Raise RewardError if a file of the user's would be imported instead of a package.
-
-    In a checkout of a package that is installed from there, such as TRL's, the file is the package itself.
-    """
-    for file in (folder / name for folder in folders for package in _PACKAGES for name in (f"{package}.py", package)):
-        is_module = (file if file.suffix else file / "__init__.py").is_file()
-        if is_module and not _is_checkout(file.stem, file.parent):
+def _refuse_hidden_packages(folder: Path) -> None:
+    """Raise RewardError if a file of the user's would be imported instead of a package."""
+    for file in (folder / f"{package}.py" for package in _PACKAGES):
+        if file.is_file():
             what = f"training imports the package {file.stem}, and would get {file.name} of this folder instead"
-            new = shlex.quote(str(file.with_stem(f"my_{file.stem}")))
-            hint = f"mv {shlex.quote(str(file))} {new}"
+            hint = shlex.join(["mv", str(file), str(file.with_stem(f"my_{file.stem}"))])
             raise RewardError(what, where=str(file), expected="a name that is no package's", hint=hint)
 
 
@@ -233,15 +196,12 @@ def _meant_name(fn: str) -> str | None:
 
 def _import_error(error: BaseException) -> str:
     """Return `ImportError: No module named 'x' (rewards.py:3)`: the error and the last user line that it came from."""
-    traceback = error.__traceback__
-    place = None
-    while traceback is not None:
-        file = Path(traceback.tb_frame.f_code.co_filename)
-        is_ours = file in (Path(__file__), Path(user_files.__file__)) or "importlib" in str(file)
-        # wandb puts a function of its own in the place of sys.exit.
-        if not is_ours and (place is None or "site-packages" not in file.parts):
-            place = f"{file.name}:{traceback.tb_lineno}"
-        traceback = traceback.tb_next
+    ours = (__file__, user_files.__file__)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename not in ours]
+    frames = [frame for frame in frames if "importlib" not in frame.filename]
+    # wandb puts a function of its own in the place of sys.exit.
+    own = [frame for frame in frames if "site-packages" not in Path(frame.filename).parts]
+    place = next((f"{Path(frame.filename).name}:{frame.lineno}" for frame in [*reversed(own), *frames]), None)
     if isinstance(error, SyntaxError):
         place = f"{Path(error.filename or '').name}:{error.lineno}"
     return described(error) + (f" ({place})" if place else "")
@@ -255,23 +215,20 @@ def argument_problems(
     The **kwargs of a function receive the dataset's columns, so a misspelt argument would go unnoticed there.
     """
     parameters = inspect.signature(target).parameters
-    named = {
-        name: parameter
-        for name, parameter in parameters.items()
-        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-    }
+    by_keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    named = {name: parameter for name, parameter in parameters.items() if parameter.kind in by_keyword}
     takes_any = is_factory and any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     annotations = _annotations_of(target)
     unknown = [name for name in args if name not in named and not takes_any]
     for name, value in args.items():
-        key = f"{args_key}.{name}"
+        key, got = f"{args_key}.{name}", json.dumps(value, ensure_ascii=False, default=str)
         if name in unknown:
             valid = [other for other in named if other not in REWARD_ARGUMENTS]
             close = nearest(name, valid)
             yield RewardError(
                 f"{fn} has no argument {name!r}",
                 where=place(key),
-                got=f"{name}: {json.dumps(value, ensure_ascii=False, default=str)}",
+                got=f"{name}: {got}",
                 expected=", ".join(valid) or "no arguments",
                 hint=f"{args_key}.{close}" if close else f"'~{key}'",
             )
@@ -280,26 +237,19 @@ def argument_problems(
             yield RewardError(what, where=place(key), got=value, hint=f"'~{key}'")
         elif name in named and not (value is None and named[name].default is None):
             annotation = annotations.get(name, object)
-            expected = complaint(annotation, value)
-            if expected is not None:
-                yield RewardError(
-                    f"{fn} does not take this value for {name}",
-                    where=place(key),
-                    got=json.dumps(value, ensure_ascii=False),
-                    expected=expected,
-                    hint=_hint(key, annotation, value),
-                )
-    for name, parameter in named.items() if is_factory else ():
+            if (expected := complaint(annotation, value)) is not None:
+                what, hint = f"{fn} does not take this value for {name}", _hint(key, annotation, value)
+                yield RewardError(what, where=place(key), got=got, expected=expected, hint=hint)
+    for name in required_parameters(named) if is_factory else ():
         # The error for a misspelt argument already suggests this name.
-        if name not in args and parameter.default is parameter.empty and not nearest(name, unknown):
-            yield RewardError(
+        if name not in args and not nearest(name, unknown):
+            expected = ", ".join(named) + ("" if inspect.isclass(target) else "; a reward itself takes `completions`")
+            what, got, hint = (
                 f"{fn} needs the argument {name!r}",
-                where=place(args_key),
-                got=", ".join(args) or "no arguments",
-                expected=", ".join(named)
-                + ("" if inspect.isclass(target) else "; a reward itself takes `completions`"),
-                hint=f"{args_key}.{name}=VALUE",
+                ", ".join(args) or "no arguments",
+                f"{args_key}.{name}=VALUE",
             )
+            yield RewardError(what, where=place(args_key), got=got, expected=expected, hint=hint)
 
 
 def required_parameters(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
@@ -368,9 +318,9 @@ def complaint(annotation: object, value: object) -> str | None:
 def _annotations_of(target: Callable[..., object]) -> dict[str, object]:
     """Return the resolved annotation of each parameter; leave out annotations that cannot be resolved."""
     function = target.__init__ if inspect.isclass(target) else inspect.unwrap(target)
-    found: dict[str, object] = {}
+    names, found = getattr(function, "__globals__", {}), dict[str, object]()
     for name, annotation in getattr(function, "__annotations__", {}).items():
-        alone, names = types.SimpleNamespace(__annotations__={name: annotation}), getattr(function, "__globals__", {})
+        alone = types.SimpleNamespace(__annotations__={name: annotation})
         with contextlib.suppress(NameError, AttributeError, TypeError, SyntaxError):
             found |= typing.get_type_hints(alone, globalns=names, include_extras=True)
     return found

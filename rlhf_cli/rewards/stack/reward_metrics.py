@@ -57,10 +57,10 @@ def component_metrics(settled: Settled, counts: Tensor) -> dict[str, float]:
         metrics[f"{prefix}/weighted_mean"] = metrics[f"{prefix}/effective_mean"] * settled.weights[index].item()
         metrics[f"{prefix}/weight"] = settled.weights[index].item()
         if index < len(counts):
-            opened, excluded, errors, timeouts, calls, saved, seconds = counts[index].tolist()
+            opened, *others = counts[index].tolist()
             metrics[f"{prefix}/open_fraction"] = opened / settled.raw.shape[0]
-            metrics |= {f"{prefix}/excluded": excluded, f"{prefix}/errors": errors, f"{prefix}/timeouts": timeouts}
-            metrics |= {f"{prefix}/calls": calls, f"{prefix}/calls_saved": saved, f"{prefix}/seconds": seconds}
+            names = (name.removeprefix("num_") for name in _COUNTED[1:])
+            metrics |= {f"{prefix}/{name}": value for name, value in zip(names, others, strict=True)}
     if settled.is_z_scored:
         total = settled.row_totals[scorable]
         metrics["reward"] = total.mean().item() if total.numel() else torch.nan
@@ -138,110 +138,63 @@ def rollout_columns(endings: Endings, rows: slice, number: int | None, step: int
 
 
 @dataclass(frozen=True)
-class ComponentStatistics:
-    """One component's statistics in a round: `low` and `high` of the raw scores, None if there were none.
-
-    `open_fraction`: share of rows that no gate closed, None for an environment's own reward. `size`: largest magnitude
-    of weight times effective value. `spread`: largest difference that it makes between rows of a group.
-    """
-
-    name: str
-    gated_by: tuple[str, ...]
-    weight: float
-    low: float | None
-    high: float | None
-    open_fraction: float | None
-    errors: int
-    size: float
-    spread: float
-
-
-@dataclass(frozen=True)
 class DeadRound:
-    """A round in which every advantage was 0. Truncation excluded the share `left_out`, the critic `valued` a share."""
+    """A round in which every advantage was 0: why, a line per component, and whether the length limit is to blame."""
 
     step: int
-    components: tuple[ComponentStatistics, ...]
-    left_out: float
-    valued: float = 0.0
-
-
-def component_statistics(
-    settled: Settled, components: Sequence[Component], counts: Sequence[Sequence[float]], group_size: int
-) -> tuple[ComponentStatistics, ...]:
-    """Return each component's statistics. counts: (rows no gate closed, failed rows), not for environments' rewards."""
-    statistics = []
-    num_rows = settled.raw.shape[0]
-    for index, name in enumerate(settled.names):
-        raw = settled.raw[:, index]
-        raw = raw[~raw.isnan()]
-        weighted = settled.contributions[:, index].double()
-        opened, errors = counts[index] if index < len(counts) else (None, 0)
-        statistics.append(
-            ComponentStatistics(
-                name=name,
-                gated_by=tuple(gate.by for gate in components[index].gates) if index < len(components) else (),
-                weight=settled.weights[index].item(),
-                low=raw.min().item() if raw.numel() else None,
-                high=raw.max().item() if raw.numel() else None,
-                open_fraction=None if opened is None else opened / num_rows,
-                errors=int(errors),
-                size=weighted.nan_to_num(0.0).abs().max().item(),
-                spread=spread_within(weighted.unflatten(0, (-1, group_size))).max().item(),
-            )
-        )
-    return tuple(statistics)
-
-
-@dataclass(frozen=True)
-class NoSignal:
-    """Why several rounds gave no signal, a line per component, and whether the length limit is to blame."""
-
     cause: str
     lines: list[str]
     is_cut_off: bool = False
 
 
-def explain_dead_rounds(rounds: Sequence[DeadRound]) -> NoSignal:
-    """Return why these rounds gave no signal.
+def explain_dead_round(
+    step: int,
+    settled: Settled,
+    components: Sequence[Component],
+    counts: Tensor,
+    group_size: int,
+    *,
+    left_out: float = 0.0,
+    valued: float = 0.0,
+) -> DeadRound:
+    """Return why a round gave no signal. Truncation excluded the share `left_out`, the critic `valued` a share.
 
     A round is dead if all totals within each group are equal: each total equals its baseline, and every advantage is 0
-    (arXiv 2402.03300, 4.1.2, with r_i = mean(r)). Differences of rounding do not count.
+    (arXiv 2402.03300, 4.1.2, with r_i = mean(r)). Differences of rounding do not count. counts: of `outcome_counts`.
     """
-    by_component = {seen[0].name: seen for seen in zip(*(dead.components for dead in rounds), strict=True)}
-    lines = [f"{name}: {_describe(seen)}" for name, seen in by_component.items()]
-    if all(dead.left_out == 1.0 for dead in rounds):
-        return NoSignal("every completion was truncated, and the policy excludes such rows", lines, is_cut_off=True)
-    spreads = {name: _spread(seen) for name, seen in by_component.items()}
-    varying = [name for name, spread in spreads.items() if spread]
-    least_valued = min(dead.valued for dead in rounds)
-    if least_valued == 1.0 or (least_valued > 0.5 and not varying):
-        share = "every completion was" if least_valued == 1.0 else "most completions were"
-        return NoSignal(f"{share} truncated, and the critic's value replaces the score", lines, is_cut_off=True)
+    weighted = settled.contributions.double()
+    sizes = dict(zip(settled.names, weighted.nan_to_num(0.0).abs().amax(dim=0).tolist(), strict=True))
+    spreads = dict[str, float]()
+    for name, column in zip(settled.names, weighted.T, strict=True):
+        spread = spread_within(column.unflatten(0, (-1, group_size))).max().item()
+        spreads[name] = spread if spread > ROUNDING * sizes[name] else 0.0
+    lines = [
+        f"{name}: {_describe(settled, index, components, counts, spreads[name])}"
+        for index, name in enumerate(settled.names)
+    ]
+    varying, largest = [name for name in spreads if spreads[name]], max(sizes, key=sizes.__getitem__)
+    if left_out == 1.0:
+        return DeadRound(step, "every completion was truncated, and the policy excludes such rows", lines, True)
+    if valued == 1.0 or (valued > 0.5 and not varying):
+        share = "every completion was" if valued == 1.0 else "most completions were"
+        return DeadRound(step, f"{share} truncated, and the critic's value replaces the score", lines, True)
     if not varying:
-        return NoSignal("no reward differed between the completions of a prompt", lines)
-    sizes = {name: max(statistics.size for statistics in seen) for name, seen in by_component.items()}
-    largest = max(sizes, key=sizes.__getitem__)
+        return DeadRound(step, "no reward differed between the completions of a prompt", lines)
     if sizes[largest] * ROUNDING >= max(spreads.values()):
-        return NoSignal(f"the weight of {largest} drowns {' and '.join(varying)}", lines)
-    return NoSignal(f"{' and '.join(varying)} differed, but the totals did not: see the aggregate", lines)
+        return DeadRound(step, f"the weight of {largest} drowns {' and '.join(varying)}", lines)
+    return DeadRound(step, f"{' and '.join(varying)} differed, but the totals did not: see the aggregate", lines)
 
 
-def _spread(rounds: Sequence[ComponentStatistics]) -> float:
-    """Return the largest difference that a component makes within a group; 0 if it is only rounding."""
-    size, spread = max(statistics.size for statistics in rounds), max(statistics.spread for statistics in rounds)
-    return spread if spread > ROUNDING * size else 0.0
-
-
-def _describe(rounds: Sequence[ComponentStatistics]) -> str:
-    """Return one line on what a component did over several rounds."""
-    lows = [statistics.low for statistics in rounds if statistics.low is not None]
-    highs = [statistics.high for statistics in rounds if statistics.high is not None]
-    if all(statistics.open_fraction == 0.0 for statistics in rounds):
-        return f"closed for every row by its gate on {' or '.join(rounds[-1].gated_by)}"
-    if not lows:
-        errors = sum(statistics.errors for statistics in rounds)
-        return f"no score: {f'{errors} rows failed' if errors else 'it returned None for every row'}"
-    values = f"{lows[0]:g} on every row" if min(lows) == max(highs) else f"from {min(lows):g} to {max(highs):g}"
-    spread = _spread(rounds)
-    return f"{values}, weight {rounds[-1].weight:g}" + (f": differs by up to {spread:g} in a group" if spread else "")
+def _describe(settled: Settled, index: int, components: Sequence[Component], counts: Tensor, spread: float) -> str:
+    """Return one line on what a component did in a round; an environment's own reward has no gates and no counts."""
+    raw = settled.raw[:, index]
+    raw = raw[~raw.isnan()]
+    opened, _, errors = counts[index, :3].tolist() if index < len(counts) else (1.0, 0.0, 0.0)
+    if opened == 0.0:
+        return f"closed for every row by its gate on {' or '.join(gate.by for gate in components[index].gates)}"
+    if not raw.numel():
+        return f"no score: {f'{errors:.0f} rows failed' if errors else 'it returned None for every row'}"
+    low, high = raw.min().item(), raw.max().item()
+    values = f"{low:g} on every row" if low == high else f"from {low:g} to {high:g}"
+    weight = f"{values}, weight {settled.weights[index].item():g}"
+    return weight + (f": differs by up to {spread:g} in a group" if spread else "")

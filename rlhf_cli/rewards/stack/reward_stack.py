@@ -12,6 +12,7 @@ import contextlib
 import functools
 import inspect
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -49,9 +50,6 @@ from rlhf_cli.rewards.stack.token_offsets import (
 if TYPE_CHECKING:
     from rlhf_cli.rewards.stack.calling import RewardLoop, Tools
 
-_MAX_HOPELESS_BATCHES = 3
-"""A reward that fails on every row of this many consecutive batches ends the run, even with `on_error: exclude`."""
-
 
 @dataclass(frozen=True)
 class MaxErrors:
@@ -59,44 +57,6 @@ class MaxErrors:
 
     share: float
     window: int
-
-
-@dataclass
-class ErrorCounts:
-    """Count one reward's failures, ignoring rows that were not computed."""
-
-    limit: MaxErrors | None
-    _last: tuple[bool, ...] = ()
-    _hopeless: int = 0
-
-    def add(self, component: Component, outcome: RewardOutcome, *, replay: str | None = None) -> None:
-        """Count a batch. Raise RewardFailed with the last error and the command that replays it if too many failed."""
-        name, errors = component.name, [error for error in outcome.errors if error is not None]
-        if not outcome.calls:
-            return
-        self._hopeless = self._hopeless + 1 if len(errors) >= outcome.calls else 0
-        if self._hopeless >= _MAX_HOPELESS_BATCHES:
-            raise RewardFailed(
-                f"reward {name!r} failed on every row of {_MAX_HOPELESS_BATCHES} consecutive batches",
-                where=f"rewards.{name}",
-                got=errors[0],
-                expected=f"some scores; on_error={component.on_error} is for rows that fail now and then",
-                hint=hints(replay=replay),
-            )
-        if (limit := self.limit) is None:
-            return
-        asked = zip(outcome.errors, outcome.closed_by, strict=True)
-        now = (error is not None for error, gate in asked if component.eager or gate is None)
-        self._last = (*self._last, *now)[-limit.window :]
-        failed = sum(self._last)
-        if errors and len(self._last) == limit.window and failed / limit.window > limit.share:
-            raise RewardFailed(
-                f"reward {name!r} failed on {failed} of the last {limit.window} rows",
-                where=f"rewards.{name}",
-                got=errors[-1],
-                expected=f"at most {limit.share:.0%}: guards.max_error_share",
-                hint=hints("guards.max_error_share=1  # continues; reward_errors.jsonl has the rows", replay=replay),
-            )
 
 
 RecordError = Callable[[dict[str, object]], None]
@@ -132,7 +92,9 @@ class RewardStack:
         self._levels = levels({component.name: [gate.by for gate in component.gates] for component in components})
         self._record_error, self.keep_failure = record_error, keep_failure
         self._replays: dict[str, str] = {}
-        self._errors = {name: ErrorCounts(max_errors) for name in self._by_name}
+        self._max_errors = max_errors
+        self._last_rows: dict[str, deque[bool]] = {}
+        """Component -> which of its last computed rows failed."""
         self._running = running
         self._is_in_batch = self._is_evaluated = False
         self.extra_columns: dict[str, set[str]] = {name: set() for name in self._by_name}
@@ -175,11 +137,9 @@ class RewardStack:
 
     def evaluate(self, **batch: object) -> dict[str, RewardOutcome]:
         """Return name -> outcome. `batch` holds prompts, completions, completion_ids and the dataset's columns."""
-        from rlhf_cli.rewards.stack.calling import staying
-
         self.outcomes, self._batch = {}, batch
         try:
-            with staying(), kept(self.names):  # what those in threads do is put back at the end
+            with kept(self.names):  # what those in threads do is put back at the end
                 self._evaluate_levels(batch)
         except RewardFailed as error:
             if error.reward is not None and error.row is not None:
@@ -194,8 +154,27 @@ class RewardStack:
             for row, message in enumerate(outcome.errors):
                 if message is not None:
                     self._keep(component.name, row, message, batch)
-            self._errors[component.name].add(component, outcome, replay=self._replays.get(component.name))
+            if self._max_errors is not None:
+                self._count_errors(component, outcome, self._max_errors)
         return self.outcomes
+
+    def _count_errors(self, component: Component, outcome: RewardOutcome, limit: MaxErrors) -> None:
+        """Raise RewardFailed with the last error and the command that replays it if too many rows failed."""
+        last = self._last_rows.setdefault(component.name, deque(maxlen=limit.window))
+        asked = zip(outcome.errors, outcome.closed_by, strict=True) if outcome.calls else ()
+        last.extend(error is not None for error, gate in asked if component.eager or gate is None)
+        errors = [error for error in outcome.errors if error is not None]
+        if errors and len(last) == limit.window and sum(last) / limit.window > limit.share:
+            raise RewardFailed(
+                f"reward {component.name!r} failed on {sum(last)} of the last {limit.window} rows",
+                where=f"rewards.{component.name}",
+                got=errors[-1],
+                expected=f"at most {limit.share:.0%}: guards.max_error_share",
+                hint=hints(
+                    "guards.max_error_share=1  # continues; reward_errors.jsonl has the rows",
+                    replay=self._replays.get(component.name),
+                ),
+            )
 
     def _evaluate_levels(self, batch: Batch) -> None:
         for level in self._levels:
@@ -245,7 +224,7 @@ class RewardStack:
             return turn_parts(self._batch, row, turns, outcome.tokens[row])
         if (values := outcome.tokens[row]) is None:
             return None
-        text = text_of(as_completion(by_row(self._batch, "completions")[row]))
+        text = text_of(by_row(self._batch, "completions")[row])
         if "completion_ids" in self._batch and self.decode is not None:
             offsets = self._offsets(self._batch, row)
         elif outcome.spans[row] is not None or len(values) == len(text):

@@ -8,7 +8,7 @@ row's total would depend on the other rows. Without torch, `rlhf score` starts s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
@@ -86,6 +86,7 @@ class CompletionScores:
 
 Scores = Sequence[Sequence[float | None]]
 """One list per row with one entry per component."""
+Details = Callable[[int, str], tuple[bool, str | None, "list[ScoredPart] | None"]]
 
 
 def scaled_scores(
@@ -125,12 +126,14 @@ def settled_rows(
     *,
     aggregate: Aggregate,
     running: Mapping[str, RunningDeviation],
+    details: Details = lambda row, name: (True, None, None),
 ) -> CompletionScores:
     """Return each row's total and its raw, effective and weighted rewards, without a summary.
 
-    raw, fixed: as in the stack's outcomes. running: the training's known deviations by reward name. An excluded reward
-    adds 0 to a row's total. A reward whose divisor is not available has no effective value unless it is fixed. No row
-    has a total then, since totals would cover different rewards.
+    raw, fixed: as in the stack's outcomes. running: the training's known deviations by reward name. details: the
+    `open`, `error` and `parts` of a row's reward. An excluded reward adds 0 to a row's total. A reward whose divisor is
+    not available has no effective value unless it is fixed. No row has a total then, since totals would cover different
+    rewards.
     """
     rules = {component.name: component for component in components}
     shape = (len(raw), len(rules))
@@ -150,10 +153,12 @@ def settled_rows(
         ScoredRow(
             finite_or_none(total),
             {
-                name: ScoredReward(score, finite_or_none(value), finite_or_none(product))
-                for name, score, value, product in zip(rules, *row, strict=True)
+                name: ScoredReward(score, finite_or_none(value), finite_or_none(product), *details(row, name))
+                for name, score, value, product in zip(rules, *scored, strict=True)
             },
         )
-        for total, *row in zip(totals.tolist(), raw, effective.tolist(), weighted.tolist(), strict=True)
+        for row, (total, *scored) in enumerate(
+            zip(totals.tolist(), raw, effective.tolist(), weighted.tolist(), strict=True)
+        )
     ]
     return CompletionScores(rows, no_total=no_total)

@@ -12,7 +12,8 @@ before the mask is known, so its numbers are counted when it is called and place
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+import os
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, cast
@@ -34,14 +35,12 @@ _UNKNOWN = "\ufffd"  # a decoder writes this for bytes that are no character (ye
 def token_offsets(
     ids: Sequence[int], decode: Decode, *, pieces: MutableMapping[int, str] | None = None
 ) -> list[tuple[int, int]]:
-    """Return (start, end) of every token: it covers a part of each character of decode(ids)[start:end].
+    """Return (start, end) of every token in decode(ids): together they cover the text, in order.
 
-    With P_i = decode(ids[:i]) and c_i the length of the common prefix of P_i and the whole text, token i begins at c_i
-    and ends at c_{i+1}; a token that leaves a character unfinished also covers that character. So neighbouring ranges
-    may share one character, all ranges together cover the text, and a token that decodes to no text has an empty range.
-
-    To decode each P_i would take quadratic time: tokens are taken in groups that end with a whole character, a token
-    whose own text comes next is a group. If the groups do not reproduce the text, all tokens are one.
+    Tokens are taken in groups that end with a whole character, mostly of one token. A token begins where the common
+    prefix of its group's text and the text of the tokens before it ends; one that is not the last of its group also
+    covers the character that it leaves unfinished. A token without text has an empty range. What no group reproduces at
+    the end of the text is one more group.
 
     `decode` has the options that produced the text which the reward function saw. `pieces`, id -> own text, is filled
     here: keep one per `decode` to reuse it for later rows.
@@ -56,43 +55,32 @@ def token_offsets(
         both = decode([*context, *some])
         return both[len(before) :] if both.startswith(before) else _UNKNOWN
 
-    offsets: list[tuple[int, int]] = []
-    first = reached = 0
-    for last, token in enumerate(ids):
+    offsets, group, reached = [(0, 0)] * len(ids), list[int](), 0
+
+    def decoded(places: Sequence[int]) -> str:
+        some = [ids[place] for place in places]
+        return decode(some) if reached == 0 else known[some[0]] if len(some) == 1 else added(some)
+
+    def place_group(own: str) -> None:
+        start = 0
+        for number, place in enumerate(group, 1):
+            read = own if number == len(group) else decoded(group[:number]).rstrip(_UNKNOWN)
+            stop = max(start, len(os.path.commonprefix([own, read])))  # noqa: RUF071
+            offsets[place] = (reached + start, reached + (stop if number == len(group) else stop + 1))
+            start = stop
+
+    for place, token in enumerate(ids):
         if token not in known:
             known[token] = added([token])
-        own = known[token] if last == first else added(ids[first : last + 1]) if first else decode(ids[: last + 1])
-        if not own.endswith(_UNKNOWN) and text.startswith(own, reached):
-            if last == first:
-                offsets.append((reached, reached + len(own)))
-            else:
-                offsets += _within(ids[first : last + 1], added if first else decode, own, reached, known)
-            first, reached = last + 1, reached + len(own)
-    rest, of_rest = text[reached:], added if first else decode
-    if first == len(ids) and not rest:
-        return offsets
-    if of_rest(ids[first:]) != rest:  # a decoder that counts from the start, for example
-        return _within(ids, decode, text, 0, known)
-    return offsets + _within(ids[first:], of_rest, rest, reached, known)
-
-
-def _within(ids: Sequence[int], decode: Decode, text: str, at: int, pieces: Mapping[int, str]) -> list[tuple[int, int]]:
-    """Return the ranges of tokens that decode to `text`, which begins at `at`, by their definition."""
-    offsets, start, after, was_exact = [], 0, "", True
-    for index, token in enumerate(ids):
-        before, after = after, decode(ids[: index + 1])
-        pairs = enumerate(zip(text, after, strict=False))
-        alike = next((place for place, (one, other) in pairs if one != other), min(len(text), len(after)))
-        is_exact, stop = alike == len(after) and alike >= start, max(start, alike)
-        own, begin = pieces[token], start
-        # The token's own text is longer than what it added: its first bytes belong to the U+FFFD before.
-        begins_inside = own.startswith(_UNKNOWN) and len(own) > len(after) - len(before)
-        if was_exact and begins_inside and start > 0 and text[start - 1] == _UNKNOWN:
-            begin -= 1
-        end = stop if is_exact else min(stop + 1, len(text))
-        is_empty = not own and after == before
-        offsets.append((at + start, at + start) if is_empty else (at + begin, at + max(begin, end)))
-        start, was_exact = stop, is_exact
+        if not known[token]:
+            offsets[place] = (reached, reached)
+            continue
+        group.append(place)
+        own = decoded(group)
+        if own and not own.endswith(_UNKNOWN) and text.startswith(own, reached):
+            place_group(own)
+            group, reached = [], reached + len(own)
+    place_group(text[reached:])
     return offsets
 
 

@@ -68,7 +68,7 @@ from rlhf_cli.trainers.step_profile import StepProfile, TokenSlots
 
 if TYPE_CHECKING:
     from rlhf_cli.algorithms.base import Algorithm
-    from rlhf_cli.evaluation.policy_results import PartAnswers, PolicyAnswers, PolicyEvaluation
+    from rlhf_cli.evaluation.policy_results import PartAnswers, PolicyEvaluation
     from rlhf_cli.evaluation.scored_pairs import ScoredPair
 
 
@@ -358,7 +358,7 @@ class TrainingEvaluation:
 
     def __call__(
         self,
-        by_mode: dict[str, PolicyAnswers],
+        by_mode: dict[str, PartAnswers],
         weights: list[float],
         step: int,
         running: Mapping[str, RunningDeviation] | None = None,
@@ -369,32 +369,16 @@ class TrainingEvaluation:
         running: the training's divisors by reward, if it has scored rows already. Write `eval/training/step-N.json`,
         or `step-N-NAME.json` of a named set, and its completions.
         """
-        from rlhf_cli.evaluation.policy_results import PartAnswers, sum_up_answers
-        from rlhf_cli.rewards.stack.scored_rows import settled_rows
+        from rlhf_cli.evaluation.policy_results import settled_answers, sum_up_answers
 
-        everything = [answer for answers in by_mode.values() for answer in answers.answers]
-        settled = settled_rows(
-            self.components,
-            [answer.raw for answer in everything],
-            [answer.fixed for answer in everything],
-            weights,
-            aggregate=self.aggregate,
-            running=running or {},
+        parts, no_total = settled_answers(
+            by_mode, self.components, weights, aggregate=self.aggregate, running=running or {}
         )
-        rows = iter(settled.rows)
-        parts = {
-            name: PartAnswers(answers.each, list(answers.answers), [next(rows) for _ in answers.answers])
-            for name, answers in by_mode.items()
-        }
-        if settled.no_total is not None and self.writes and not self._has_warned:
-            logging.getLogger("rlhf").warning("evaluations have no total: %s", settled.no_total)
+        if no_total is not None and self.writes and not self._has_warned:
+            logging.getLogger("rlhf").warning("evaluations have no total: %s", no_total)
             self._has_warned = True
-        evaluation = sum_up_answers(
-            parts,
-            [component.name for component in self.components],
-            no_total=settled.no_total,
-            trained_on=self.trained_on,
-        )
+        names = [component.name for component in self.components]
+        evaluation = sum_up_answers(parts, names, no_total=no_total, trained_on=self.trained_on)
         if self.writes:
             self._write(evaluation, parts, step, eval_set)
         return metrics_of(evaluation)

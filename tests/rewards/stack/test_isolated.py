@@ -126,7 +126,7 @@ def test_a_failing_row_costs_only_that_row(made: Made, capfd: pytest.CaptureFixt
     expected = {
         "raise": "ValueError: mine",
         "own": "Mine: this and that",  # its class takes two arguments, and is of no module that exists here
-        "exit": "SystemExit: it called sys.exit(4)",
+        "exit": "SystemExit: 4",
         "_exit": "ProcessEnded: its process ended with code 3",
         "_exit0": "ProcessEnded: its process ended with code 1",
         "mutate": 1.0,

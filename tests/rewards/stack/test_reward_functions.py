@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import Awaitable, Callable
-from importlib import metadata
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -92,7 +89,7 @@ class TestRefused:
     def test_no_such_file(self, place: Path) -> None:
         error = refusal("./gone.py:plain")
         assert (error.what, error.got) == ("there is no such reward file", str(place / "gone.py"))
-        assert (error.where, error.expected, error.hint) == (WHERE, "./file.py:function", None)
+        assert (error.where, error.hint) == (WHERE, None)
         assert refusal("./my_reward.py:plain").hint == "./my_rewards.py:plain"
 
     def test_no_such_module(self) -> None:
@@ -177,9 +174,6 @@ import importlib.util
 def mlx(prompts, completions, answer, types=None):  # mlx-lm-lora's shape
     return [float(right in said) for right, said in zip(answer, completions)]
 
-def by_place(completions, /, answer):
-    return [float(right in said) for right, said in zip(answer, completions)]
-
 def by_name(completions, *, answer):
     return [float(right in said) for right, said in zip(answer, completions)]
 
@@ -249,7 +243,7 @@ BATCH: dict[str, Any] = {
     **{"prompts": ["2+3=", "1+1="], "completions": ["5", "3"], "completion_ids": [[1], [2]]},
     **{"answer": ["5", "2"], "level": [1, 2], "trainer_state": None, "log_metric": print, "log_extra": print},
 }
-CALLED = ["mlx", "by_place", "by_name", "Scorer", "inst", "inst.score", "Scorer.still", "make", "part"]
+CALLED = ["mlx", "by_name", "Scorer", "inst", "inst.score", "Scorer.still", "make", "part"]
 
 
 @pytest.mark.parametrize("name", [*CALLED, "later", "Later", "later_inst"])
@@ -291,50 +285,19 @@ def test_a_column_with_such_a_name_is_accepted() -> None:
     assert required_columns(resolve("./signatures.py:ours", {}, where="x")) == ["response"]
 
 
-@pytest.mark.parametrize(
-    ("fn", "told"),
-    [
-        ("./signatures.py:nothing", "completions"),
-        ("./signatures.py:Scorer.score", "Scorer()"),
-        ("builtins:max", "no signature"),
-    ],
-)
+@pytest.mark.parametrize(("fn", "told"), [("./signatures.py:nothing", "completions"), ("builtins:max", "no signature")])
 def test_what_cannot_be_called_is_refused(fn: str, told: str) -> None:
     with pytest.raises(RewardError) as caught:
         resolve(fn, {}, where="x")
     assert told in str(caught.value)
 
 
-@pytest.mark.parametrize(("installed_from", "is_refused"), [("", False), ("elsewhere", True), (None, True)])
-def test_a_checkout_of_a_package_that_is_installed_from_there_hides_none(
-    write: Write, place: Path, monkeypatch: pytest.MonkeyPatch, installed_from: str | None, is_refused: bool
-) -> None:
-    """As in a clone of TRL's repository after `pip install -e .`: its folder `trl` is the package."""
+@pytest.mark.parametrize("folder", ["", "rewards"])
+def test_a_file_that_hides_a_package_of_training_is_named(folder: str, write: Write, place: Path) -> None:
+    """Beside the reward file, or in the folder in which the command runs; a clone of TRL hides none."""
     write("rewards/mine.py", MINE)
     write("trl/__init__.py", "")
-    content = None if installed_from is None else json.dumps({"url": (place / installed_from).as_uri()})
-    monkeypatch.setattr(metadata, "distribution", lambda name: SimpleNamespace(read_text=lambda file: content))
-    if is_refused:
-        assert refusal("./rewards/mine.py:plain").where == str(place / "trl")
-    else:
-        assert resolve("./rewards/mine.py:plain", {}, where=WHERE)
-
-
-@pytest.mark.parametrize(
-    ("name", "hidden"), [("datasets.py", "datasets.py"), ("trl/__init__.py", "trl"), ("trl/x.py", "")]
-)
-@pytest.mark.parametrize("folder", ["", "rewards"])
-def test_a_file_that_hides_a_package_of_training_is_named(
-    name: str, hidden: str, folder: str, write: Write, place: Path
-) -> None:
-    """Beside the reward file, or in the folder in which the command runs; a folder without __init__.py hides none."""
-    write("rewards/mine.py", MINE)
-    write(f"{folder}/{name}" if folder else name, "")
-    if not hidden:
-        assert resolve("./rewards/mine.py:plain", {}, where=WHERE)
-        return
+    assert resolve("./rewards/mine.py:plain", {}, where=WHERE)
+    file = write(f"{folder}/datasets.py", "") if folder else write("datasets.py", "")
     error = refusal("./rewards/mine.py:plain")
-    assert (error.where, error.hint) == (
-        str(file := place / folder / hidden),
-        f"mv {file} {file.with_stem(f'my_{file.stem}')}",
-    )
+    assert (error.where, error.hint) == (str(file), f"mv {file} {file.with_stem('my_datasets')}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -11,11 +11,9 @@ import torch
 from rlhf_cli.rewards.stack import reward_metrics
 from rlhf_cli.rewards.stack.component import Component, RewardOutcome, ScoreGate
 from rlhf_cli.rewards.stack.reward_metrics import (
-    ComponentStatistics,
     DeadRound,
     component_metrics,
-    component_statistics,
-    explain_dead_rounds,
+    explain_dead_round,
     outcome_counts,
     share_of_dead_groups,
     table_columns,
@@ -125,20 +123,6 @@ def test_columns_of_the_table_are_those_of_this_rank() -> None:
     }
 
 
-CONSTANT = ComponentStatistics("a", (), 1.0, 2.0, 2.0, 1.0, 0, 2.0, 0.0)
-"""A reward of 2 on every row."""
-SMALL = replace(CONSTANT, name="small", low=0.0, high=1.0, size=1.0, spread=1.0)
-BIG = replace(CONSTANT, name="big", weight=1e9, size=2e9)
-
-
-def rounds(*components: ComponentStatistics, valued: tuple[float, float] = (0.0, 0.0)) -> list[DeadRound]:
-    return [DeadRound(step, components, 0.0, value) for step, value in zip((3, 4), valued, strict=True)]
-
-
-def second_differs(**other: float) -> list[DeadRound]:
-    return [DeadRound(3, (CONSTANT,), 0.0), DeadRound(4, (replace(CONSTANT, **other),), 0.0)]  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("totals", "expected"),
     [
@@ -165,86 +149,66 @@ def test_totals_within_four_units_of_rounding_are_equal() -> None:
         assert (share_of_dead_groups(settled.totals, 3) == 1.0) is expected
 
 
-def test_statistics_of_two_components() -> None:
-    """a: raw -1 to 3; with weight 2 its groups differ by (3 - -1) * 2 = 8 and by 0. b: no score, 1 of 4 rows open."""
-    rules = [Rule("a"), Rule("b", gates=(ScoreGate(by="a", low=2.0),))]
-    settled = Case([column(-1, 3, 1, 1), column(NAN, NAN, NAN, NAN)], rules, [2.0, 1.0], num_generations=2).settle()
-    first, second = component_statistics(settled, rules, [(4, 0), (1, 1)], 2)  # type: ignore[arg-type]
-    assert first == ComponentStatistics("a", (), 2.0, -1.0, 3.0, 1.0, 0, 6.0, 8.0)
-    assert second == ComponentStatistics("b", ("a",), 1.0, None, None, 0.25, 1, 0.0, 0.0)
+def explained(
+    *columns: Any, weights: list[float], counts: list[list[float]] | None = None, gates: Any = (), **shares: float
+) -> DeadRound:
+    """Two groups of two rows; the names are a, b, ... Only the last component has gates."""
+    names = "abc"[: len(columns)]
+    rules = [Rule(name, gates=gates if name == names[-1] else ()) for name in names]
+    settled = Case([column(*one) for one in columns], rules, weights, num_generations=2).settle()
+    made = torch.tensor(counts or [[4.0, 0, 0, 0, 4, 0, 0]] * len(columns))
+    return explain_dead_round(3, settled, rules, made, 2, **shares)  # type: ignore[arg-type]
+
+
+FLAT, SMALL = (2, 2, 2, 2), (0, 1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("columns", "weights", "shares", "cause", "is_cut_off"),
+    [
+        pytest.param([FLAT], [1.0], {}, "no reward differed", False, marks=pytest.mark.fault(33)),
+        ([FLAT], [1.0], {"left_out": 1.0}, "every completion was truncated, and the policy excludes", True),
+        ([FLAT], [1.0], {"left_out": 0.9}, "no reward differed", False),
+        ([FLAT], [1.0], {"valued": 1.0}, "every completion was truncated, and the critic", True),
+        ([FLAT], [1.0], {"valued": 0.6}, "most completions were truncated", True),
+        ([FLAT], [1.0], {"valued": 0.5}, "no reward differed", False),
+        ([SMALL, FLAT], [1.0, 1e9], {}, "the weight of b drowns a", False),
+        ([SMALL, FLAT], [1.0, 1e9], {"valued": 0.97}, "the weight of b drowns a", False),
+        ([SMALL, FLAT], [1.0, 1e9], {"valued": 1.0}, "every completion was truncated, and the critic", True),
+        ([SMALL, FLAT], [1.0, 0.5], {}, "a differed, but the totals did not", False),
+        # 4 units in the last place of 2^21 in float32 are 4 x 2^-23 x 2^21 = 1. All that varies must be below.
+        ([SMALL, (0, 0.5, 0, 0), FLAT], [1.0, 1.0, 2.0**20], {}, "the weight of c drowns a and b", False),
+        ([SMALL, (0, 1.001, 0, 0), FLAT], [1.0, 1.0, 2.0**20], {}, "a and b differed, but the totals", False),
+    ],
+)
+def test_why_a_round_gave_no_signal(
+    columns: list[Any], weights: list[float], shares: dict[str, float], cause: str, is_cut_off: bool
+) -> None:
+    found = explained(*columns, weights=weights, **shares)
+    assert (found.step, found.cause[: len(cause)], found.is_cut_off) == (3, cause, is_cut_off)
+
+
+@pytest.mark.fault(33)
+@pytest.mark.parametrize(
+    ("values", "weight", "counts", "line"),
+    [
+        (FLAT, 1.0, None, "2 on every row, weight 1"),
+        ([NAN] * 4, 1.0, None, "no score: it returned None for every row"),
+        ([NAN] * 4, 1.0, [4.0, 4, 4, 0, 4, 0, 0], "no score: 4 rows failed"),
+        ([NAN] * 4, 1.0, [0.0, 0, 0, 0, 0, 4, 0], "closed for every row by its gate on x"),
+        ((-1, 3, 1, 1), 2.0, None, "from -1 to 3, weight 2: differs by up to 8 in a group"),
+        # Within a group, a difference of rounding is none.
+        ((2.0**21, 2.0**21 + 1, 1, 1), 1.0, None, "from 1 to 2.09715e+06, weight 1"),
+        ((2.0**21, 2.0**21 + 2, 1, 1), 1.0, None, "from 1 to 2.09715e+06, weight 1: differs by up to 2 in a group"),
+    ],
+)
+def test_a_line_on_each_component(values: Any, weight: float, counts: list[float] | None, line: str) -> None:
+    own = [4.0, 0, 0, 0, 4, 0, 0]
+    found = explained(FLAT, values, weights=[1.0, weight], counts=[own, counts or own], gates=(ScoreGate("x"),))
+    assert found.lines == ["a: 2 on every row, weight 1", f"b: {line}"]
 
 
 def test_an_environments_reward_has_no_gates_and_no_counts() -> None:
-    rules = [Rule("a"), Rule("its own")]
-    settled = Case([column(1, 1), column(2, 2)], rules, [1.0, 1.0], num_generations=2).settle()
-    _, own = component_statistics(settled, rules[:1], [(2, 0)], 2)  # type: ignore[arg-type]
-    assert (own.gated_by, own.open_fraction, own.errors) == ((), None, 0)
-
-
-class TestCause:
-    """Which cause is named; the words of each are the feature here."""
-
-    @pytest.mark.parametrize(
-        ("dead", "cause", "is_cut_off"),
-        [
-            pytest.param(rounds(CONSTANT), "no reward differed", False, marks=pytest.mark.fault(33)),
-            ([DeadRound(3, (CONSTANT,), 1.0)], "every completion was truncated, and the policy excludes", True),
-            ([DeadRound(3, (CONSTANT,), 1.0), DeadRound(4, (CONSTANT,), 0.9)], "no reward differed", False),
-            (rounds(CONSTANT, valued=(1.0, 1.0)), "every completion was truncated, and the critic", True),
-            (rounds(CONSTANT, valued=(1.0, 0.6)), "most completions were truncated", True),
-            (rounds(CONSTANT, valued=(0.9, 0.5)), "no reward differed", False),
-            (rounds(SMALL, BIG), "the weight of big drowns small", False),
-            (rounds(SMALL, BIG, valued=(0.97, 0.97)), "the weight of big drowns small", False),
-            (rounds(SMALL, BIG, valued=(1.0, 1.0)), "every completion was truncated, and the critic", True),
-            ([*rounds(SMALL, BIG), *rounds(SMALL, replace(BIG, size=1.0))], *("the weight of big drowns small", False)),
-            (rounds(SMALL, replace(BIG, size=1.0)), "small differed, but the totals did not", False),
-        ],
-    )
-    def test_cause(self, dead: list[DeadRound], cause: str, is_cut_off: bool) -> None:
-        explained = explain_dead_rounds(dead)
-        assert explained.cause.startswith(cause)
-        assert explained.is_cut_off is is_cut_off
-
-    @pytest.mark.parametrize(
-        ("spreads", "is_drowned"),
-        [((1.0, 0.5), True), ((0.5, 1.0), True), ((1.0, 1.001), False), ((1.001, 0.5), False)],
-    )
-    def test_a_reward_is_drowned_below_the_rounding_of_the_largest(
-        self, spreads: tuple[float, float], is_drowned: bool
-    ) -> None:
-        """4 units in the last place of 2^21 in float32 are 4 x 2^-23 x 2^21 = 1. All that varies must be below."""
-        first, second = (replace(SMALL, name=name, spread=spread) for name, spread in zip("xy", spreads, strict=True))
-        cause = explain_dead_rounds(rounds(first, replace(CONSTANT, name="big", size=2.0**21), second)).cause
-        assert ("big drowns x and y" in cause) is is_drowned
-
-
-class TestLines:
-    @pytest.mark.fault(33)
-    @pytest.mark.parametrize(
-        ("changes", "line"),
-        [
-            ({}, "2 on every row, weight 1"),
-            ({"low": None, "high": None}, "no score: it returned None for every row"),
-            ({"low": None, "high": None, "errors": 3}, "no score: 6 rows failed"),
-            ({"gated_by": ("b",), "open_fraction": 0.0}, "closed for every row by its gate on b"),
-            ({"low": 0.0, "high": 1.0, "spread": 1.0}, "from 0 to 1, weight 1: differs by up to 1 in a group"),
-        ],
-    )
-    def test_one_component(self, changes: dict[str, float], line: str) -> None:
-        assert explain_dead_rounds(rounds(replace(CONSTANT, **changes))).lines == [f"a: {line}"]  # type: ignore[arg-type]
-
-    def test_a_line_covers_all_rounds(self) -> None:
-        for other, values in (
-            ({"low": 0.0}, "from 0 to 2, weight 1"),
-            ({"high": 5.0}, "from 2 to 5, weight 1"),
-            ({"spread": 1.0}, "2 on every row, weight 1: differs by up to 1 in a group"),
-            ({"weight": 0.5}, "2 on every row, weight 0.5"),
-            ({"open_fraction": 0.0}, "2 on every row, weight 1"),
-        ):
-            assert explain_dead_rounds(second_differs(**other)).lines == [f"a: {values}"]
-
-    def test_rounding_within_a_group_is_not_a_difference(self) -> None:
-        wide = replace(CONSTANT, size=2.0**21, spread=1.0)
-        for one in (wide, replace(wide, size=1.0)):
-            assert explain_dead_rounds([*rounds(wide), *rounds(one)]).lines == ["a: 2 on every row, weight 1"]
-        assert "differs" in explain_dead_rounds(rounds(replace(wide, spread=1.001))).lines[0]
+    settled = Case([column(1, 1), column(2, 2)], [Rule("a"), Rule("its own")], [1.0, 1.0], num_generations=2).settle()
+    found = explain_dead_round(1, settled, [], torch.tensor([[2.0, 0, 0, 0, 2, 0, 0]]), 2)
+    assert found.lines == ["a: 1 on every row, weight 1", "its own: 2 on every row, weight 1"]

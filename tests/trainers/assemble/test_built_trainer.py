@@ -19,7 +19,7 @@ from rlhf_cli.algorithms.grpo import Grpo
 from rlhf_cli.algorithms.ppo import Ppo
 from rlhf_cli.data.rows import prompt_key
 from rlhf_cli.errors import ModelError
-from rlhf_cli.evaluation.policy_results import PolicyAnswer, PolicyAnswers
+from rlhf_cli.evaluation.policy_results import AnsweredPrompt, PartAnswers
 from rlhf_cli.numerics.score_scaling import RunningDeviation
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.rewards.stack.component import Component
@@ -249,15 +249,15 @@ def test_a_model_without_a_trained_weight_is_refused() -> None:
     assert (caught.value.where, caught.value.hint) == ("trainer.class, model", "model.lora.r=16")
 
 
-def answer(prompt: str, text: str, raw: list[float | None], num_tokens: int, *, is_truncated: bool) -> PolicyAnswer:
-    return PolicyAnswer({"prompt": prompt}, text, [7] * num_tokens, is_truncated, raw, [None] * len(raw))
+def answer(prompt: str, text: str, raw: list[float | None], num_tokens: int, *, is_truncated: bool) -> AnsweredPrompt:
+    return AnsweredPrompt({"prompt": prompt}, text, [7] * num_tokens, is_truncated, raw, [None] * len(raw))
 
 
 ANSWERS = {
-    "greedy": PolicyAnswers(
+    "greedy": PartAnswers(
         1, [answer("p", "3", [1, 4], 3, is_truncated=False), answer("q", "4", [0, 2], 5, is_truncated=True)]
     ),
-    "sampled": PolicyAnswers(
+    "sampled": PartAnswers(
         2,
         [
             *(answer("p", "3", [1, 2], 1, is_truncated=False), answer("p", "3", [1, 4], 2, is_truncated=True)),
@@ -312,13 +312,18 @@ def test_answers_without_a_total_are_warned_of_once(tmp_path: Path, caplog: Any,
         content = json.loads((tmp_path / "run" / "eval" / "training" / "step-7.json").read_text())
         assert (content["warnings"], content["trained_on"], "length" in content["no_total"]) == ([], 0, True)
     own = TrainingEvaluation(*vars(summed).values())
-    own.components, own.aggregate, own.writes = [COMPONENTS[0]], lambda rewards, weights: [9.0] * 6, False
+    own.components, own.aggregate, own.writes = (
+        [COMPONENTS[0]],
+        lambda rewards, weights: [0.0 + len(rewards["right"])] * len(rewards["right"]),
+        False,
+    )
     answers = {
-        name: PolicyAnswers(
+        name: PartAnswers(
             of.each, [answer("p", one.completion, one.raw[:1], 1, is_truncated=False) for one in of.answers]
         )
         for name, of in ANSWERS.items()
     }
     caplog.clear()
-    assert own(answers, [2.0], 7)["greedy/total"] == 9.0
+    found = own(answers, [2.0], 7)
+    assert (found["greedy/total"], found["sampled/total"]) == (2.0, 4.0)  # never greedy and sampled answers together
     assert not caplog.records
