@@ -50,6 +50,13 @@ def content_text(message: Message) -> str:
     return "".join(str(part.get("text", "")) for part in parts if part.get("type") == "text")
 
 
+def last_text(prompt: object) -> str:
+    """Return a text prompt unchanged, or the last message of a conversation."""
+    if isinstance(prompt, list):
+        return content_text(prompt[-1]) if prompt else ""
+    return str(prompt)
+
+
 def calls_text(message: Message) -> str:
     """Return the calls of tools in a message, as `add({"a": 1}), add({"a": 2})`; '' for none."""
     calls = message.get("tool_calls")

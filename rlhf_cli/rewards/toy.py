@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from rlhf_cli.rewards.completion_text import Completion, content_text, text_of
+from rlhf_cli.rewards.completion_text import Completion, last_text, text_of
 from rlhf_cli.rewards.dense import Span
 
 # Does not match the 7 or the 5 of `7.5`, nor the 2 of `x2`; the minus of `3-4` subtracts and is not a sign. More than
@@ -47,8 +47,7 @@ def sums_true(prompts: Sequence[Completion], completions: Sequence[Completion], 
     """
     from rlhf_cli.data.worlds.pairs import true_score
 
-    asked = [prompt if isinstance(prompt, str) else content_text(prompt[-1]) for prompt in prompts]
-    return [true_score(*row) for row in zip(asked, map(text_of, completions), strict=True)]
+    return [true_score(*row) for row in zip(map(last_text, prompts), map(text_of, completions), strict=True)]
 
 
 def digits_only(completions: Sequence[Completion], **kwargs: object) -> list[float]:

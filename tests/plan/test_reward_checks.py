@@ -123,7 +123,7 @@ def found(words: list[str], name: str, capfd: pytest.CaptureFixture[str], *more:
         ("none", 9, "NoneType"),
         ("texts", 12, "'1.0'"),
         ("short", 15, "1 values for 8"),
-        ("leaves", 19, "sys.exit(3)"),
+        ("leaves", 19, "SystemExit: 3"),
     ],
 )
 def test_the_line_of_a_failure(

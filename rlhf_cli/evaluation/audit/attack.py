@@ -24,7 +24,7 @@ from rlhf_cli.evaluation.audit.trial import AnswerFormat, Trial, final_part, ope
 from rlhf_cli.evaluation.score_completions import rewards_without_tokenizer
 from rlhf_cli.numerics.intervals import wilson
 from rlhf_cli.plan.sources_and_components import KEEP_TIME, training_sources
-from rlhf_cli.rewards.completion_text import content_text
+from rlhf_cli.rewards.completion_text import last_text
 from rlhf_cli.rewards.stack.scored_rows import ScoredRow
 from rlhf_cli.services.hub_lookup import cached_model
 from rlhf_cli.text.suggest import nearest
@@ -260,7 +260,7 @@ def _inputs(trial: Trial, way: AnswerFormat) -> list[AttackInputs]:
     characters = (trial.limit_tokens or 512) * (1 if trial.experiment.model.build is not None else _CHARACTERS_A_TOKEN)
     return [
         AttackInputs(
-            prompt=prompt_text(trial.rows[row].get("prompt", "")),
+            prompt=last_text(trial.rows[row].get("prompt", "")),
             gold=gold,
             others=_others(known, gold, row),
             common=common,
@@ -299,13 +299,6 @@ def _others(known: Sequence[str], gold: str | None, row: int) -> list[str]:
     """Return the distinct right answers of other rows, starting after this row."""
     turned = [*known[row + 1 :], *known[: row + 1]]
     return [answer for answer in dict.fromkeys(turned) if gold is None or answer.casefold() != gold.casefold()]
-
-
-def prompt_text(prompt: object) -> str:
-    """Return a text prompt unchanged, or the last message of a conversation."""
-    if isinstance(prompt, list):
-        return content_text(prompt[-1]) if prompt else ""
-    return str(prompt)
 
 
 def expensive(experiment: Experiment) -> dict[str, str]:

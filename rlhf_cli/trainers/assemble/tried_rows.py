@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ModelError
-from rlhf_cli.evaluation.audit.attack import experiment_rows, prompt_text, unreachable
+from rlhf_cli.evaluation.audit.attack import experiment_rows, unreachable
 from rlhf_cli.evaluation.audit.trial import GoldAnswers, Trial, open_trial
 from rlhf_cli.evaluation.score_bench import quantiles
 from rlhf_cli.evaluation.score_completions import policy_tokenizer
 from rlhf_cli.models.foreign_files import naming_foreign_files
 from rlhf_cli.models.tokenizer_files import no_chat_template, prompt_ids
+from rlhf_cli.rewards.completion_text import last_text
 
 if TYPE_CHECKING:
     import datasets
@@ -152,7 +153,7 @@ def try_rows(experiment: Experiment, count: int) -> TriedRows:
     if experiment.trainer.row.learns_from:
         return _learned_rows(experiment, count)
     rows = experiment_rows(experiment, max(count, _ROWS_FOR_LENGTHS))
-    prompts = [prompt_text(row["prompt"]) for row in rows[:count]]
+    prompts = [last_text(row["prompt"]) for row in rows[:count]]
     tried = TriedRows(None, None, prompts, left_out=unreachable(experiment))
     golds: list[str] = []
     if len(tried.left_out) < len(experiment.rewards):
