@@ -190,19 +190,18 @@ def refuse_foreign_code(run: RunFolder, *, trust: bool, command: str) -> None:
 
     With `trust`, print to stderr what it would do instead. `command` is what was typed, such as `rlhf resume RUN`.
     """
-    asked = asked_of(run.read_config())
-    if not provenance.is_made_by_us(run.provenance, asked):
-        _refuse(run.config, asked, run.provenance, trust=trust, command=command)
+    _refuse(run.config, run.provenance, asked_of(run.read_config()), trust=trust, command=command)
 
 
 def refuse_foreign_words(sweep: Path, *, trust: bool, command: str) -> None:
     """Do the same for a sweep whose other jobs are made from the words in its sweep.json."""
     file = sweep / SWEEP
-    if not provenance.is_made_by_us(file, asked := words_in(read_json(file))):
-        _refuse(file, asked, file, trust=trust, command=command)
+    _refuse(file, file, words_in(read_json(file)), trust=trust, command=command)
 
 
-def _refuse(where: Path, asked: list[str], record: Path, *, trust: bool, command: str) -> None:
+def _refuse(where: Path, record: Path, asked: list[str], *, trust: bool, command: str) -> None:
+    if provenance.is_made_by_us(record, asked):
+        return
     shown = [f"{line[:_LONGEST]}{'...' * (len(line) > _LONGEST)}" for line in asked]
     if not trust and asked:
         what = "this run would run code, submit a job or send data, and you may not have made it"

@@ -25,10 +25,9 @@ def main(argv: list[str] | None = None) -> int:
     One that was interrupted returns 75.
     """
     run, *flags = sys.argv[1:] if argv is None else argv
-    if PARENT in os.environ:
-        die_with(int(os.environ[PARENT]))
     folder = open_run(Path(run))
     if PARENT in os.environ:
+        die_with(int(os.environ[PARENT]))
         with (folder.path / log_name(int(os.environ.get(NODE, "0")))).open("a", encoding="utf-8") as log:
             os.dup2(log.fileno(), sys.stderr.fileno())
     try:

@@ -112,18 +112,10 @@ def run_code(
 
 
 def protections(isolation: Isolation = "auto") -> dict[str, bool]:
-    """Return which protections apply here, tested once per process. Raise RewardError if no mode works."""
+    """Return which protections apply here beside the limits. Raise RewardError if no mode works."""
     mode, in_force = _pick(isolation)
     walled = mode == "bubblewrap"
-    return {
-        "bubblewrap": walled,
-        "disk_limit": walled,
-        "sure_end_of_processes": walled,
-        **in_force,
-        "time_limit": True,
-        "memory_limit": True,
-        "file_size_limit": True,
-    }
+    return {"bubblewrap": walled, "disk_limit": walled, "sure_end_of_processes": walled, **in_force}
 
 
 def _pick(isolation: Isolation) -> tuple[Mode, dict[str, bool]]:
