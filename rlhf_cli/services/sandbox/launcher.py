@@ -133,7 +133,6 @@ class _Confinement:
             "environment_hidden": fenced or self._root,  # in /proc, root's is closed to processes without root's rights
             "other_user": self._user is not None,
             "files_hidden": fenced,
-            "writes_confined": fenced,
             "process_limit": not self._root or self._user is not None,  # the kernel does not count root's processes
         }
 
