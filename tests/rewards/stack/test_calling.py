@@ -317,13 +317,6 @@ def test_immutable_values_and_the_trainers_own_are_shared() -> None:
     assert own["objects"][0] is given["objects"][0]  # it cannot be copied
 
 
-@pytest.mark.fault(34)
-def test_negative_control_the_function_changes_its_arguments() -> None:
-    given = batch()
-    spoil(**given)
-    assert not same(given, batch())
-
-
 def test_a_task_of_an_async_reward_s_own(bench: Bench) -> None:
     """asyncio lets SystemExit end the event loop itself; the loop has to outlive it."""
 
@@ -386,10 +379,8 @@ def leaves(completions, **columns):
 
 
 def test_a_text_is_cut_in_the_middle() -> None:
-    assert shortened("short") == "short"
     cut = shortened("begin" + "x" * 10_000 + "the end", 100)
-    assert cut.startswith("beginx")
-    assert cut.endswith("xthe end")
+    assert (shortened("short"), cut[:6], cut[-8:]) == ("short", "beginx", "xthe end")
     assert "[9912 characters left out]" in cut
 
 

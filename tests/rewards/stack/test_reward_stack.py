@@ -29,11 +29,6 @@ def test_names_and_columns_keep_the_given_order() -> None:
     assert list(stack.evaluate(**TWO_ROWS)) == ["early", "late"]
 
 
-def test_what_is_counted_of_a_reward_that_scores_every_row() -> None:
-    (outcome,) = RewardStack([Component("plain", Counting(1, 2))]).evaluate(**TWO_ROWS).values()
-    assert (outcome.timeouts, outcome.calls, outcome.calls_saved, outcome.extra) == (0, 2, 0, {})
-
-
 def test_weights_at_a_step() -> None:
     stack = RewardStack(
         [
@@ -61,14 +56,11 @@ def test_shapes(shape: str, expected: list[float]) -> None:
     assert [weight_at(schedule, step, 100) for step in (0, 1, 2, 3, 4, 50)] == pytest.approx(expected)
 
 
-def test_a_fraction_of_training() -> None:
+def test_a_fraction_of_training_and_steps_whatever_its_length() -> None:
     schedule = Schedule(1.0, 0.0, fraction=0.5)
     assert [schedule.at(step, 8) for step in (0, 1, 2, 4, 8)] == [1.0, 0.75, 0.5, 0.0, 0.0]
     # the same step of a run twice as long has gone half as far
     assert schedule.at(4, 16) == 0.5
-
-
-def test_negative_control_steps_do_not_depend_on_the_length_of_training() -> None:
     schedule = Schedule(0.0, 1.0, steps=10)
     assert schedule.at(5, 10) == schedule.at(5, 1000) == 0.5
     assert Schedule(0.0, 2.0, steps=1).at(0, 1) == 0.0
@@ -292,39 +284,29 @@ def test_no_score_closes_every_gate(gate: ScoreGate, raw: float | None) -> None:
     assert gate.is_open(0.0)
 
 
-class TestLevels:
-    def test_independent_ones_are_one_level_in_the_order_given(self) -> None:
-        assert levels({"b": [], "a": [], "c": []}) == [["b", "a", "c"]]
-
-    def test_a_diamond(self) -> None:
-        assert levels({"d": ["b", "c"], "c": ["a"], "b": ["a"], "a": [], "e": []}) == [["a", "e"], ["c", "b"], ["d"]]
+def test_levels_keep_the_given_order() -> None:
+    assert levels({"b": [], "a": [], "c": []}) == [["b", "a", "c"]]
+    assert levels({"d": ["b", "c"], "c": ["a"], "b": ["a"], "a": [], "e": []}) == [["a", "e"], ["c", "b"], ["d"]]
 
 
 class TestWhatIsComputed:
-    def test_only_the_rows_that_are_open(self) -> None:
+    @pytest.mark.parametrize("eager", [False, True])
+    def test_only_the_rows_that_are_open(self, eager: bool) -> None:
+        """An eager reward scores closed rows, too; they still count as closed."""
         a, b = Table(1, 0, 1, 0), Table(0.5, 7, 0.1, 7)
-        stack = evaluated(Component("b", b, gates=(at_least("a"),)), Component("a", a))
-        assert (a.asked, b.asked) == ([[0, 1, 2, 3]], [[0, 2]])
+        stack = evaluated(Component("b", b, gates=(at_least("a"),), eager=eager), Component("a", a))
+        assert (a.asked, b.asked) == ([[0, 1, 2, 3]], [[0, 1, 2, 3] if eager else [0, 2]])
         found = stack.outcomes["b"]
         assert found.raw == [0.5, None, 0.1, None]
         assert found.fixed == [None, 0.0, None, 0.0]
         assert found.closed_by == [None, "a", None, "a"]
-        assert (found.calls, found.calls_saved, found.num_open, found.num_excluded) == (2, 2, 2, 0)
+        calls = (4, 0) if eager else (2, 2)
+        assert (found.calls, found.calls_saved, found.num_open, found.num_excluded) == (*calls, 2, 0)
 
     def test_none_where_every_gate_is_closed(self) -> None:
         a, b = Table(0, 0, 0, 0), Table(1, 1, 1, 1)
         found = evaluated(Component("a", a), Component("b", b, gates=(at_least("a"),))).outcomes["b"]
         assert (b.asked, found.calls, found.calls_saved) == ([], 0, 4)
-
-    def test_an_eager_reward_scores_closed_rows_that_still_count_as_closed(self) -> None:
-        b = Table(0.5, 7, 0.1, 7)
-        component = Component("b", b, gates=(at_least("a"),), eager=True)
-        found = evaluated(Component("a", Table(1, 0, 1, 0)), component).outcomes["b"]
-        assert b.asked == [[0, 1, 2, 3]]
-        assert found.raw == [0.5, None, 0.1, None]
-        assert found.fixed == [None, 0.0, None, 0.0]
-        assert found.closed_by == [None, "a", None, "a"]
-        assert (found.calls, found.calls_saved, found.num_open) == (4, 0, 2)
 
     def test_a_chain_of_gates_passes_on_open_rows(self) -> None:
         a, b, c = Table(1, 1, 1, 0), Table(1, 0, 1, 1), Table(5, 6, 7, 8)
