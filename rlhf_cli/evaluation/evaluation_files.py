@@ -78,13 +78,7 @@ def evaluation_json(evaluation: Evaluation) -> dict[str, object]:
     kind = {"kind": evaluation.measured.kind}
     heading = _adapter().dump_python(evaluation.heading)
     head = {**kind, **heading} if evaluation.heading.step is None else {**heading, **kind}
-    return {**head, **measured_json(evaluation.measured)}
-
-
-def measured_json(measured: Measured) -> dict[str, object]:
-    """Return the results as JSON, without a heading."""
-    content: dict[str, Any] = _adapter(measured.kind).dump_python(measured, mode="json", by_alias=True)
-    return content
+    return {**head, **_adapter(evaluation.measured.kind).dump_python(evaluation.measured, mode="json", by_alias=True)}
 
 
 def evaluation_of_json(content: Mapping[str, object]) -> Evaluation:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rlhf_cli.data.rows import prompt_key
-from rlhf_cli.evaluation.evaluation_files import evaluation_json, evaluation_of_json, measured_json, read_evaluation
+from rlhf_cli.evaluation.evaluation_files import evaluation_json, evaluation_of_json, read_evaluation
 from rlhf_cli.evaluation.policy_results import AnsweredPrompt, PartAnswers, completions_of, sum_up_answers
 from rlhf_cli.numerics.intervals import wilson
 from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow
@@ -177,7 +177,7 @@ def test_the_heading_comes_first_without_empty_keys() -> None:
 
 
 def test_a_pair_has_a_subset_only_if_the_data_has_the_column() -> None:
-    without, with_them = measured_json(measured.reward_model()), measured_json(measured.with_subsets())
+    without, with_them = (evaluation_json(EVALUATIONS[name]) for name in ("reward model", "subsets"))
     assert "subset" not in without["worst"][0]
     assert with_them["worst"][0]["subset"] == "mt-bench-easy"
 

@@ -195,8 +195,7 @@ def attack(experiment: Experiment, plan: AuditPlan, *, left_out: dict[str, str])
     attacks = [(row, scored) for kind in by_kind.values() for variant in kind for row, (_, scored) in variant.items()]
     totals_by_row: dict[int, list[float]] = defaultdict(list)
     for row, scored in attacks:
-        if scored.total is not None:
-            totals_by_row[row].append(scored.total)
+        totals_by_row[row] += [] if scored.total is None else [scored.total]
     gold = {
         row: GoldRow(scored, min(totals, default=None), median(totals) if totals else None)
         for row, scored in answers.scores.items()
@@ -321,9 +320,7 @@ def unreachable(experiment: Experiment) -> dict[str, str]:
         if reward.model is not None:
             if not Path(reward.model).expanduser().is_dir() and cached_model(reward.model) is None:
                 found[name] = f"{reward.model} is neither a folder nor in the hub's cache"
-            continue
-        urls = _urls(reward)
-        if urls and not any(map(_listens, urls)):
+        elif (urls := _urls(reward)) and not any(map(_listens, urls)):
             found[name] = f"no server listens at {urls[0]}"
     return found
 
@@ -335,8 +332,8 @@ def _urls(reward: Reward) -> list[str]:
 
 
 def _listens(url: str) -> bool:
-    parts = urlsplit(url)
     try:
+        parts = urlsplit(url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
         socket.create_connection((parts.hostname or "", port), timeout=2.0).close()
     except (OSError, ValueError):

@@ -152,10 +152,8 @@ def after_truncation(
     endings = Endings(torch.tensor(list(is_cut)), torch.tensor(lengths), limit)
     changed = []
     for row, added in zip(rows, policy.added(totals, endings).tolist(), strict=True):
-        given = None if row.total is None else added
-        reward = ScoredReward(given, given, given)
-        total = None if row.total is None else row.total + added
-        changed.append(ScoredRow(total, {**row.rewards, COMPONENT: reward}))
+        given, total = (None, None) if row.total is None else (added, row.total + added)
+        changed.append(ScoredRow(total, {**row.rewards, COMPONENT: ScoredReward(given, given, given)}))
     return changed
 
 
