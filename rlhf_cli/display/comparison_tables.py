@@ -74,17 +74,12 @@ def number_texts(numbers: Sequence[float]) -> list[str]:
 
 
 def estimate_texts(estimates: Sequence[Estimate]) -> list[str]:
-    """Format estimates as `0.667 ± 0.047`, as `0.667 [0.62, 0.71]` if asymmetric, or as the mean alone."""
-    digits = _decimals([estimate.mean for estimate in estimates if estimate.mean is not None])
-    texts = []
-    for estimate in estimates:
-        mean, low, high = estimate.mean, estimate.low, estimate.high
-        text = "-" if mean is None else f"{mean:.{digits}f}"
-        if mean is not None and low is not None and high is not None:
-            is_even = math.isclose(mean - low, high - mean, rel_tol=1e-6)
-            text += f" ± {high - mean:.{digits}f}" if is_even else f" [{low:.{digits}f}, {high:.{digits}f}]"
-        texts.append(text)
-    return texts
+    """Format estimates as `0.667 ± 0.047`, or as the mean alone."""
+    means = [math.nan if estimate.mean is None else estimate.mean for estimate in estimates]
+    digits = _decimals(means)
+    highs = [estimate.high for estimate in estimates]
+    halves = ["" if high is None else f" ± {high - mean:.{digits}f}" for high, mean in zip(highs, means, strict=True)]
+    return list(map(str.__add__, number_texts(means), halves))
 
 
 def _decimals(numbers: Sequence[float]) -> int:
@@ -107,18 +102,17 @@ def show_comparison(console: Console, comparison: Comparison, *, each_run: bool 
     """Print a whole comparison; with `each_run`, also print one line per run."""
     _show_what_differs(console, comparison)
     console.print()
-    settings = comparison.grouped.settings
-    front = comparison.front
+    settings, front = comparison.grouped.settings, comparison.front
+    shared = {measure.label: shared_value(comparison, measure) for measure in comparison.measures}
     heads, columns = _setting_columns(comparison), list[Column]()
     if any(len(setting.by_seed) > 1 for setting in settings):
         heads.append(("seeds", [str(len(setting.by_seed)) for setting in settings]))
     for measure in comparison.measures:
         estimates = [comparison.estimates[setting.name][measure.label] for setting in settings]
-        if shared_value(comparison, measure) is None and any(estimate.mean is not None for estimate in estimates):
+        if shared[measure.label] is None and any(estimate.mean is not None for estimate in estimates):
             columns.append((column_title(measure), estimate_texts(estimates)))
     styles = ["dim" if front and setting.name in front.dominated else "" for setting in settings]
     show_blocks(console, heads, columns, styles)
-    shared = {measure.label: shared_value(comparison, measure) for measure in comparison.measures}
     if same := [f"{label} {number_texts([number])[0]}" for label, number in shared.items() if number is not None]:
         _dim(console, f"equal in all runs: {', '.join(same)}")
     if each_run:

@@ -20,6 +20,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
+from typing import cast
 
 from rlhf_cli.analysis.comparison.logged_run import DifferingKey
 from rlhf_cli.analysis.comparison.measures import RunMeasure
@@ -58,18 +59,13 @@ class PairedDifference:
     @property
     def interval(self) -> tuple[float, float, float]:
         """Return (mean, low, high) of a difference that is decided or undecided."""
-        mean, low, high = self.difference.mean, self.difference.low, self.difference.high
-        assert mean is not None
-        assert low is not None
-        assert high is not None
-        return mean, low, high
+        return cast(tuple[float, float, float], (self.difference.mean, self.difference.low, self.difference.high))
 
     @property
     def seeds_needed(self) -> int | None:
         """Return how many seeds would probably decide an undecided difference; None if a thousand would not."""
-        if self.outcome != UNDECIDED or self.effect is None:
-            return None
-        return seeds_needed(self.effect, comparisons=self.comparisons)
+        effect = self.effect if self.outcome == UNDECIDED else None
+        return None if effect is None else seeds_needed(effect, comparisons=self.comparisons)
 
 
 def pairs_of(values: Sequence[str], baseline: str | None) -> list[tuple[str, str]]:
@@ -95,9 +91,8 @@ def paired_difference(values: Values, value: str, other: str, *, sign: int, comp
         outcome = EQUAL if abs(mean) <= rounding else IMPOSSIBLE
         return PairedDifference(value, other, seeds, Estimate(mean, None, None, len(gaps)), outcome, comparisons)
     interval = student(gaps, comparisons=comparisons)
-    assert interval.low is not None
-    assert interval.high is not None
-    is_decided = interval.low > 0 or interval.high < 0
+    low, high = cast(tuple[float, float], (interval.low, interval.high))
+    is_decided = low > 0 or high < 0
     outcome = (BETTER if mean * sign > 0 else WORSE) if is_decided else UNDECIDED
     effect = mean / deviation
     p_value = float(2 * stdtr(len(gaps) - 1, -abs(effect * math.sqrt(len(gaps)))))
@@ -200,8 +195,6 @@ def in_words(measure: RunMeasure, differences: Sequence[PairedDifference], basel
 
 def decimals(half_width: float) -> int:
     """Return the number of decimals for two significant digits of a half-width: 0.034 needs three."""
-    if not math.isfinite(half_width) or half_width <= 0:
-        return 3
     return min(5, max(0, 1 - math.floor(math.log10(half_width))))
 
 

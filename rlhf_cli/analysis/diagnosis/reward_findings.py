@@ -41,8 +41,7 @@ at random.
 
 def reward_errors(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     """Check for rewards that fail on at least 2 % of their rows, or time out on 1 %, and tools that mostly fail."""
-    yield from (failing := list(_failing_tools(log)))
-    is_fine = not failing
+    found = list(_failing_tools(log))
     for name in log.rewards():
         calls, errors, timeouts = (log.curve(f"rewards/{name}/{what}") for what in ("calls", "errors", "timeouts"))
         asked = float(calls.values.sum())
@@ -51,7 +50,6 @@ def reward_errors(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         share, late = float(errors.values.sum()) / asked, float(timeouts.values.sum()) / asked
         if share < _SOME_ERRORS and late < _SOME_TIMEOUTS:
             continue
-        is_fine = False
         timed_out = f", {late:.1%} by a timeout" if late else ""
         what = f"reward {name} fails on {share:.1%} of its rows{timed_out}, so they train without its score"
         fixes = [Fix(f"rewards.{name}.on_error=raise", "ends the run at the first failure and shows row and traceback")]
@@ -61,10 +59,11 @@ def reward_errors(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         failed = errors if len(errors) else timeouts
         says = f"{failed.mean:.3g} of {calls.mean:.3g} rows per round; see reward_errors.jsonl in the run folder"
         severity: Severity = "serious" if share >= _MANY_ERRORS else "warning"
-        yield failed.finding(severity, what, fixes, subject=name, shown=failed.evidence(says))
+        found.append(failed.finding(severity, what, fixes, subject=name, shown=failed.evidence(says)))
+    yield from found
     if not log.rewards():
         yield SkippedCheck("no rewards are logged")
-    elif is_fine:
+    elif not found:
         yield PassedCheck(f"fewer than {_SOME_ERRORS:.0%} of the rows failed: {', '.join(log.rewards())}")
 
 
@@ -145,8 +144,7 @@ def gate(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
             yield opened.finding("serious", what, without, subject=name, shown=shown, beside=beside)
         elif float(opened.values.min()) > 1.0 - _NEVER and len(opened) >= ENOUGH_FOR_TREND:
             what = f"the gate of {name} on {by} never closed, so it changes nothing"
-            never = opened.finding("note", what, without, subject=name, shown=shown)
-            yield log.too_early() or never
+            yield log.too_early() or opened.finding("note", what, without, subject=name, shown=shown)
         else:
             yield PassedCheck(f"the gate of {name} was open for {opened.on_average()}")
 
@@ -158,7 +156,7 @@ def redundant(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     """
     weighted = [name for name in log.rewards() if log.weight(name) != 0.0]
     alike: list[tuple[float, str]] = []
-    is_fine = True
+    found: list[CheckResult] = []
     for one, other in combinations(weighted, 2):
         curve = log.first_of(f"rewards/correlation/{one}/{other}", f"rewards/correlation/{other}/{one}")
         late = curve.last(LATE)
@@ -172,7 +170,6 @@ def redundant(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         above = (np.abs(late.values) >= _SAME).mean()
         if abs(typical) < _SAME or above < _MOSTLY or not varies:
             continue
-        is_fine = False
         same = "score alike" if typical > 0 else "score in opposite ways"
         often = f"{_SAME} or more in {above:.0%} of the last log events"
         what = f"{one} and {other} {same}: correlation {typical:.2f}, {often}"
@@ -180,12 +177,13 @@ def redundant(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         less = min((one, other), key=lambda name: abs(log.weight(name) or 1.0))
         fixes = [Fix(f"rewards.{less}.weight=0", f"only watches {less}; the other reward then counts alone")]
         alarm = late.finding("warning", what, fixes, subject=f"{one}/{other}", shown=shown)
-        yield log.too_early(_LEARNED_BY) or alarm
+        found.append(log.too_early(_LEARNED_BY) or alarm)
+    yield from found
     if len(weighted) < 2:
         yield PassedCheck("the run has fewer than two weighted rewards")
     elif not alike:
         yield SkippedCheck(f"the correlation of two weighted rewards is logged fewer than {2 * ENOUGH} times")
-    elif is_fine:
+    elif not found:
         yield PassedCheck(f"highest correlation: {max(alike)[1]}")
 
 
