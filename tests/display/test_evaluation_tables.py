@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from io import StringIO
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
 
 from rlhf_cli.display.audit_table import answers_table
 from rlhf_cli.display.evaluation_tables import pair_table, show_evaluation, show_parts, show_scores
@@ -72,10 +69,7 @@ def test_each_part_has_its_reward_behind_it() -> None:
     dense = ScoredReward(0.0, 0.0, 0.0, open=True, error=None, parts=parts)
     rows = [{"completion": "A: 5\n23!"}, {"completion": [{"role": "assistant", "content": "[bold]no markup"}]}]
     scores = CompletionScores([ScoredRow(0.0, {"larger": dense}), ScoredRow(0.5, {"larger": reward(0.5)})], {})
-    console = Console(file=StringIO(), width=60)
-    show_parts(console, rows, scores)
-    assert isinstance(console.file, StringIO)
-    assert console.file.getvalue().splitlines() == [
+    assert printed(lambda console: show_parts(console, rows, scores), 60) == [
         *("row 0  total 0.000  (larger 0.000)", "larger", "A: 5[-1]", "2[+1]3[-1]!", ""),
         *("row 1  total 0.500  (larger 0.500)", "[bold]no markup", ""),
     ]

@@ -49,8 +49,8 @@ def in_memory(
         for step in range(num_steps)
     ]
     return LoggedRun(
-        **{"name": name, "place": name, "folder": None, "state": "finished", "step": num_steps, "max_steps": num_steps},
-        **{"reason": None, "settings": settings or {}, "choices": {}, "weights": weights or {}, "trainer": "grpo"},
+        **{"name": name, "place": name, "state": "finished", "step": num_steps, "max_steps": num_steps},
+        **{"settings": settings or {}, "weights": weights or {}, "trainer": "grpo"},
         metrics=columns_of(events),
     )
 

@@ -73,13 +73,10 @@ def _logged(run: Run, path: str, wanted: Wanted | None) -> LoggedRun:
     return LoggedRun(
         name=run.name or run.id,
         place=f"{PREFIX}{path}/{run.id}",
-        folder=None,
         state=_STATES.get(run.state, run.state),
         step=metrics.last_step,
         max_steps=max_steps if isinstance(max_steps, int) else None,
-        reason=None,
         settings=dict(flat(config)),
-        choices={},
         weights=weights_of(config),
         trainer=str(section(config, "trainer").get("name", "?")),
         metrics=metrics,

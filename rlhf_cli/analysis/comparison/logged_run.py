@@ -54,16 +54,16 @@ class LoggedRun:
 
     name: str
     place: str
-    folder: RunFolder | None
     state: str
     step: int
     max_steps: int | None
-    reason: str | None
     settings: Mapping[str, object]
-    choices: Mapping[str, str]
     weights: Mapping[str, float | None]
     trainer: str
     metrics: MetricColumns
+    folder: RunFolder | None = None
+    reason: str | None = None
+    choices: Mapping[str, str] = field(default_factory=dict)
     evaluations: Mapping[str, Figures] = field(default_factory=dict)
     provenance: JsonTree = field(default_factory=dict)
     swept: Sequence[str] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import distributed
@@ -87,8 +87,7 @@ class StoppingRules:
     def replay(self, events: Iterable[Mapping[str, object]]) -> None:
         """Count the log events before a resume; a rule that held long enough ends the run if it holds once more."""
         for event in events:
-            step = event.get("step")
-            self.take(int(step) if isinstance(step, int | float) else 0, event)
+            self.take(int(cast(float, event["step"])), event)
         self.fired = None
 
     def take(self, step: int, event: Mapping[str, object]) -> str | None:

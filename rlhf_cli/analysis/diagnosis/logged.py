@@ -16,7 +16,7 @@ import math
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -309,8 +309,7 @@ class Log:
         """Return the log with these events."""
         log = cls(max_steps)
         for event in events:
-            step = event.get("step")
-            log.take(int(step) if isinstance(step, int | float) else log.step, event)
+            log.take(int(cast(float, event["step"])), event)
         return log
 
     def take(self, step: int, event: Mapping[str, object]) -> None:

@@ -38,10 +38,10 @@ def run(options: Options) -> int:
         hint = f"--out {shlex.quote(str(out / 'report.html'))}"
         raise UserError("the report is a file", where="--out", got=f"the folder {out}", hint=hint)
 
-    from rlhf_cli.display.page.page_content import report_on, title_of
+    from rlhf_cli.display.page.page_content import report_on
 
     with writing("the report", "--out"):
-        written = report_on(runs, problems, out, title=title_of(folder))
+        written = report_on(runs, problems, out, folder)
     if options.as_json:
         print_json({"path": str(out), **written})
         return EXIT_OK

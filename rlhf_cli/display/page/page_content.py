@@ -73,7 +73,7 @@ def write_report(folder: Path, out: Path) -> Path:
     Raise RunError if no run can be read, OSError if `out` cannot be written.
     """
     runs, problems = read_runs(runs_in(folder))
-    report_on(runs, problems, out, title=title_of(folder))
+    report_on(runs, problems, out, folder)
     return out
 
 
@@ -90,8 +90,8 @@ def report_at_the_end(folder: Path) -> str:
         return f"no report: {why}; rlhf report {RunFolder(folder).typed} tries again"
 
 
-def report_on(runs: Sequence[LoggedRun], problems: Sequence[UserError], out: Path, *, title: str) -> dict[str, Any]:
-    """Write the report of runs that were read together to `out`, and return what `rlhf report --json` prints of it.
+def report_on(runs: Sequence[LoggedRun], problems: Sequence[UserError], out: Path, folder: Path) -> dict[str, Any]:
+    """Write the report of the runs in a folder to `out`, and return what `rlhf report --json` prints of it.
 
     Raise the problems if there are no runs, OSError if `out` cannot be written.
     """
@@ -111,7 +111,7 @@ def report_on(runs: Sequence[LoggedRun], problems: Sequence[UserError], out: Pat
             facts = {"severity": finding.severity, "says": finding.what, "change": change, "reason": reason, "runs": []}
             found.setdefault((finding.severity, finding.kind, finding.subject), facts)["runs"].append(place)
     content: dict[str, Any] = {
-        "title": runs[0].name if len(runs) == 1 else title,
+        "title": runs[0].name if len(runs) == 1 else "/".join(folder.resolve().parts[-2:]),
         "lead": _lead(comparison),
         "notes": [*comparison.notes, *([comparison.no_total] if comparison.no_total else [])],
         "comparison": comparison,
@@ -172,11 +172,6 @@ def _render(content: Mapping[str, Any]) -> str:
         curves=Markup(_deflated(script_json(content["plots"]))),
         plotly=Markup(plotly),
     )
-
-
-def title_of(folder: Path) -> str:
-    """Return a page title: the last two parts of a folder's path."""
-    return "/".join(folder.resolve().parts[-2:])
 
 
 def script_json(content: object) -> str:

@@ -409,32 +409,28 @@ ONE_REWARD = [
 
 
 Case = tuple[str, RunSetup, Any, int | None, str]
+TABLES: list[tuple[str, RunSetup, str, Any]] = [
+    *(("non_finite", GRPO, "", NON_FINITE), ("no_deviation", GRPO, "", NO_DEVIATION)),
+    *(("overoptimised", DPO, "", OVEROPTIMISED), ("learning", GRPO, "", LEARNING)),
+    *(("kl", GRPO, name, KLS) for name in (KL, "kl")),  # TRL's own metric if ours is missing
+    *(("truncation", GRPO, name, TRUNCATION) for name in (CUT, "completions/clipped_ratio")),
+    *(("entropy", GRPO, "", ENTROPY), ("clipping", PPO, CLIPPED, CLIPPING)),
+    *(("explained_variance", PPO, EXPLAINED, EXPLAINED_VARIANCE), ("reward_errors", GRPO, "", REWARD_ERRORS)),
+    *(("dead_reward", GRPO, "", DEAD_REWARD), ("gate", GATED, "rewards/style/open_fraction", GATES)),
+    *(("redundant", GRPO, "", REDUNDANT), ("one_reward", GRPO, "", ONE_REWARD)),
+]
+"""Kind, setup, the metric that a row has the values of ('': a row has curves), and the rows."""
 
 
 def cases() -> Iterator[Case]:
     """Yield (kind, setup, curves, last step of the training, expected result) for every border."""
-    yield from (("non_finite", GRPO, curves, None, expected) for curves, expected in NON_FINITE)
-    yield from (("no_deviation", GRPO, curves, None, expected) for curves, expected in NO_DEVIATION)
-    yield from (("overoptimised", DPO, curves, None, expected) for curves, expected in OVEROPTIMISED)
-    yield from (("learning", GRPO, curves, max_steps, expected) for curves, max_steps, expected in LEARNING)
-    for name in (KL, "kl"):  # TRL's own metric if ours is missing
-        yield from (("kl", GRPO, {name: values}, None, expected) for values, expected in KLS)
-    for name in (CUT, "completions/clipped_ratio"):
-        yield from (("truncation", GRPO, {name: values}, None, expected) for values, expected in TRUNCATION)
+    for kind, setup, metric, rows in TABLES:
+        for shown, *last, expected in rows:
+            yield kind, setup, {metric: shown} if metric else shown, last[0] if last else None, expected
     for values, rewards, expected in LENGTHS:
         yield "length", GRPO, {LENGTH: values, **rewards}, None, expected
-    yield from (("entropy", GRPO, curves, None, expected) for curves, expected in ENTROPY)
-    yield from (("clipping", PPO, {CLIPPED: values}, last, expected) for values, last, expected in CLIPPING)
-    for values, max_steps, expected in EXPLAINED_VARIANCE:
-        yield "explained_variance", PPO, {EXPLAINED: values}, max_steps, expected
     for loss, std, expected in VALUE_LOSS:
         yield "value_loss", PPO, {VALUE: loss, **({"ppo/returns_std": std} if std else {})}, None, expected
-    yield from (("reward_errors", GRPO, curves, None, expected) for curves, expected in REWARD_ERRORS)
-    yield from (("dead_reward", GRPO, curves, None, expected) for curves, expected in DEAD_REWARD)
-    for values, max_steps, expected in GATES:
-        yield "gate", GATED, {"rewards/style/open_fraction": values}, max_steps, expected
-    yield from (("redundant", GRPO, curves, max_steps, expected) for curves, max_steps, expected in REDUNDANT)
-    yield from (("one_reward", GRPO, curves, max_steps, expected) for curves, max_steps, expected in ONE_REWARD)
 
 
 @pytest.mark.parametrize(("kind", "setup", "curves", "max_steps", "expected"), list(cases()))

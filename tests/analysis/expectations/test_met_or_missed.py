@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import math
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from rlhf_cli.analysis.expectations import ExpectationOutcome, VerifiedRun, verify
 from rlhf_cli.config.schema.run_sections import Expectation
@@ -20,6 +17,7 @@ from rlhf_cli.runs.run_status import read_status
 from rlhf_cli.sweeps.sweep_folder import show_expectations
 from rlhf_cli.text.json_values import JsonValue
 from tests.support.logged_runs import configured, write_run
+from tests.support.terminal import drawn, printed
 
 RISING = [float(step) for step in range(1, 21)]
 """The value at step n is n: a tenth of 20 log events are 2."""
@@ -122,11 +120,9 @@ def test_a_configuration_that_was_edited_into_none(tmp_path: Path) -> None:
     assert "one bound to compare with" in str(caught.value.expected)
 
 
-def printed(shown: Iterable[object]) -> str:
-    console = Console(width=100, record=True, file=io.StringIO())
-    for one in shown:
-        console.print(one)
-    return console.export_text()
+def ending(verified: VerifiedRun) -> str:
+    """Return the lines on expectations of a run's last screen as one text."""
+    return " ".join(line for shown in at_the_end(verified) for line in drawn(shown, 200))
 
 
 def test_a_run_that_missed_is_finished_with_exit_code_0(train, capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,10 +144,10 @@ def typed(run: RunFolder, words: list[str]) -> VerifiedRun:
 @pytest.mark.parametrize("word", ["trainer.args.max_steps=30", "++trainer.args.num_train_epochs=1"])
 def test_a_run_whose_length_was_typed_is_not_judged(word: str, tmp_path: Path) -> None:
     run = run_of(tmp_path, {"metric": "correct", "at_least": 21})
-    said = " ".join(printed(at_the_end(typed(run, ["+exp=quickstart", word]))).split())
+    said = ending(typed(run, ["+exp=quickstart", word]))
     assert word.lstrip("+") in said
     assert "missed" not in said
-    said = printed(at_the_end(typed(run, [word, "expect=[{metric: correct, at_least: 21}]"])))
+    said = ending(typed(run, [word, "expect=[{metric: correct, at_least: 21}]"]))
     assert "expected: 0 of 1 met" in said, "what was typed as well is judged"
     assert verify(run).state == "missed", "rlhf verify judges every run"
 
@@ -169,7 +165,7 @@ def test_what_was_typed_at_a_resume_counts_as_typed_at_the_start(
 ) -> None:
     run = run_of(tmp_path, {"metric": "correct", "at_least": 21})
     write_json(run.provenance, {"overrides": ["+exp=quickstart"], "resumed": [1, {"step": 3, "changes": changes}]})
-    said = " ".join(printed(at_the_end(verify(run))).split())
+    said = ending(verify(run))
     assert (("expected: 0 of 1 met" in said), ("max_steps=3 was typed" in said)) == (judged, not judged)
 
 
@@ -179,9 +175,7 @@ def test_a_sweep_counts_the_misses_or_says_that_it_is_not_judged(tmp_path: Path)
     def shown(*words: str) -> list[str]:
         for run in runs:
             write_json(run.provenance, {"overrides": list(words)})
-        console = Console(file=io.StringIO(), width=60)
-        show_expectations(console, runs)
-        return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+        return printed(lambda console: show_expectations(console, runs), 120)
 
     assert shown("+exp=quickstart", "seed=0,1") == ["expectations: 5 runs: 5 missed; rlhf verify lists them"]
     (line,) = shown("+exp=quickstart", "trainer.args.max_steps=30")
