@@ -23,7 +23,7 @@ from rlhf_cli.errors import ModelError, in_a_line
 from rlhf_cli.models.model_folders import no_template_to_score
 from rlhf_cli.models.packing.packed_rows import packed_texts, passes_of
 from rlhf_cli.models.packing.row_attention import model_inputs, why_not_packed
-from rlhf_cli.models.packing.varlen_kernel import disable_varlen, heads_of_model, why_no_varlen
+from rlhf_cli.models.packing.varlen_kernel import heads_of_model, why_no_varlen
 from rlhf_cli.models.scalar_heads import load_reward_model, where_reward_model
 
 
@@ -165,8 +165,8 @@ class RewardModelScorer:
     def _should_pack(self, rows: list[list[int]]) -> bool:
         """Return whether to pack rows. On the first call, score three rows both ways and compare.
 
-        This detects a model that does not pass arguments to its attention, or that attends to later tokens. If the
-        varlen kernel was used and the scores differ, compare once more without it.
+        This detects a model that does not pass arguments to its attention or that attends to later tokens, and a kernel
+        that is wrong.
         """
         if self.why_not_packed is None and not self._has_tried:
             self._has_tried = True
@@ -174,18 +174,14 @@ class RewardModelScorer:
             num_tried = max(2, min(_TRIED_ROWS, self.batch_size))
             tried = sorted(rows[row % len(rows)] for row in range(num_tried))
             wrong = self._why_not_as_padded(tried)
-            if wrong is not None and self._why_no_varlen() is None:
-                disable_varlen(wrong, what="packed texts")
-                wrong = self._why_not_as_padded(tried)
-            self.why_not_packed = self._why_slow() if wrong is None else f"packed, {wrong}"
+            self.why_not_packed = None if wrong is None else f"packed, {wrong}"
         return self.why_not_packed is None
-
-    def _why_no_varlen(self) -> str | None:
-        return why_no_varlen(heads_of_model(self._model, self._device, self._model.dtype))
 
     def _why_slow(self) -> str | None:
         """Return why packed texts would be slower than padded ones; None on a CPU, and if one kernel takes them all."""
-        why = None if self._device.type == "cpu" else self._why_no_varlen()
+        if self._device.type == "cpu":
+            return None
+        why = why_no_varlen(heads_of_model(self._model, self._device, self._model.dtype))
         return None if why is None else f"packed, each text would attend separately: {why}"
 
     def _why_not_as_padded(self, rows: list[list[int]]) -> str | None:

@@ -15,8 +15,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlhf_cli.models.packing import row_attention, varlen_kernel
-
 
 @dataclass
 class ReferenceVarlen:
@@ -71,12 +69,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, kernel: Any = None) -> Any:
     """Let packed rows attend all at once on a CPU, in any precision, with the reference or another kernel."""
     kernel = ReferenceVarlen() if kernel is None else kernel
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
-    monkeypatch.setattr(varlen_kernel, "_distrusted", distrusted := [])
-
-    def why(_heads: Any) -> str | None:
-        return distrusted[0] if distrusted else None
-
-    monkeypatch.setattr(row_attention, "why_no_varlen", why)
-    monkeypatch.setattr("rlhf_cli.trainers.pass_mixin.why_no_varlen_for", lambda model, accelerator: why(model))
-    monkeypatch.setattr("rlhf_cli.models.reward_model_scorer.why_no_varlen", why)
+    for module in ("models.packing.row_attention", "models.reward_model_scorer"):
+        monkeypatch.setattr(f"rlhf_cli.{module}.why_no_varlen", lambda _heads: None)
+    monkeypatch.setattr("rlhf_cli.trainers.pass_mixin.why_no_varlen_for", lambda model, accelerator: None)
     return kernel

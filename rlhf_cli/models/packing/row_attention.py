@@ -79,15 +79,13 @@ def model_inputs(rows: PackedRows) -> dict[str, object]:
 class Segments:
     """The segments of a batch and what attention needs to know about them, computed once for all layers.
 
-    `given` is the mask passed to the model; it has no content, and only needs to arrive unchanged. `go_at_once` says
-    whether one kernel attends in all segments, as it did for the first layer: the backward pass may recompute layers.
-    `joined` is the layout for it, `mask` that of one row.
+    `given` is the mask passed to the model; it has no content, and only needs to arrive unchanged. `joined` is for one
+    kernel that attends in all segments, `mask` for one row.
     """
 
     def __init__(self, rows: PackedRows) -> None:
         self.rows = rows
         self.given = rows.input_ids.new_ones((1,) * 4, dtype=torch.bool)
-        self.go_at_once = functools.cache(lambda heads: why_no_varlen(heads) is None)
         self.joined = functools.cache(functools.partial(joined_keys, rows.lengths, rows.shared))
         self.mask = functools.cache(_last_rows)
 
@@ -126,7 +124,7 @@ def _by_row(attention: Attention) -> Attention:
             return attention(module, query, key, value, attention_mask, *others, **named)
         assert isinstance(segments, Segments)
         segments.refuse_other_mask(attention_mask)
-        if not others and _is_causal_alone(module, key, value, named) and segments.go_at_once(heads_of(query)):
+        if not others and _is_causal_alone(module, key, value, named) and why_no_varlen(heads_of(query)) is None:
             scaling = cast(float | None, named.get("scaling"))
             return varlen_attend(segments.joined(query.device), query, key, value, scaling=scaling), None
         outputs = [

@@ -14,7 +14,6 @@ A trial on real rows (`trainers/pass_mixin`, `reward_model_scorer`) shows a kern
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -120,9 +119,6 @@ _HALF = (torch.bfloat16, torch.float16)
 _LARGEST_HEAD, _STEP_OF_HEADS = 256, 8
 """The limits of `mha_varlen_fwd` in torch's flash_api.cpp."""
 
-_distrusted: list[str] = []
-"""Problems that trials with a model revealed. They apply to the process, like the kernel."""
-
 
 def heads_of_model(model: PreTrainedModel | PeftModel, device: torch.device, dtype: torch.dtype) -> Heads:
     """Return the attention settings of a packable model from its configuration."""
@@ -133,8 +129,6 @@ def heads_of_model(model: PreTrainedModel | PeftModel, device: torch.device, dty
 
 def why_no_varlen(heads: Heads) -> str | None:
     """Return why attention cannot be computed in all segments at once, in words; None if it can."""
-    if _distrusted:
-        return _distrusted[0]
     if heads.device.type != "cuda":
         return f"the device is {heads.device.type}"
     if heads.dtype not in _HALF:
@@ -145,10 +139,3 @@ def why_no_varlen(heads: Heads) -> str | None:
     if heads.size > _LARGEST_HEAD or heads.size % _STEP_OF_HEADS:
         return f"its head size is {heads.size}; the kernel supports multiples of 8 up to 256"
     return None
-
-
-def disable_varlen(wrong: str, *, what: str = "packed rows") -> None:
-    """Make all attention of this process run once per row, from the next pass on. Warn that `what` was `wrong`."""
-    _distrusted.append(f"packed with torch's varlen_attn, {wrong}")
-    text = "%s attend row by row: with torch's varlen_attn %s (docs/development/performance.md)"
-    logging.getLogger("rlhf").warning(text, what, wrong)

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from rlhf_cli.models.packing import row_attention, varlen_kernel
+from rlhf_cli.models.packing import row_attention
 from rlhf_cli.models.packing.varlen_kernel import (
     Heads,
-    disable_varlen,
     heads_of,
     heads_of_model,
     joined_keys,
@@ -27,8 +26,7 @@ GPU = Heads(torch.device("cuda", 0), torch.bfloat16, 64)
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process without earlier trials, and an H100."""
-    monkeypatch.setattr(varlen_kernel, "_distrusted", [])
+    """An H100."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
 
 
@@ -49,12 +47,6 @@ def test_the_settings_that_the_kernel_supports(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     found = why_no_varlen(dataclasses.replace(GPU, **changed))
     assert found is None if why is None else why in str(found)
-
-
-def test_a_kernel_that_a_trial_found_wrong_is_not_used() -> None:
-    assert why_no_varlen(GPU) is None
-    disable_varlen("3 off")
-    assert why_no_varlen(dataclasses.replace(GPU, size=128)) == "packed with torch's varlen_attn, 3 off"
 
 
 @pytest.mark.parametrize("family", FAMILIES)

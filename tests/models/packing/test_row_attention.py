@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from rlhf_cli.models.packing import row_attention
 from rlhf_cli.models.packing.packed_rows import PackedRows, packed_rows
 from rlhf_cli.models.packing.row_attention import model_inputs, register
-from rlhf_cli.models.packing.varlen_kernel import disable_varlen, joined_keys, varlen_attend
+from rlhf_cli.models.packing.varlen_kernel import joined_keys, varlen_attend
 from rlhf_cli.trainers.forward_pass import only_states
 from tests.support.float64 import in_float64
 from tests.support.reference_varlen import ReferenceVarlen, stand_in
@@ -169,18 +169,6 @@ def test_ungrouped_heads_need_no_argument_for_groups(monkeypatch: pytest.MonkeyP
     assert varlen_attend(joined, query, query, query, scaling=None).shape == (1, 3, 4, 8)
     with pytest.raises(TypeError, match="enable_gqa"):
         varlen_attend(joined, query, key, key, scaling=None)
-
-
-def test_a_layer_is_recomputed_with_the_kernel_of_its_forward_pass(kernel: ReferenceVarlen) -> None:
-    """Also if another model finds the kernel wrong in between: a checkpoint needs the same tensors again."""
-    model, rows = model_of("llama").train(), laid_out()
-    enable_checkpointing(model, {"use_reentrant": False})
-    found = states(model, **model_inputs(rows))
-    disable_varlen("found wrong")
-    found.sum().backward()
-    assert len(kernel.calls) == 2 * 2  # layers, forward and again
-    states(model, **model_inputs(rows))
-    assert len(kernel.calls) == 2 * 2  # the next pass attends row by row
 
 
 @pytest.mark.parametrize(
