@@ -59,52 +59,43 @@ def test_training_and_preview_name_the_same_key(
         assert error.expected or error.advice
 
 
+def dataset(**row: object) -> datasets.Dataset:
+    return datasets.Dataset.from_list([row])
+
+
+def judged(rules: PairRules, name: str = MINE, **row: object) -> datasets.Dataset:
+    return judge_pairs(dataset(**row), rules, name=name)
+
+
+def cut(policy: Any, prompt: object) -> object:
+    return without_overlong(dataset(prompt=prompt), {0: 9}, 2, policy=policy, last=lambda text, limit: text, name=MINE)
+
+
+NO_SUM = DataSource(world="toy_sums", args={"max_value": 0}, name=MINE)
+
+
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: split_transcripts(datasets.Dataset.from_list([{"chosen": "a", "rejected": "b"}]), name=MINE),
-        lambda: split_transcripts(datasets.Dataset.from_list([{"chosen": "a"}]), name=MINE),
+        lambda: split_transcripts(dataset(chosen="a", rejected="b"), name=MINE),
+        lambda: split_transcripts(dataset(chosen="a"), name=MINE),
         lambda: prepare_preview(DataSource(path="x", name=MINE, transcripts=True), LONE, None),
         lambda: prepare_preview(DataSource(path="x", name=MINE, rename={"a": "b"}), LONE, None),
         lambda: prepare(RowTable([{"a": {"b": 1}}], ["a"]), DataSource(path="x", name=MINE, rename={"q": "a.c"}), None),
         lambda: prepare(RowTable([{"a": [{"b": 1}]}], ["a"]), DataSource(path="x", name=MINE), "{a}"),
         lambda: check_columns(RowTable([], ["prompt"]), TRAINERS["GRPOTrainer"], name=MINE),
-        lambda: judge_pairs(datasets.Dataset.from_list([{"chosen": "a"}]), PairRules(), name=MINE),
         lambda: check_pair_columns(["chosen", "rejected"], PairRules(column="m"), name=MINE),
-        lambda: judge_pairs(datasets.Dataset.from_list([{"chosen": "", "rejected": "a"}]), PairRules(), name=MINE),
-        lambda: judge_pairs(
-            datasets.Dataset.from_list([{"chosen": "a", "rejected": "b", "m": -1}]), PairRules(column="m"), name=MINE
-        ),
-        lambda: leave_out(
-            judge_pairs(
-                datasets.Dataset.from_list([{"chosen": "a", "rejected": "a"}]), PairRules(drops_bad_pairs=True)
-            ),
-            name=MINE,
-        ),
-        lambda: without_overlong(
-            RowTable([{"prompt": "a"}], ["prompt"]),
-            {0: 9},
-            2,
-            policy="error",  # type: ignore
-            last=lambda text, limit: text,
-            name=MINE,
-        ),
-        lambda: without_overlong(
-            datasets.Dataset.from_list([{"prompt": []}]),
-            {0: 9},
-            2,
-            policy="truncate",
-            last=lambda text, limit: text,
-            name=MINE,
-        ),
+        lambda: judged(PairRules(), chosen="a"),
+        lambda: judged(PairRules(), chosen="", rejected="a"),
+        lambda: judged(PairRules(column="m"), chosen="a", rejected="b", m=-1),
+        lambda: leave_out(judged(PairRules(drops_bad_pairs=True), "data", chosen="a", rejected="a"), name=MINE),
+        lambda: cut("error", "a"),
+        lambda: cut("truncate", []),
         lambda: worlds.generate("toy", {}, seed=0, name=MINE),
         lambda: worlds.generate("toy_sums", {"max_value": 0}, seed=0, name=MINE),
-        lambda: worlds.generate("toy_sums", {"num_rows": 0}, seed=0, name=MINE),
         lambda: peek(DataSource(world="toy_sums", args={"num_rows": 0}, name=MINE)),
-        lambda: load_split([DataSource(world="toy_sums", args={"max_value": 0}, name=MINE)], seed=0),
-        lambda: first_rows(
-            [DataSource(world="toy_sums", args={"max_value": 0}, name=MINE)], prompt=None, seed=0, limit=1
-        ),
+        lambda: load_split([NO_SUM], seed=0),
+        lambda: first_rows([NO_SUM], prompt=None, seed=0, limit=1),
     ],
 )
 def test_every_check_names_the_source(call: Callable[[], object], refusal) -> None:

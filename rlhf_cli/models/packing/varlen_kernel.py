@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 from peft import PeftModel
@@ -24,8 +24,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 
-@dataclass(frozen=True)
-class JoinedKeys:
+class JoinedKeys(NamedTuple):
     """The boundaries of queries and keys of S segments, the same for every layer.
 
     `places` (K,) int64: the position of each of the K keys in the flat row. `cu_queries`, `cu_keys` (S + 1,) int32:
@@ -62,8 +61,7 @@ CAUSAL = (-1, 0)
 """The window of a causal mask: any number of keys before a query's own position, none after it."""
 
 
-@dataclass(frozen=True)
-class Heads:
+class Heads(NamedTuple):
     """The settings of a model's attention on which the kernel depends. Under autocast, `dtype` is autocast's."""
 
     device: torch.device
@@ -90,17 +88,8 @@ def varlen_attend(joined: JoinedKeys, query: Tensor, key: Tensor, value: Tensor,
     queries, keys, values = (whole[0].transpose(0, 1).to(dtype) for whole in (query, key, value))
     # Only where heads are grouped: torch 2.11 lacks this argument.
     attend = functools.partial(varlen_attn, enable_gqa=True) if query.shape[1] != key.shape[1] else varlen_attn
-    found = attend(
-        queries,
-        _picked(keys, joined.places),
-        _picked(values, joined.places),
-        joined.cu_queries,
-        joined.cu_keys,
-        joined.max_queries,
-        joined.max_keys,
-        scale=scaling,
-        window_size=CAUSAL,
-    )
+    keys, values = (_picked(whole, joined.places) for whole in (keys, values))
+    found = attend(queries, keys, values, *joined[1:], scale=scaling, window_size=CAUSAL)
     assert isinstance(found, Tensor)  # a pair if more outputs are requested
     return found.unsqueeze(0)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -45,7 +44,7 @@ def test_the_settings_that_the_kernel_supports(
     changed: dict[str, Any], capability: tuple[int, int], why: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    found = why_no_varlen(dataclasses.replace(GPU, **changed))
+    found = why_no_varlen(GPU._replace(**changed))
     assert found is None if why is None else why in str(found)
 
 
