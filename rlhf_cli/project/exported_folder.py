@@ -171,9 +171,8 @@ def _starting(path: JsonValue) -> str:
     """Return a starting model as the card names it: its hub id, its run, or the last part of its path."""
     if not isinstance(path, str):
         return "a transformer of rlhf's own"
-    run = run_of(Path(path)) if Path(path).is_absolute() else None
-    own = path.rpartition("/")[2] if path[0] == "/" else path
-    return own if run is None else f"the model of the run {run.label}"
+    run = run_of(Path(path))
+    return f"the model of the run {run.label}" if run is not None else Path(path).name if path[0] == "/" else path
 
 
 def _code(source: SourceModel, folder: Path) -> str:

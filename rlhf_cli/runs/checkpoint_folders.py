@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import mmap
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -59,9 +57,8 @@ def problem_with(checkpoint: Path) -> str | None:
         if file.stat().st_size != size:
             return f"{name} has {file.stat().st_size} bytes and its manifest says {size}"
     for name, (_, known) in listed.items():
-        with (checkpoint / name).open("rb") as stream:
-            if hashlib.file_digest(stream, xxhash.xxh3_128).hexdigest() != known:
-                return f"{name} has changed since it was written (another {_HASH})"
+        if _hash_of(checkpoint / name) != known:
+            return f"{name} has changed since it was written (another {_HASH})"
     return None
 
 
@@ -109,9 +106,10 @@ def finish_commit(folder: Path) -> None:
 def write_manifest(folder: Path) -> None:
     """Flush every file under `folder` to disk, then write their sizes and hashes to manifest.json."""
     files = sorted(file for file in folder.rglob("*") if file.is_file() and file != folder / MANIFEST)
+    for file in files:
+        flush(file)
     content = {
-        file.relative_to(folder).as_posix(): {"size": file.stat().st_size, _HASH: _flushed_and_hashed(file)}
-        for file in files
+        file.relative_to(folder).as_posix(): {"size": file.stat().st_size, _HASH: _hash_of(file)} for file in files
     }
     manifest = folder / MANIFEST
     manifest.write_text(json.dumps({"files": content}, indent=2) + "\n", encoding="utf-8")
@@ -121,18 +119,9 @@ def write_manifest(folder: Path) -> None:
     flush(folder)
 
 
-def _flushed_and_hashed(file: Path) -> str:
-    """Flush a newly written file and return its hash.
-
-    It is memory-mapped: copying costs more than hashing. Not for a file read from disk: an error would be a signal.
-    """
+def _hash_of(file: Path) -> str:
     with file.open("rb") as stream:
-        os.fsync(stream.fileno())
-        try:
-            with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                return xxhash.xxh3_128(content).hexdigest()
-        except (ValueError, OSError):  # the file is empty, or its file system cannot map files
-            return hashlib.file_digest(stream, xxhash.xxh3_128).hexdigest()
+        return hashlib.file_digest(stream, xxhash.xxh3_128).hexdigest()
 
 
 _STATE = {

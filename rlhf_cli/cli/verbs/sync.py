@@ -16,7 +16,7 @@ from rlhf_cli.cli.run_arguments import none_named, place_of
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.tracking.wandb_files import send, to_send, upload
+from rlhf_cli.runs.tracking.wandb_files import send, to_send
 
 _STYLES = {"sent": "green", "to send": "cyan", "not sent": "red"}
 
@@ -31,7 +31,7 @@ def run(options: Options) -> int:
     if not options.on("--dry-run"):
         count = sum(sending.state == "to send" for sending in sendings)
         with console.status(f"sending {count} to wandb ..."):
-            sendings = send(sendings, upload=upload)
+            sendings = send(sendings)
     if options.as_json:
         content = []
         for sending in sendings:

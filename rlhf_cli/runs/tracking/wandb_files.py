@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -48,7 +48,10 @@ def _mark_of(file: Path) -> Path:
 
 
 def upload(files: Sequence[Path]) -> str:
-    """Upload records with `wandb sync`, attempts of one run in order; no process may still write them."""
+    """Upload records with `wandb sync`, which marks those that were fully sent, and return its output.
+
+    The attempts of a run are in order; no process may still write them.
+    """
     for file in files:
         cut_off_half_a_record(file)
     command = [sys.executable, "-m", "wandb", "sync", "--include-online", *map(str, files)]
@@ -76,10 +79,6 @@ def cut_off_half_a_record(file: Path) -> None:
             stream.truncate(complete)
 
 
-Upload = Callable[[Sequence[Path]], str]
-"""Uploads wandb's files and returns wandb's output. wandb marks files that were fully sent."""
-
-
 @dataclass(frozen=True)
 class Sending:
     """The upload state of a folder's records. `why` explains records that were not sent."""
@@ -95,7 +94,7 @@ def to_send(places: Sequence[Path]) -> list[Sending]:
     return [_of_run(run) for run in dict.fromkeys(run for place in places for run in runs_in(place))]
 
 
-def send(sendings: Sequence[Sending], *, upload: Upload) -> list[Sending]:
+def send(sendings: Sequence[Sending]) -> list[Sending]:
     """Upload pending records and return the result of each. Raises UserError without a login or a server."""
     files = [file for one in sendings if one.state == "to send" for file in one.files]
     if not files:

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from rlhf_cli.cli import main
-from rlhf_cli.cli.verbs import sync
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import claim
 from rlhf_cli.runs.tracking import wandb_files
@@ -63,7 +62,7 @@ def by_wandb(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[Path]]]
                     file.with_name(file.name + ".synced").touch()
             return "\n".join(["wandb: Syncing...", *said, "wandb: done"])
 
-        monkeypatch.setattr(sync, "upload", send)
+        monkeypatch.setattr(wandb_files, "upload", send)
         return asked
 
     return put
