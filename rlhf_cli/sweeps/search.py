@@ -77,7 +77,8 @@ class Trials(JobsToCome):
         while self._left:
             left = self._left.pop(0)
             run = RunFolder(self._folder / str(left.user_attrs.get(_JOB)))
-            if not run.config.is_file():  # killed between its proposal and its freezing
+            # Killed between its proposal and its freezing, or a stranger's: nobody has asked who made a run elsewhere.
+            if run.config not in self._folder.glob("*/config.yaml"):
                 self.study.tell(left.number, state=TrialState.FAIL)
                 continue
             status = read_status(run, take_over=self._allowed.take_over)

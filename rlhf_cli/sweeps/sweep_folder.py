@@ -224,6 +224,8 @@ def open_sweep(folder: Path) -> SweepFolder:
     for entry in listed if isinstance(listed, list) else []:
         try:
             jobs.append(SweepJob(str(entry["name"]), dict(entry["values"]), tuple(map(str, entry["overrides"]))))  # type: ignore[index, call-overload, arg-type]
+            if "/" in jobs[-1].name or jobs[-1].name in ("", ".", ".."):  # a stranger's: it would leave this folder
+                raise ValueError(f"a name of its own: {jobs[-1].name!r}")
         except (KeyError, TypeError, ValueError) as error:
             raise unreadable(folder / SWEEP, f"a job without {error}") from None
     return SweepFolder(folder.resolve(), tuple(jobs))

@@ -81,10 +81,12 @@ def test_the_jobs_of_a_sweep_are_read_as_they_were_written(place: Path) -> None:
     file = place / "deep" / "sweep" / "sweep.json"
     content = json.loads(file.read_text())
     assert (content["overrides"], content["swept"], "made_by" in content) == (["seed=1,2"], ["seed"], True)
-    file.write_text(json.dumps({"jobs": [{"name": "seed=1", "values": {}}]}))
-    with pytest.raises(RunError) as caught:
-        open_sweep(place / "deep" / "sweep")
-    assert caught.value.where == "deep/sweep/sweep.json"
+    bad_names = ("..", "../x", "/x", ".", "")
+    for entry in ({"name": "seed=1", "values": {}}, *({**content["jobs"][0], "name": name} for name in bad_names)):
+        file.write_text(json.dumps({"jobs": [entry]}))
+        with pytest.raises(RunError) as caught:
+            open_sweep(place / "deep" / "sweep")
+        assert caught.value.where == "deep/sweep/sweep.json"
 
 
 def test_one_run_that_wandb_recorded_offline_is_told(
