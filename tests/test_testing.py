@@ -98,6 +98,15 @@ def logs_too_little(completions, log_extra, **kwargs):
     return [1.0] * len(completions)
 
 
+def without_kwargs(completions):
+    return [1.0] * len(completions)
+
+
+def drops_a_row(completions, answer, **kwargs):
+    answer.pop()
+    return [1.0] * len(completions)
+
+
 def polite_in_lists(completions, **kwargs):
     return [[score] for score in polite(completions)]
 
@@ -145,6 +154,8 @@ def test_a_comparing_reward_can_be_allowed() -> None:
         (strips, {}, r"changes its inputs: completion_ids of row 1 was list \[110, 111\], is list \[110, 111, 0\]"),
         (rounds_the_answer, {"answer": [{"value": 1.0}, {"value": 1.5}, {"value": 2.5}]}, "changes.* answer of row 0"),
         (right, {}, "needs the column 'answer'"),
+        (without_kwargs, {}, r"takes \(completions\) and no \*\*kwargs"),
+        (drops_a_row, {"answer": ["1", "2", "3"]}, "answer had 3 rows and has 2 after the call"),
         (span_outside, {}, r"row 1: returned span 0 \(0, 5, 1.0\) is not inside the completion's 2 characters"),
         (token_short, {}, "row 0: returned 12 values for a completion of 11 tokens"),
         (logs_too_little, {}, r"log_extra\('seen', ...\) was given 1 values for 3 completions"),

@@ -340,7 +340,13 @@ def test_a_reset_may_be_async() -> None:
     assert wrapped().reset(start=1) == '["a", 1]'  # a list, but of no parts that a chat template knows
 
 
-def test_a_score_needs_environments() -> None:
+def test_a_score_may_be_async_and_needs_environments() -> None:
+    class Later:
+        async def score(self) -> float:
+            return 0.5
+
+    score: Any = EnvironmentScore("score", "rewards.solved.environment")(["a", "b"], [Later(), object()])
+    assert asyncio.run(score) == [0.5, None]
     with pytest.raises(RewardError) as caught:
         EnvironmentScore("get_reward", "rewards.solved.environment")(["a"])
     assert caught.value.where == "rewards.solved.environment"
@@ -356,6 +362,7 @@ SOUND: dict[str, Any] = {"prompt_ids": [[1], [1]], "completion_ids": [[2, 3], [4
         ({"env_mask": [[1, 0], [1]], "note": "one for all"}, None),
         ({"s1": ["a"]}, "s1"),
         ({"s1": None}, "s1"),
+        (None, "no dict"),
         ({"completion_ids": [[2, 3]]}, "completion_ids"),
         ({"completion_ids": [[2, 3], []]}, "without tokens"),
         ({"prompt_ids": [[1], []]}, "without tokens"),
@@ -374,8 +381,8 @@ SOUND: dict[str, Any] = {"prompt_ids": [[1], [1]], "completion_ids": [[2, 3], [4
         ({"prompt_ids": [[1], [-1]]}, "prompt_ids"),
     ],
 )
-def test_a_rollout_function_returns_one_row_per_prompt(change: dict[str, Any], named: str | None) -> None:
-    output = {**SOUND, **change}
+def test_a_rollout_function_returns_one_row_per_prompt(change: dict[str, Any] | None, named: str | None) -> None:
+    output = {**SOUND, **change} if change is not None else [1]
     rollout = checked_rollout(lambda prompts, trainer: output, ["s1"], "rollout.fn")
     config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(vocab_size=9, max_position_embeddings=12))
     trainer = SimpleNamespace(model=SimpleNamespace(module=SimpleNamespace(config=config)))  # as DDP wraps it
@@ -384,6 +391,8 @@ def test_a_rollout_function_returns_one_row_per_prompt(change: dict[str, Any], n
         return
     with pytest.raises(RewardError, match=named):
         rollout([1, 2], trainer)
+    with pytest.raises(RewardError, match="no 's2'"):
+        checked_rollout(lambda prompts, trainer: SOUND, ["s1", "s2"], "rollout.fn")([1, 2], trainer)
 
 
 @pytest.mark.parametrize("leave", [lambda: sys.exit(0), breaks_off, cancels, panics])

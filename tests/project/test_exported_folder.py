@@ -122,3 +122,7 @@ def test_missing_or_cut_weights_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="incomplete") as refused:
         exported(run, tmp_path / "out")
     assert refused.value.got == "no safetensors that can be read"
+    for file in (*run.model.glob("tokenizer*"), *run.model.glob("*.jinja")):
+        file.unlink()
+    with pytest.raises(ModelError, match="no tokenizer"):
+        exported(run, tmp_path / "out")

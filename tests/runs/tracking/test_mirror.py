@@ -21,7 +21,7 @@ from rlhf_cli.runs.tracking.tracked_run import TrackedRun, name_in_log, shown_na
 from rlhf_cli.runs.tracking.tracking_plan import TrackingPlan
 from rlhf_cli.text import redaction
 from rlhf_cli.text.redaction import remember
-from tests.runs.tracking.tracked_runs import CONFIG, EVENTS, REWARDS, Mirrored, logged_run, report, write_evaluation
+from tests.runs.tracking.tracked_runs import CONFIG, EVENTS, REWARDS, logged_run, report, write_evaluation
 from tests.support.planted_secrets import tellers
 from tests.support.wandb_read_back import leaves, records, tables
 
@@ -109,9 +109,9 @@ def test_what_wandb_keeps_is_not_logged_again(told, folder: RunFolder) -> None:
 
 
 @pytest.mark.parametrize("method", ["opened", "log", "table", "finish 0"])
-def test_what_fails_is_told_once_and_left_alone(method: str, told, folder: RunFolder, mirrored: Mirrored) -> None:
+def test_what_fails_is_told_once_and_left_alone(method: str, told, folder: RunFolder) -> None:
     tracker = told(method)
-    (said,) = mirrored(folder)
+    (said,) = report(folder)
     assert said.startswith("warning: wandb failed ")
     assert "OSError: [Errno 28] No space left on device" in said
     assert "the run goes on without it" in said
@@ -146,11 +146,11 @@ def test_a_metric_has_a_section_of_wandb_and_is_found_again(logged: str, shown: 
     assert name_in_log(f"train/{logged}") == logged or logged.startswith("eval_"), "as earlier versions named it"
 
 
-def test_how_a_run_ended_is_told_and_its_error_goes_on(told, folder: RunFolder, mirrored: Mirrored) -> None:
+def test_how_a_run_ended_is_told_and_its_error_goes_on(told, folder: RunFolder) -> None:
     for error, said in ((ValueError("bad"), ["finish 1"]), (KeyboardInterrupt(), ["preempted", "finish 1"])):
         tracker = told("finish 1")
         with pytest.raises(type(error)):
-            mirrored(folder, error=error)
+            report(folder, error=error)
         assert tracker.said[-len(said) :] == said
         assert ("preempted" in tracker.said) == ("preempted" in said)
 
@@ -185,12 +185,10 @@ def _told_in(place: Path) -> set[str]:
     return {needle for needle, files in found.items() if any(not file.endswith(ours) for file in files)}
 
 
-def test_wandb_gets_the_command_without_its_secrets(
-    place: Path, mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wandb_gets_the_command_without_its_secrets(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     token = _SECRETS["HF_TOKEN"]
     monkeypatch.setattr(sys, "argv", ["rlhf", "train", "seed=12345678", f"trainer.args.hub_token={token}"])
-    mirrored(logged_run(place / "runs" / "quickstart" / "one"))
+    report(logged_run(place / "runs" / "quickstart" / "one"))
     assert set(tellers(place, ("seed=12345678", token))) == {"seed=12345678"}
 
 
@@ -280,12 +278,12 @@ def test_wandb_is_silent_and_gives_up_in_time(job: RunFolder, monkeypatch: pytes
     assert (settings.init_timeout, settings.finish_timeout) == (30, 60)
 
 
-def test_one_run_says_everything_once(job: RunFolder, mirrored: Mirrored) -> None:
+def test_one_run_says_everything_once(job: RunFolder) -> None:
     """One record is read for all: importing and running wandb is what these tests cost.
 
     `final` of four events is the last (a tenth of four, at least one), `best` the greatest: 0.9 at step 2.
     """
-    assert mirrored(job) == []
+    assert report(job) == []
     (read,) = records(job.path)
     assert (read.run["display_name"], read.run["run_group"]) == ("weight=2,seed=3", "quickstart/swept")
     assert (read.run["job_type"], read.run["project"], read.run["notes"]) == ("grpo", "sums", "n")
@@ -323,14 +321,14 @@ def test_one_run_says_everything_once(job: RunFolder, mirrored: Mirrored) -> Non
     }
 
 
-def test_a_run_that_goes_on_keeps_the_steps_it_has(place: Path, mirrored: Mirrored) -> None:
+def test_a_run_that_goes_on_keeps_the_steps_it_has(place: Path) -> None:
     """Killed at step 4 with a checkpoint of step 2, it trains 3 and 4 again: wandb has them and gets them once."""
     folder = logged_run(place / "runs" / "quickstart" / "one")
     with pytest.raises(Preempted):
-        mirrored(folder, error=Preempted("stopped"))
+        report(folder, error=Preempted("stopped"))
     longer = [*EVENTS[:4], {"step": 5, "time_s": 7.0, "reward": 0.7, "rewards/correct/mean": 0.35}]
     folder.metrics.write_text("".join(json.dumps(one) + "\n" for one in longer))
-    (said,) = mirrored(folder, goes_on_from=2, recorded_to=4)
+    (said,) = report(folder, goes_on_from=2, recorded_to=4)
     assert said.startswith("wandb has steps 3 to 4 from before the stop and keeps them as they were")
     first, second = records(folder.path)
     assert first.run["run_id"] == second.run["run_id"]

@@ -18,7 +18,7 @@ from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import claim
 from rlhf_cli.runs.tracking import wandb_files
 from rlhf_cli.runs.tracking.wandb_files import Sending, cut_off_half_a_record, upload
-from tests.runs.tracking.tracked_runs import CONFIG, Mirrored, logged_run
+from tests.runs.tracking.tracked_runs import CONFIG, logged_run, report
 from tests.support.wandb_read_back import read_back
 
 pytestmark = pytest.mark.whole
@@ -68,10 +68,10 @@ def by_wandb(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[Path]]]
     return put
 
 
-def test_what_a_kill_cut_off_is_taken_away(place: Path, mirrored: Mirrored) -> None:
+def test_what_a_kill_cut_off_is_taken_away(place: Path) -> None:
     """The rest is whole to wandb's own reader; `wandb sync` would send it twice, and no later attempt."""
     folder = logged_run(place / "runs" / "quickstart" / "one")
-    mirrored(folder)
+    report(folder)
     (file,) = folder.path.glob("wandb/offline-run-*/run-*.wandb")
     whole = file.read_bytes()
     cut_off_half_a_record(file)

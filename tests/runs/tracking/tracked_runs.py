@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pyarrow
@@ -14,9 +15,6 @@ from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.tracking.mirror import Mirror
 from rlhf_cli.runs.tracking.tracking_plan import TrackerName, TrackingPlan
-
-Mirrored = Callable[..., list[str]]
-"""`mirrored(folder)` sends what a run folder has logged to a tracker; returns the printed lines."""
 
 REWARDS = (0.1, 0.9, 0.4, 0.5)
 """The totals of steps 1 to 4; the component `correct` has half of them."""
@@ -107,22 +105,31 @@ def write_evaluation(folder: RunFolder, step: int) -> None:
 
 def report(
     folder: RunFolder,
-    tracker: TrackerName,
+    tracker: TrackerName = "wandb",
     *,
     goes_on_from: int = 0,
     recorded_to: int = 0,
     error: BaseException | None = None,
 ) -> list[str]:
-    """Report the events of a run folder after a step, and return what was printed; end with `error`, if given."""
-    from transformers import TrainingArguments  # torch comes with it
+    """Mirror what a run folder has logged after a step, as the worker does, and end with `error`, if given.
 
-    printed: list[str] = []
+    Return what was printed.
+    """
+    args, printed = None, list[str]()
+    if tracker != "wandb":
+        from transformers import TrainingArguments  # torch comes with it
+
+        args = TrainingArguments(str(folder.path), use_cpu=True, report_to=[])
     mirror = Mirror(folder, TrackingPlan("offline", tracker=tracker), say=printed.append)
-    args = TrainingArguments(str(folder.path), use_cpu=True, report_to=[])
-    with mirror.attempt(args, goes_on_from=goes_on_from, recorded_to=recorded_to):
-        for event in read_metrics(folder.metrics):
-            if int(str(event["step"])) > goes_on_from:
-                mirror.event(event)
-        if error is not None:
-            raise error
+    try:
+        with mirror.attempt(args, goes_on_from=goes_on_from, recorded_to=recorded_to):
+            for event in read_metrics(folder.metrics):
+                if (step := int(str(event["step"]))) > goes_on_from:
+                    mirror.event(event)
+                    mirror.completions(step)
+            if error is not None:
+                raise error
+    finally:
+        if tracker == "wandb":
+            importlib.import_module("wandb").teardown()  # its file is whole when its service has ended
     return printed
