@@ -119,7 +119,7 @@ def launch_notices(subject: Subject) -> Findings:
         text = "launch.rollout=hf generates with the model itself, which is slow on a GPU"
         yield Notice("rollout", f"{text}; {install}launch.rollout=vllm")
     if launch.nodes > 1:
-        text = f"the {launch.nodes} machines exchange pickles through ports without a password: whoever reaches"
+        text = f"the {launch.nodes} machines exchange pickles through ports without a password, so whoever reaches"
         yield Notice("launch", f"{text} them can run code there. Use a network of trusted machines only")
 
 
