@@ -57,10 +57,7 @@ class OwnAdvantages(Algorithm):
         )
         answer = self.function(scored)
         if answer.is_by_token and self.why_no_tokens is not None:
-            raise RewardError(
-                f"{self.function.fn} gives every token an advantage, and {self.why_no_tokens}",
-                where="advantages.fn",
-                got=f"shape {answer.advantages.shape}",
-                expected=f"({len(counted)},)",
-            )
+            what = f"{self.function.fn} gives every token an advantage, and {self.why_no_tokens}"
+            got, expected = f"shape {answer.advantages.shape}", f"({len(counted)},)"
+            raise RewardError(what, where="advantages.fn", got=got, expected=expected)
         return answer

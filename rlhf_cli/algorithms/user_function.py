@@ -95,23 +95,16 @@ class AdvantageFunction:
         own = [name for name in parameters if name not in OFFERED]
         for name, value in args.items():
             if name in OFFERED or (name not in own and not takes_any):
-                close = nearest(name, own)
-                raise RewardError(
-                    f"{fn} has no argument {name!r}" if name not in OFFERED else f"the trainer sets {name!r}",
-                    where=place(f"{_KEY}.args.{name}"),
-                    got=value,
-                    expected=", ".join(own) or "no arguments",
-                    hint=f"{_KEY}.args.{close}={value}" if close else f"'~{_KEY}.args.{name}'",
-                )
+                what = f"{fn} has no argument {name!r}" if name not in OFFERED else f"the trainer sets {name!r}"
+                close, key, expected = nearest(name, own), f"{_KEY}.args.{name}", ", ".join(own) or "no arguments"
+                hint = f"{_KEY}.args.{close}={value}" if close else f"'~{key}'"
+                raise RewardError(what, where=place(key), got=value, expected=expected, hint=hint)
         missing = [name for name in required_parameters(parameters) if name not in {*OFFERED, *args}]
         if missing or not (takes_any or {"totals", "rewards"} & {*parameters}):
-            raise RewardError(
-                f"{fn} needs an argument {missing[0]!r}" if missing else f"{fn} takes no scores",
-                where=where,
-                got=f"{fn}({', '.join(parameters)})",
-                expected="totals or rewards, and any of " + ", ".join(OFFERED),
-                hint=f"{_KEY}.args.{missing[0]}=VALUE" if missing else None,
-            )
+            what = f"{fn} needs an argument {missing[0]!r}" if missing else f"{fn} takes no scores"
+            got, expected = f"{fn}({', '.join(parameters)})", "totals or rewards, and any of " + ", ".join(OFFERED)
+            hint = f"{_KEY}.args.{missing[0]}=VALUE" if missing else None
+            raise RewardError(what, where=where, got=got, expected=expected, hint=hint)
         self.function = WithArguments(function, **args)
 
     def __call__(self, scored: ScoredRound) -> Answer:

@@ -161,18 +161,14 @@ class CheckpointMixin(ExtendedTrainer):
         )
 
     def _determine_best_metric(self, metrics: dict[str, Any], trial: Any) -> bool:
-        wanted = self.args.metric_for_best_model
+        wanted, key = self.args.metric_for_best_model, "trainer.args.metric_for_best_model"
         name = f"eval_{(wanted or '').removeprefix('eval_')}"
         was_there = name in metrics or any(name in event for event in self.state.log_history)
         if wanted is not None and not was_there and not re.match(r"eval_(\w+_)?(pass|maj)@", name):
             close = nearest(name, metrics)  # pass@k and maj@k wait for a row that is scored
-            raise ConfigError(
-                f"no evaluation logs {name}, by which the best checkpoint was to be chosen",
-                where="trainer.args.metric_for_best_model",
-                got=wanted,
-                expected="one of " + ", ".join(metrics),
-                hint=f"trainer.args.metric_for_best_model={close}" if close else None,
-            )
+            what, expected = f"no evaluation logs {name}, which chooses the best checkpoint", ", ".join(metrics)
+            hint = f"{key}={close}" if close else None
+            raise ConfigError(what, where=key, got=wanted, expected=f"one of {expected}", hint=hint)
         if self.extensions.rewards is not None and wanted is not None and metrics.get(name) is None:
             # A reward may have scored no row this time, or not only 0 and 1: that must not end the run.
             logging.getLogger("rlhf").warning("this evaluation has no %s: its checkpoint is not the best", name)
@@ -396,12 +392,9 @@ def _is_plain(value: object) -> bool:
 def _readable(file: Path, what: str) -> Iterator[None]:
     """Raise RunError if a checkpoint's file is missing or holds more than plain values."""
     if not file.is_file():
-        raise RunError(
-            f"the checkpoint has no {what}: going on from it would silently train something else",
-            where=str(file),
-            expected="a checkpoint that this version wrote, with trainer.args.save_only_model=false",
-            hint=_START_OVER,
-        )
+        lacks = f"the checkpoint has no {what}: going on from it would silently train something else"
+        expected = "a checkpoint that this version wrote, with trainer.args.save_only_model=false"
+        raise RunError(lacks, where=str(file), expected=expected, hint=_START_OVER)
     try:
         yield
     except UnpicklingError as error:

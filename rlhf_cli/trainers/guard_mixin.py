@@ -259,12 +259,9 @@ class GuardMixin(ExtendedTrainer):
         """Write the batch to the run folder and raise GuardStopped; unless `alone`, all ranks must call this."""
         step, folder = self.state.global_step + 1, Path(self.args.output_dir)
         rank, decode = self.accelerator.process_index, self.processing_class.decode
-        content = {
-            "step": step,
-            "found": list(details),
-            "micro_batches": [{"loss": loss.item(), "rows": _rows(batch, decode)} for batch, loss in self._window],
-            "round": _round(getattr(self, "_logs", {})),
-        }
+        batches = [{"loss": loss.item(), "rows": _rows(batch, decode)} for batch, loss in self._window]
+        content = {"step": step, "found": list(details), "micro_batches": batches}
+        content["round"] = _round(getattr(self, "_logs", {}))
         file = folder / f"non_finite/step-{step}-rank-{rank}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(redacted_tree(_plain(content), values_only=True), indent=1, ensure_ascii=False)
@@ -273,13 +270,10 @@ class GuardMixin(ExtendedTrainer):
         if not alone:  # so that no rank exits, which kills the others, while one is still writing
             broadcast_object_list(way_out)
         are = "are" if len(found) > 1 else "is"
-        raise GuardStopped(
-            f"{' and '.join(found)} {are} not finite: stopped before optimizer step {step}",
-            where=f"{os.path.relpath(file)} has the batch",
-            got="\n".join(details),
-            expected="finite numbers; this step was not saved",
-            advice=str(way_out[0]),
-        ) from cause
+        what = f"{' and '.join(found)} {are} not finite: stopped before optimizer step {step}"
+        expected, where = "finite numbers; this step was not saved", f"{os.path.relpath(file)} has the batch"
+        got, advice = "\n".join(details), str(way_out[0])
+        raise GuardStopped(what, where=where, got=got, expected=expected, advice=advice) from cause
 
     def _way_out(self, folder: Path, found: Sequence[str] = ()) -> str:
         """Return what to do; weights that are not finite before the first step were not made so by this run."""

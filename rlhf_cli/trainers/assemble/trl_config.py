@@ -255,12 +255,9 @@ def refusal(trainer: Trainer, error: Exception) -> ConfigError:
     keys = [f"trainer.args.{name}" for name in trainer.args if name in words]
     named = (word.strip("`") for word in re.findall(r"`\w+`|\w+_\w+", str(error)))
     quoted = [name for name in named if name in trl_args.fields_of(trainer.trl)]
-    return ConfigError(
-        f"{trainer.trl} refuses these arguments",
-        where=", ".join(keys or [f"trainer.args.{name}" for name in dict.fromkeys(quoted)]) or "trainer.args",
-        got=f"{type(error).__name__}: {str(error)[:_LONGEST]}",
-        hint=", or ".join(f"'~{key}'" for key in keys) or None,
-    )
+    where = ", ".join(keys or [f"trainer.args.{name}" for name in dict.fromkeys(quoted)]) or "trainer.args"
+    got, hint = f"{type(error).__name__}: {str(error)[:_LONGEST]}", ", or ".join(f"'~{key}'" for key in keys) or None
+    return ConfigError(f"{trainer.trl} refuses these arguments", where=where, got=got, hint=hint)
 
 
 def _package_of(frame: FrameType) -> str:

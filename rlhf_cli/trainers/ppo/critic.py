@@ -126,13 +126,8 @@ class TrainedCritic:
         if args.lr_scheduler_type in FOLLOW_EVALUATIONS:  # follow the policy's rate
             self._schedule = LambdaLR(optimizer, lambda _: trainer.optimizer.param_groups[0]["lr"] / args.learning_rate)
             return
-        self._schedule = get_scheduler(
-            args.lr_scheduler_type,
-            optimizer,
-            num_warmup_steps=args.get_warmup_steps(num_training_steps),
-            num_training_steps=num_training_steps,
-            scheduler_specific_kwargs=args.lr_scheduler_kwargs,
-        )
+        steps, kind = (args.get_warmup_steps(num_training_steps), num_training_steps), args.lr_scheduler_type
+        self._schedule = get_scheduler(kind, optimizer, *steps, scheduler_specific_kwargs=args.lr_scheduler_kwargs)
 
     def rollout_values(
         self, ids: Tensor, mask: Tensor, num_completion: int, batch_size: int, *, is_packed: bool = False
