@@ -103,8 +103,8 @@ class AdvantageFunction:
         if missing or not (takes_any or {"totals", "rewards"} & {*parameters}):
             what = f"{fn} needs an argument {missing[0]!r}" if missing else f"{fn} takes no scores"
             got, expected = f"{fn}({', '.join(parameters)})", "totals or rewards, and any of " + ", ".join(OFFERED)
-            hint = f"{_KEY}.args.{missing[0]}=VALUE" if missing else None
-            raise RewardError(what, where=where, got=got, expected=expected, hint=hint)
+            to_set = f"{_KEY}.args.{missing[0]}=VALUE" if missing else None
+            raise RewardError(what, where=where, got=got, expected=expected, hint=to_set)
         self.function = WithArguments(function, **args)
 
     def __call__(self, scored: ScoredRound) -> Answer:

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -14,6 +13,7 @@ from safetensors.torch import load_file
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
+from tests.support.cut_runs import table
 from tests.support.random_reward_model import save_random_reward_model
 from tests.support.small_runs import PPO_SMALL
 from tests.support.tolerances import ARITHMETIC
@@ -44,7 +44,7 @@ def four_rows(train, workplace: Path):
     (workplace / "mine.py").write_text(REWARDS)
 
     def run(rewards: dict[str, Any], *overrides: str, name: str = "one") -> tuple[int, RunFolder]:
-        words = [f"++rewards.{key}={_yaml(value)}" for key, value in rewards.items()]
+        words = [f"++rewards.{key}={json.dumps(value)}" for key, value in rewards.items()]
         drop = ["~rewards.correct", "~rewards.format", "~rewards.brevity"]
         settings = ["trainer.args.per_device_train_batch_size=4", "trainer.args.max_steps=1"]
         return train(*drop, *settings, *words, *overrides, name=name)
@@ -52,20 +52,8 @@ def four_rows(train, workplace: Path):
     return run
 
 
-def _yaml(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_yaml(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(_yaml(item) for item in value) + "]"
-    return f"'{value}'" if isinstance(value, str) else json.dumps(value)
-
-
 def reward(function: str, **rules: Any) -> dict[str, Any]:
     return {"fn": f"./mine.py:{function}", "trial": False, **rules}
-
-
-def table(folder: RunFolder, step: int = 1) -> dict[str, list[Any]]:
-    return pyarrow.parquet.read_table(folder.path / "completions" / f"completions_{step:05d}.parquet").to_pydict()
 
 
 def gated(otherwise: str) -> dict[str, Any]:
@@ -80,12 +68,12 @@ class TestWorkedExample:
     )
     def test_grpo(self, four_rows, otherwise: str, advantages: list[float]) -> None:
         _, folder = four_rows(gated(otherwise), "trainer.args.scale_rewards=none")
-        assert table(folder)["advantage"] == pytest.approx(advantages, **ARITHMETIC)
+        assert table(folder, 1)["advantage"] == pytest.approx(advantages, **ARITHMETIC)
 
     def test_table_and_metrics_say_what_happened_to_each_row(self, four_rows) -> None:
         """The table row by row; metrics are raw where a reward applies, and add up."""
         _, folder = four_rows(gated("zero"), "rewards.b.weight=2")
-        rows = table(folder)
+        rows = table(folder, 1)
         assert rows["b"][0] == pytest.approx(0.5, **ARITHMETIC)
         assert rows["b"][1] is None  # never scored
         assert rows["b.effective"] == pytest.approx([0.5, 0.0, 0.1, 0.0], **ARITHMETIC)

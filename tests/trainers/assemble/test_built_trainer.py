@@ -68,16 +68,13 @@ def built(place: Path, monkeypatch: pytest.MonkeyPatch) -> Built:
             asked.trl_class, asked.extensions = trl_class, extensions
 
             def trainer(**given: Any) -> Any:
-                asked.given, asked.trainer = (
-                    given,
-                    SimpleNamespace(
-                        model=torch.nn.Linear(1, 1),
-                        extensions=extensions,
-                        is_world_process_zero=lambda: rank == 0,
-                        add_callback=asked.callbacks.append,
-                        train_dataset=given["train_dataset"],
-                        eval_dataset=given["eval_dataset"],
-                    ),
+                asked.given = given
+                asked.trainer = SimpleNamespace(
+                    model=torch.nn.Linear(1, 1),
+                    extensions=extensions,
+                    is_world_process_zero=lambda: rank == 0,
+                    add_callback=asked.callbacks.append,
+                    **{name: given[name] for name in ("train_dataset", "eval_dataset")},
                 )
                 return asked.trainer
 
