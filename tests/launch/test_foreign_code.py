@@ -170,7 +170,7 @@ class TestLinks:
         (run.path / "latest").symlink_to("checkpoints")
         refuse_links(run.path)
 
-    @pytest.mark.parametrize("verb", ["eval", "generate", "export"])
+    @pytest.mark.parametrize("verb", ["eval", "generate", "export", "sync"])
     def test_what_writes_beside_a_model_asks_too(self, verb: str, precious: Path, capsys) -> None:
         run = begun(state="finished")
         run.model.mkdir()

@@ -16,6 +16,7 @@ from rlhf_cli.cli.run_arguments import none_named, place_of
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK
 from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import refuse_links
 from rlhf_cli.runs.tracking.wandb_files import send, to_send
 
 _STYLES = {"sent": "green", "to send": "cyan", "not sent": "red"}
@@ -29,6 +30,8 @@ def run(options: Options) -> int:
     sendings = to_send([place_of(word, where="rlhf sync") for word in words])
     console = Screen()
     if not options.on("--dry-run"):
+        for sending in sendings:
+            refuse_links(sending.folder)  # an incomplete record is cut off, in the file that a link names
         count = sum(sending.state == "to send" for sending in sendings)
         with console.status(f"sending {count} to wandb ..."):
             sendings = send(sendings)
