@@ -110,8 +110,7 @@ def _dispatch(words: list[str]) -> int:
         from rlhf_cli.cli.output import print_error, print_problems
 
         unknown = UserError(f"there is no verb {verb!r}", hint=f"rlhf {shlex.join(_meant(verb, rest))}")
-        if JSON in words:
-            print_problems(unknown)
+        print_problems(unknown, as_json=JSON in words)
         print_error("error", str(unknown))
         return unknown.exit_code
     usage = usage_of(verb)
@@ -145,9 +144,9 @@ def _meant(verb: str, rest: list[str]) -> list[str]:
 
 
 def _refused(error: RlhfError) -> int:
-    from rlhf_cli.cli.output import print_error
+    from rlhf_cli.cli.output import print_error, print_problems
 
-    _print_json_of(error)
+    print_problems(error)
     label = "stopped" if isinstance(error, Preempted) else "error"
     if isinstance(error, RewardFailed) and error.__cause__ is not None:
         # Cut our calling frames off, so that the traceback starts in the user's code.
@@ -160,14 +159,6 @@ def _refused(error: RlhfError) -> int:
     notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
     print_error(label, f"{error}{notes}")
     return error.exit_code
-
-
-def _print_json_of(error: BaseException) -> None:
-    """Print an error as JSON if the command prints JSON."""
-    from rlhf_cli.cli.output import is_json_alone, print_problems
-
-    if is_json_alone():
-        print_problems(error)
 
 
 def _run(verb: str, words: list[str]) -> int:
@@ -197,7 +188,9 @@ def _run(verb: str, words: list[str]) -> int:
     except KeyboardInterrupt as interrupt:
         by = f" by {interrupt if isinstance(interrupt, Interrupted) else CTRL_C}"
         by += ": nothing was being trained" if verb in _LONG and not by.endswith(CTRL_C) else ""
-        _print_json_of(Preempted(f"stopped{by}"))
+        from rlhf_cli.cli.output import print_problems
+
+        print_problems(Preempted(f"stopped{by}"))
         print(f"stopped{by}", file=sys.stderr)
         return Preempted.exit_code
     except SystemExit as left:
@@ -213,11 +206,11 @@ def _run(verb: str, words: list[str]) -> int:
             )
         if isinstance(error, FileNotFoundError) and error.filename is None:  # os.getcwd's, which names no file
             return _refused(UserError("the current folder does not exist any more", expected="cd FOLDER"))
-        from rlhf_cli.cli.output import value_streams
+        from rlhf_cli.cli.output import print_problems, value_streams
 
         if isinstance(error, BrokenPipeError) and nobody_reads([*value_streams(), sys.stderr]):
             raise
-        _print_json_of(error)
+        print_problems(error)
         print(traceback_of(error), end="", file=sys.stderr)
         return EXIT_CRASH
     return code

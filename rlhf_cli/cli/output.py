@@ -63,11 +63,6 @@ def stdout_of_children() -> Iterator[None]:
             os.dup2(_STDERR, _STDOUT)
 
 
-def is_json_alone() -> bool:
-    """Return whether stdout is kept for one JSON value."""
-    return bool(_kept)
-
-
 def print_json(value: object) -> None:
     """Print a value to stdout as `write_json` does: without secrets, an iterator as a list."""
     stream = _kept[-1] if _kept else sys.stdout
@@ -92,31 +87,29 @@ def value_streams() -> list[TextIO]:
     return [*_kept, sys.stdout]
 
 
-def print_problems(error: BaseException) -> None:
-    """Print an error as the one JSON value; ignore a lost output, as stderr and the exit code report the error too."""
-    with contextlib.suppress(BrokenPipeError, OutputLost):
-        print_json(problems_json(error))
+def print_problems(error: BaseException, *, as_json: bool | None = None) -> None:
+    """Print an error as the one JSON value of a command that prints JSON, by default one inside `json_alone`.
+
+    Ignore a lost output: stderr and the exit code report the error too.
+    """
+    if _kept if as_json is None else as_json:
+        with contextlib.suppress(BrokenPipeError, OutputLost):
+            print_json(problems_json(error))
 
 
 def problems_json(error: BaseException) -> dict[str, object]:
     """Return an error as `{"problems": [...]}`: `kind` is its class name, the rest are the parts of its message."""
-    errors = error.problems if isinstance(error, Problems) else [error]
-    return {"problems": [_problem(problem) for problem in errors]}
+    return {"problems": list(map(_problem, error.problems if isinstance(error, Problems) else [error]))}
 
 
 def _problem(error: BaseException) -> dict[str, object]:
-    kind = type(error).__name__
-    if not isinstance(error, RlhfError):
-        return {"kind": kind, "what": message_of(error)} | dict.fromkeys(("where", "got", "expected", "try", "advice"))
-    return {
-        "kind": kind,
-        "what": error.what,
-        "where": error.where,
-        "got": None if error.got is None else str(error.got),
-        "expected": error.expected,
-        "try": error.command,
-        "advice": error.in_words,
-    }
+    parts: tuple[object, ...] = (None,) * 5
+    if isinstance(error, RlhfError):
+        got = None if error.got is None else str(error.got)
+        parts = (error.where, got, error.expected, error.command, error.in_words)
+    what = error.what if isinstance(error, RlhfError) else message_of(error)
+    names = ("where", "got", "expected", "try", "advice")
+    return {"kind": type(error).__name__, "what": what, **dict(zip(names, parts, strict=True))}
 
 
 def complete_hints(error: RlhfError, verb: str, words: Sequence[str]) -> None:
