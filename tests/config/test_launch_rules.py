@@ -69,6 +69,17 @@ class TestRollout:
         assert error.where == "launch.rollout (command line)"
         assert judged("exp=quickstart", "launch.rollout=vllm_server", "launch.rollout_gpus=1").launch.rollout_gpus == 1
 
+    @pytest.mark.parametrize(
+        ("words", "key"),
+        [
+            (["launch.rollout_gpus=1"], "launch.rollout_gpus"),
+            (["launch.vllm.args.max_num_seqs=4"], "launch.vllm.args"),
+            (["launch.rollout=vllm_server", "launch.rollout_gpus=1", "launch.nodes=2"], "launch.rollout_gpus"),
+        ],
+    )
+    def test_a_server_that_a_run_cannot_start(self, refused: Refused, words: list[str], key: str) -> None:
+        assert str(refused("exp=quickstart", *words).where).startswith(key)
+
     def test_two_servers(self, refused: Refused) -> None:
         url = "trainer.args.vllm_server_base_url=http://host:8000"
         error = refused("exp=quickstart", "launch.rollout=vllm_server", "launch.rollout_gpus=1", url)

@@ -24,6 +24,7 @@ SHARED = (*PPO, "critic.share=lora", "model.lora.r=16")
 
 
 ARGS = "trainer.args."
+ADAPTER = f"critic.share=lora model.lora.r=16 {ARGS}gradient_checkpointing=false"
 REFUSALS = {
     "trainer.trl=RLOOTrainer ~trainer.args.log_completions": ("trainer.baseline", "trainer.trl=GRPOTrainer, or "),
     "critic=null": ("critic", "trainer=ppo, or critic.init=policy"),
@@ -37,6 +38,11 @@ REFUSALS = {
     "kl.coef=0": ("kl.coef", "kl.where=none"),
     f"{ARGS}use_bias_correction_kl=true": (f"{ARGS}use_bias_correction_kl", f"'~{ARGS}use_bias_correction_kl', or kl"),
     f"critic.share=lora {ARGS}gradient_checkpointing=false": ("critic.share", "+model.lora.r=16"),
+    f"{ARGS}importance_sampling_level=sequence": (f"{ARGS}importance_sampling_level", f"'~{ARGS}importance_"),
+    f"{ARGS}off_policy_mask_threshold=0.5": (f"{ARGS}off_policy_mask_threshold", f"'~{ARGS}off_policy_"),
+    f"{ADAPTER} critic.init=a/b": ("critic.init", "critic.init=policy, or critic.share=none"),
+    f"{ADAPTER} {ARGS}ddp_find_unused_parameters=true": (f"{ARGS}ddp_find_unused_parameters", f"'~{ARGS}ddp_find_"),
+    "model=local model.path=a/b model.quantize=4bit": ("model.quantize", "model.lora.r=16, or model.quantize=null"),
 }
 
 
