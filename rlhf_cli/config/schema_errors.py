@@ -208,82 +208,71 @@ def _group_choice(path: Path, tree: JsonTree) -> str | None:
 def _wrong(path: Path, details: list[ErrorDetails], known: KnownKeys, tree: JsonTree, origins: Origins) -> ConfigError:
     given: JsonValue = details[0]["input"]
     expected = ", or ".join(dict.fromkeys(_expected(detail, path) for detail in details))
-    hint = _section_choice(path, given, origins) or _meant_text(path, details, known, origins)
-    hint = hint or _meant_value(path, given)
-    if path == ["rewards"] and given:
-        hint = named_rewards(given, origins.of("rewards"))
-    elif len(path) == 2 and path[0] == "rewards" and details[0]["type"] != "string_pattern_mismatch":
-        close = nearest(given, groups().get("reward", {})) if isinstance(given, str) else None
-        is_misnamed = isinstance(given, dict) and given and not given.keys() & _SOURCES
-        meant, _ = answer(_dotted(path), given, known)
-        hint = f"reward@rewards.{path[1]}={close}" if close else meant if is_misnamed else hint
+    hint = next(filter(None, _meant(path, given, {detail["type"] for detail in details}, known, origins)), None)
+    if len(path) == 2 and path[0] == "rewards" and isinstance(given, dict) and given and not given.keys() & _SOURCES:
+        hint, _ = answer(_dotted(path), given, known)  # a misspelt reward
         there = [name for name, one in section(tree, "rewards").items() if isinstance(one, dict) and _SOURCES & {*one}]
-        if is_misnamed and there:
-            expected += f", or the name of a reward that is there: {', '.join(there)}"
+        expected += f", or the name of a reward that is there: {', '.join(there)}" if there else ""
     got = repr(given) if not isinstance(given, dict) else ", ".join(map(str, given)) or "{}"
     return _wrong_value(_dotted(path), origins, got, expected, hint)
 
 
-def _meant_text(path: Path, details: list[ErrorDetails], known: KnownKeys, origins: Origins) -> str | None:
-    """Return what was meant by `name:1`, `prompt: {name}` without quotes, or a text or number for a section."""
-    given, key, kinds = details[0]["input"], _dotted(path), {detail["type"] for detail in details}
+def _meant(path: Path, given: JsonValue, kinds: set[str], known: KnownKeys, origins: Origins) -> Iterator[str | None]:
+    """Yield what may be meant by a value that a key does not take, the likeliest first; `kinds` are pydantic's."""
+    key, last = _dotted(path), path[-1] if path else ""
+    origin, is_text = origins.of(key), isinstance(given, str)
+    is_typed = origin is None or origin.file is None
     is_section = bool(kinds & {"dict_type", "model_type", "model_attributes_type"})
-    origin = origins.of(key)
-    if is_section and isinstance(given, str) and (pair := re.fullmatch(r"(\w+):(\S+)", given)):
-        return f"{pair[1]}: {pair[2]}" if origin is not None and origin.file else f"{key}.{pair[1]}={pair[2]}"
-    if is_section and given is not None and str(given).lower() in ("off", "false", "no", "none"):
-        return SECTIONS_OFF.get(key, f"{key}=null")
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    if key == "rewards" and given:
+        yield named_rewards(given, origins.of("rewards"))
+    if len(path) == 2 and path[0] == "rewards" and is_text and (close := nearest(str(given), groups()["reward"])):
+        yield f"reward@{key}={close}"
+    yield _other_source(key, given, origins) if isinstance(given, dict) else None
+    if key == "data.eval" and isinstance(given, float | str):
+        yield f"{key}.{'path' if is_text else 'fraction'}={given}"
+    options = groups().get(key, {}) if (is_text or given is None) and key not in APPENDED_GROUPS else {}
+    word = "null" if given is None else str(given).lower()
+    if options and (close := VALUE_SYNONYMS.get(key, {}).get(word) or nearest(word, options)):
+        yield f"{key}={close}" if is_typed else f"- override /{key}: {close}"
+    if is_section and is_text and (pair := re.fullmatch(r"(\w+):(\S+)", str(given))):
+        yield f"{key}.{pair[1]}={pair[2]}" if is_typed else f"{pair[1]}: {pair[2]}"
+    if is_section and word in ("off", "false", "no", "none"):
+        yield SECTIONS_OFF.get(key, f"{key}=null")
     if "string_type" in kinds and isinstance(given, dict) and [*given.values()] == [None]:
-        return f'{path[-1]}: "{{{next(iter(given))}}}"'
+        yield f'{last}: "{{{next(iter(given))}}}"'
     if isinstance(given, list) and given and kinds <= {"int_type", "float_type", "bool_type"}:
-        return f"rlhf train -m ... '{key}={','.join(map(str, given))}'"
-    if is_section and isinstance(given, str) and path[-1] in ("gate", "primary"):
-        return f"'{key}={{by: {given}, at_least: 1}}'"
-    if is_section and isinstance(given, int | float | str) and not isinstance(given, bool):
-        own = ("weight", "r", "learning_rate") if not isinstance(given, str) else ("fn",) if ":" in given else ("path",)
+        yield f"rlhf train -m ... '{key}={','.join(map(str, given))}'"
+    if is_section and is_text and last in ("gate", "primary"):
+        yield f"'{key}={{by: {given}, at_least: 1}}'"
+    if is_section and (is_number or is_text):
+        own = ("weight", "r", "learning_rate") if is_number else ("fn",) if ":" in word else ("path",)
         keys = [f"{key}.{name}" for name in own if name in valid_keys(path)]
-        today = former_name(str(path[-1]), known) if isinstance(given, int | float) else None
+        today = former_name(str(last), known) if is_number else None
         keys += [today[1]] if today is not None and "=" not in today[1] else []
-        return f"{keys[0]}={given}" if keys else None
-    return f"'~{key}'" if is_section and given is None and path[0] == "rewards" else None
+        yield f"{keys[0]}={given}" if keys else None
+    if is_section and given is None and path[0] == "rewards":
+        yield f"'~{key}'"
+    is_value = path and not isinstance(last, int) and (is_text or section_at(path) is None)
+    if is_value and (field := field_at(path)) is not None and (hint := meant_value(key, field, given)) is not None:
+        yield f"{last}: {hint.partition('=')[2]}" if _in_a_list(path) else hint
 
 
-def _meant_value(path: Path, given: JsonValue) -> str | None:
-    """Return `key=value` with the value that was meant; `name: value` for the entry of a list, as YAML."""
-    is_section = bool(path) and section_at(path) is not None and not isinstance(given, str)
-    if not path or isinstance(path[-1], int) or is_section or (field := field_at(path)) is None:
-        return None
-    hint = meant_value(_dotted(path), field, given)
-    return f"{path[-1]}: {hint.partition('=')[2]}" if hint is not None and _in_a_list(path) else hint
-
-
-def _section_choice(path: Path, given: JsonValue, origins: Origins) -> str | None:
-    """Return the ready-made section meant by a word or null (`track: null`), or by a path beside `build` or `world`."""
-    group = _dotted(path)
-    options = groups().get(group, {})
-    twin = {"model": "build", "data": "world"}.get(group, "")
-    if isinstance(given, dict) and given.get("path") and given.get(twin):
+def _other_source(group: str, given: JsonTree, origins: Origins) -> str | None:
+    """Return what to type for `model` or `data` with several sources, or none."""
+    file, twin = given.get("path"), {"model": "build", "data": "world"}.get(group, "")
+    if file and given.get(twin):
         key = f"{group}.{twin}"
         files = [origin.file for known, origin in origins.by_key.items() if f"{known}.".startswith(f"{key}.")]
         if None in files:
             return f"{group}.path=null"  # a ready-made section would not remove what was typed
         if any(file is not None and file.parent.name == "exp" for file in files):
             return f"{key}=null"  # nor what the experiment says itself
-    if group == "model" and isinstance(given, dict) and bool(given.get("path")) == bool(given.get("build")):
-        return f"model=local model.path={given.get('path') or 'FOLDER_OR_HUB_ID'}"
-    if group == "data.eval" and isinstance(given, float | str):
-        return f"{group}.{'path' if isinstance(given, str) else 'fraction'}={given}"
-    if group == "data" and isinstance(given, dict) and given.get("mix"):
-        return "data=file data.path=null" if given.get("path") or given.get("world") else None
-    if group == "data" and isinstance(given, dict) and isinstance(file := given.get("path"), str):
-        return f"data=file {shlex.quote(f'data.path={file}')}"
-    if group in APPENDED_GROUPS or not options or isinstance(given, dict | list | int | float):
-        return None
-    word = "null" if given is None else str(given)
-    close = VALUE_SYNONYMS.get(group, {}).get(word.lower()) or nearest(word, options)
-    origin = origins.of(group)
-    is_typed = origin is None or origin.file is None
-    return None if close is None else f"{group}={close}" if is_typed else f"- override /{group}: {close}"
+    if group == "model" and bool(file) == bool(given.get("build")):
+        return f"model=local model.path={file or 'FOLDER_OR_HUB_ID'}"
+    if group == "data" and given.get("mix"):
+        return "data=file data.path=null" if file or given.get("world") else None
+    return f"data=file {shlex.quote(f'data.path={file}')}" if group == "data" and isinstance(file, str) else None
 
 
 def _expected(detail: ErrorDetails, path: Path) -> str:
