@@ -41,7 +41,7 @@ def test_two_ranks(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_two_machines(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Show the torchrun command to type on each machine. Without torchrun, the run is refused with that command."""
+    """Show the torchrun command to type on each machine. Without torchrun, the run is refused."""
     words = ("launch=cpu", "launch.nodes=2", "run.name=mine", TWO[1])
     (line,) = [line for line in said(capsys, *words).splitlines() if line.startswith("every machine  ")]
     assert "torchrun --nnodes=2 --nproc-per-node=1 " in line
@@ -50,7 +50,7 @@ def test_two_machines(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["train", "+exp=quickstart", "track=none", *words, *more]) == 2
         error = capsys.readouterr().err
         assert "where:    launch.nodes (command line)" in error
-        assert "torchrun --nnodes=2 " in error
+        assert "torchrun" in error
     assert list(place.iterdir()) == []
 
 
