@@ -106,8 +106,7 @@ class RewardOutcome:
     @classmethod
     def empty(cls, num_rows: int) -> RewardOutcome:
         """Return an outcome for `num_rows` rows that are not computed yet."""
-        nothing: list[None] = [None] * num_rows
-        return cls([*nothing], [*nothing], [*nothing], [*nothing], [*nothing], [*nothing], [*nothing])
+        return cls(*([None] * num_rows for _ in range(7)))  # type: ignore[arg-type]
 
     @property
     def has_parts(self) -> bool:

@@ -170,10 +170,7 @@ class RewardStack:
                 where=f"rewards.{component.name}",
                 got=errors[-1],
                 expected=f"at most {limit.share:.0%}: guards.max_error_share",
-                hint=hints(
-                    "guards.max_error_share=1  # continues; reward_errors.jsonl has the rows",
-                    replay=self._replays.get(component.name),
-                ),
+                hint=hints("guards.max_error_share=1  # continues", replay=self._replays.get(component.name)),
             )
 
     def _evaluate_levels(self, batch: Batch) -> None:
