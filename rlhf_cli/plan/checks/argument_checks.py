@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from itertools import product
 
 from rlhf_cli.config import trl_args
-from rlhf_cli.config.expand import primary_of
 from rlhf_cli.config.origins import COMMAND_LINE
 from rlhf_cli.config.schema.section import entries_of
 from rlhf_cli.config.suggestions import as_typed
@@ -221,16 +220,12 @@ def step_problems(subject: Subject, data: DataFacts, rewards: RewardFacts) -> Ch
 
 
 def _round(subject: Subject, data: DataFacts, rewards: RewardFacts) -> Check[BatchPlan]:
-    """Plan the rounds of a trainer that generates, with a notice if their split depends on the number of processes.
+    """Plan the rounds of a trainer that generates. Raise the errors of `plan_batches`.
 
     Yield an error if one round could change an adaptive KL coefficient by more than 100%, and so make it negative.
-    Raise the errors of `plan_batches`.
     """
-    experiment, processes, origins = subject.experiment, subject.processes, subject.composed.origins
-    batches = plan_batches(experiment.trainer, processes=processes, num_rows=data.num_rows, origins=origins)
-    if processes > 1 and batches.accumulation < batches.steps_per_generation:
-        text = f"each of the {processes} processes shuffles its own rows of a round into minibatches (as in TRL), so"
-        yield Notice("minibatches", f"{text} the weights depend slightly on the number of processes")
+    experiment, origins = subject.experiment, subject.composed.origins
+    batches = plan_batches(experiment.trainer, processes=subject.processes, num_rows=data.num_rows, origins=origins)
     yield from _group_findings(subject, batches, rewards)
     kl, rows = experiment.kl, batches.completions_a_round
     if kl is not None and kl.controller != "fixed" and kl.controller.horizon <= MAX_RELATIVE_KL_ERROR * rows:
@@ -242,10 +237,7 @@ def _round(subject: Subject, data: DataFacts, rewards: RewardFacts) -> Check[Bat
 
 
 def _group_findings(subject: Subject, batches: BatchPlan, rewards: RewardFacts) -> Findings:
-    """Yield an error where a process would have part of a group, which `sampling.keep_groups` or a reward compares.
-
-    Yield a notice for a filter by the total.
-    """
+    """Yield an error where a process would have part of a group, which `sampling.keep_groups` or a reward compares."""
     experiment, trainer, group = subject.experiment, subject.experiment.trainer, batches.num_generations
     keep, key, comparing = experiment.sampling.keep_groups, "sampling.keep_groups", rewards.comparing
     users = [f"rewards.{name}" for name in comparing if experiment.rewards[name].when != "eval"]
@@ -262,9 +254,6 @@ def _group_findings(subject: Subject, batches: BatchPlan, rewards: RewardFacts) 
             expected = f"a multiple of {each}, the number of generations"
             hint += f", or {key}=null" if users == [key] else ""
             yield ConfigError(what, where=subject.where(size), got=got, expected=expected, hint=hint)
-    if keep is not None and keep.by == "total" and experiment.rewards:
-        named = primary_of(experiment.rewards) or next(iter(experiment.rewards))
-        yield Notice("sampling", f"by the total keeps groups in which any reward differs; or {key}.by={named}")
 
 
 def _stage(subject: Subject, data: DataFacts, _: RewardFacts) -> Check[StagePlan]:
