@@ -122,7 +122,7 @@ def held_bytes(
     (stage 3, and FSDP 2; arXiv 1910.02054, 3.1 and 5). Under bf16 DeepSpeed computes in 2 bytes and its optimizer works
     on a float32 copy; accelerate's FSDP converts trained weights to float32.
     """
-    row = STRATEGIES.get(strategy, STRATEGIES["ddp"])
+    row = STRATEGIES[strategy]
     stage, is_deepspeed = row.memory_stage, row.zero_stage is not None
     trained, weights = model.trained_weights, model.loaded_bytes
     number = 4.0 if stage and model.autocast else model.weight_bytes
@@ -177,22 +177,21 @@ class RunMemory:
 
     def _load(self) -> None:
         """Read the models and the sizes of batches. Raise UnknownArchitecture for a policy or critic of that kind."""
-        experiment, lengths = self.experiment, self.lengths or RowLengths(0, 0)
-        self._setting, self._whole = experiment.trainer.setting, experiment.trainer.whole
+        experiment, trainer, lengths = self.experiment, self.experiment.trainer, self.lengths or RowLengths(0, 0)
+        self._setting, self._whole, each = trainer.setting, trainer.whole, trainer.row.texts_per_row
         self._leaves_out = [] if self.lengths is not None else ["prompts of unknown length"]
-        each = experiment.trainer.row.texts_per_row
         self._rows, self._prompt = each * (self._whole("per_device_train_batch_size") or 1), lengths.prompt
-        answers = experiment.trainer.row.answers_up_to or "max_completion_length"
+        answers = trainer.row.answers_up_to or "max_completion_length"
         self._answer = (self._whole(answers) or 256) if self.completions else 0
         limit, packing = self._whole("max_length") or 0, self._setting("packing") is True
         self._tokens = limit if packing or not lengths.row else min(lengths.row, limit or lengths.row)
         if self.completions:
             self._tokens = max(self._tokens if lengths.row else 0, lengths.prompt + self._answer)
         eval_rows = each * (self._whole("per_device_eval_batch_size") or 0)
-        self._eval_rows = eval_rows if experiment.trainer.evaluates else 0
+        self._eval_rows = eval_rows if trainer.evaluates else 0
         self._batch = self._longest_batch(self._rows)
         launch, processes = experiment.launch, self.device.processes
-        self._strategy = STRATEGIES.get(launch.strategy, STRATEGIES["ddp"])
+        self._strategy = STRATEGIES[launch.strategy]
         optimizer = str(self._setting("optim") or "adamw_torch_fused").removeprefix("OptimizerNames.").lower()
         model, build = experiment.model, experiment.model.build
         if build is not None:  # models/tiny.py
@@ -205,12 +204,11 @@ class RunMemory:
             weight_bytes=DTYPE_BYTES.get(model.dtype, stored.weight_bytes),
             autocast=self.device.bf16,
             quantized_bytes=tensors.QUANTIZED_BYTES.get(str(model.quantize)),
-            scores="reward_model" in experiment.trainer.row.sections,
+            scores="reward_model" in trainer.row.sections,
             lora_rank=model.lora.r if model.lora is not None else 0,
         )
-        self._critic = self._load_critic()
         self._held = held_bytes(self._policy, optimizer, launch.strategy, processes, offload=launch.offload)
-        self._critic_held = HeldBytes()
+        self._critic, self._critic_held = self._load_critic(), HeldBytes()
         if self._critic is not None:  # every process has the whole critic, even if the policy is sharded
             self._critic_held = held_bytes(self._critic, optimizer, "ddp", processes)
         self._reward_bytes = sum(
@@ -220,13 +218,13 @@ class RunMemory:
         )
         teacher = experiment.teacher
         self._teacher_bytes = 0.0 if teacher is None else self._loaded("the teacher", teacher.path, teacher.dtype)
-        extra = (experiment.model.lora.model_extra or {}) if experiment.model.lora is not None else {}
+        extra = model.lora.model_extra if model.lora is not None else None
         grows = ("modules_to_save", "rank_pattern", "target_parameters", "trainable_token_indices")
-        self._leaves_out += [f"model.lora.{name}" for name in grows if extra.get(name)]
+        self._leaves_out += [f"model.lora.{name}" for name in grows if (extra or {}).get(name)]
         if optimizer.removeprefix("paged_") not in _OPTIMIZERS:
             self._leaves_out.append(f"the state of the optimizer {optimizer}")
-        if not experiment.trainer.row.bounds_logits and experiment.trainer.row.trains != "reward model":
-            self._leaves_out.append(f"the logits of {experiment.trainer.trl}, all in memory at once")
+        if not trainer.row.bounds_logits and trainer.row.trains != "reward model":
+            self._leaves_out.append(f"the logits of {trainer.trl}, all in memory at once")
 
     def _load_critic(self) -> tensors.Decoder | None:
         """Return a critic with weights of its own; they are in float32 unless `model.dtype` is set."""
@@ -310,7 +308,7 @@ class RunMemory:
             "teacher": self._teacher_bytes / shards,
             "critic": critic.weights + critic.optimizer + critic.buckets,
             "reward models": self._reward_bytes,
-            "vLLM": vllm if self.experiment.launch.rollout == "vllm" else 0.0,
+            "vLLM": vllm if experiment.launch.rollout == "vllm" else 0.0,
         }
 
     def _generation(self) -> Iterator[Moment]:
@@ -320,9 +318,8 @@ class RunMemory:
         if rollout == "vllm":
             yield self._moment("generation", f"generating {rows} completions with vLLM")
             return
-        gathered = 0.0
-        if self._strategy.zero_stage == 3:  # TRL's ds3_gather_for_generation
-            gathered = self._policy.loaded_bytes - self._held.weights
+        # TRL's ds3_gather_for_generation
+        gathered = self._policy.loaded_bytes - self._held.weights if self._strategy.zero_stage == 3 else 0.0
         what = f"generating {rows} completions of {self._prompt} + {self._answer} tokens"
         parts = tensors.generating_bytes(self._policy, rows, self._prompt, self._tokens)
         yield self._moment("generation", what, {"weights": gathered}, parts)

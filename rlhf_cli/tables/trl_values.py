@@ -167,13 +167,10 @@ REFUSALS = (
 
 _CLIPPED = "dapo grpo bnpo dr_grpo luspo"
 _OF_LOSSES = {
-    **{"DPOConfig.label_smoothing": "robust exo_pair aot aot_unpaired", "DPOConfig.discopop_tau": "discopop"},
-    **{"CPOConfig.label_smoothing": "sigmoid simpo", "CPOConfig.simpo_gamma": "simpo"},
-    **{"TPOConfig.label_smoothing": "sigmoid tpo-l", "TPOConfig.tpo_l_gamma": "tpo-l"},
+    **{"DPOConfig.label_smoothing": "robust exo_pair aot aot_unpaired", "CPOConfig.label_smoothing": "sigmoid simpo"},
+    **{"TPOConfig.label_smoothing": "sigmoid tpo-l", "CPOConfig.simpo_gamma": "simpo"},
     **dict.fromkeys(("GRPOConfig.epsilon", "GRPOConfig.epsilon_high"), f"{_CLIPPED} cispo"),
     **{"GRPOConfig.delta": _CLIPPED},
-    **{f"GRPOConfig.sapo_temperature_{sign}": "sapo" for sign in ("pos", "neg")},
-    **{f"GRPOConfig.vespo_{part}_{sign}": "vespo" for part in ("k", "lambda") for sign in ("pos", "neg")},
 }
 _WITH_WARMUP = "constant_with_warmup linear cosine cosine_with_restarts polynomial inverse_sqrt cosine_with_min_lr"
 _WITH_WARMUP += " cosine_warmup_with_min_lr warmup_stable_decay"

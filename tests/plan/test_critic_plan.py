@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -9,9 +10,7 @@ from typing import Any
 import pytest
 
 from rlhf_cli.errors import ModelError
-from rlhf_cli.plan.preflight import preflight
-from rlhf_cli.plan.prepare import prepare
-from rlhf_cli.plan.run_plan import Plan
+from tests.support import planning
 from tests.support.model_copies import EMPTY_WEIGHTS, tokenizer_json
 from tests.support.planning import Write
 
@@ -23,9 +22,7 @@ TOKENS = {"a": 0, "b": 1}
 SIZES = {"model_type": "llama", "hidden_size": 64, "vocab_size": 258}  # those of the tiny model
 
 
-def planned(*words: str) -> Plan:
-    prepared = prepare([*PPO, *words], keep_run_names=True)
-    return preflight(prepared.experiment, prepared.composed)
+planned = functools.partial(planning.planned, *PPO)
 
 
 def refused(*words: str) -> ModelError:

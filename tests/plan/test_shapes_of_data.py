@@ -12,11 +12,10 @@ import pytest
 from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ConfigError, DataError, UserError
-from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import prepare
-from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.trainers.assemble.trainer import training_rows
+from tests.support.planning import planned
 
 
 def turns(*pairs: tuple[str, str]) -> list[dict[str, str]]:
@@ -226,11 +225,6 @@ def unquoted(word: str) -> str:
 
 def written(place: Path, *rows: dict[str, Any]) -> None:
     (place / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def planned(*typed: str) -> Plan:
-    prepared = prepare(list(typed))
-    return preflight(prepared.experiment, prepared.composed)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from rlhf_cli.data.learnt_columns import stand_in
 from rlhf_cli.errors import ConfigError, DataError
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.trainers.assemble.trainer import training_rows
-from tests.plan.test_shapes_of_data import PAIR, TALK, VERL, planned, says, words, written
+from tests.plan.test_shapes_of_data import PAIR, TALK, VERL, says, words, written
+from tests.support.planning import planned
 
 ASKED = "data.prompt='[{role: user, content: \"{prompt}\"}]'"
 BOTH = {"chosen": TALK, "rejected": [TALK[0], says("6")]}

@@ -69,14 +69,6 @@ class Broken(Maze):
     """A maze without a map."""
     def reset(self, **row):
         raise OSError(f"no map of {sorted(row)}")
-class Walled(Maze):
-    """A maze without a way."""
-    def step(self, by: int) -> int:
-        """Step.
-        Args:
-            by: How far.
-        """
-        raise OSError(f"no way for {by}")
 def rollout(prompts, trainer):
     return {}
 def other(prompts):
@@ -260,19 +252,15 @@ def test_the_call_that_the_template_shows_is_read_back(
     else:
         settings["response_template"] = {**settings["response_template"], **change} if change is not None else None
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    found = told(
-        call_problems(replace(with_tools("T.add.fn=M:add"), tokenizer=read_tokenizer(tmp_path, where="model.path")))
-    )
+    tokenizer = read_tokenizer(tmp_path, where="model.path")
+    found = told(call_problems(replace(with_tools("T.add.fn=M:add"), tokenizer=tokenizer)))
     assert [says in str(expected) for _, _, expected, _ in found] == [True] * bool(says)
 
 
 def test_trl_reads_back_the_calls_of_its_own_templates_and_by_a_response_schema(place: Path, chat_model: str) -> None:
     def found(*words: str) -> list[tuple[object, ...]]:
-        return told(
-            call_problems(
-                replace(with_tools("T.add.fn=M:add", *words), tokenizer=read_tokenizer(place / "chat", where="x"))
-            )
-        )
+        tokenizer = read_tokenizer(place / "chat", where="x")
+        return told(call_problems(replace(with_tools("T.add.fn=M:add", *words), tokenizer=tokenizer)))
 
     template, settings = place / "chat/chat_template.jinja", place / "chat/tokenizer_config.json"
     brought = {**json.loads(settings.read_text()), "response_template": None}
