@@ -135,7 +135,6 @@ def _check(subject: Subject, report: Report) -> _Checked:
         prompts.template_problems(subject, data, used),
         prompts.text_argument_problems(subject),
         prompts.format_notices(subject, data),
-        prompts.ending_notices(subject, data),
     )
     if subject.folders.reads_images:
         from rlhf_cli.plan.checks.image_checks import image_problems
@@ -161,7 +160,6 @@ def _check(subject: Subject, report: Report) -> _Checked:
         machine.gpu_problems(subject),
     )
     accelerate_env = report.run(machine.launch_problems(subject), {})
-    report.run_all(machine.launch_notices(subject))
     return _Checked(subject, described, data, rewards, functions, steps, used, prompt_tokens, accelerate_env)
 
 

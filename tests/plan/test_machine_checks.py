@@ -6,15 +6,13 @@ import importlib.metadata
 import os
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from rlhf_cli.config import accelerate_file
 from rlhf_cli.errors import RewardError
 from rlhf_cli.plan import devices, rollout_server_plan
-from rlhf_cli.plan.checks.facts import Findings, Subject
+from rlhf_cli.plan.checks.facts import Findings, Report, Subject
 from rlhf_cli.plan.checks.machine_checks import folder_problems, gpu_problems, launch_problems
 from rlhf_cli.services.sandbox import running
 from tests.support.machines import HaveGpus, have_gpus
@@ -130,12 +128,10 @@ def test_an_accelerate_file_is_read_under_its_key(place: Path, monkeypatch: pyte
         return {"file": str(file), "where": where}
 
     monkeypatch.setattr(accelerate_file, "accelerate_environment", read)
-    for name, variables in ((None, {}), ("a.yaml", {"file": f"{place}/a.yaml", "where": "launch.accelerate_config"})):
-        launch = SimpleNamespace(rollout="hf", accelerate_config=name)
-        subject: Any = SimpleNamespace(experiment=SimpleNamespace(launch=launch), where=str)
-        with pytest.raises(StopIteration) as ended:
-            next(launch_problems(subject))
-        assert ended.value.value == variables
+    (place / "a.yaml").write_text("distributed_type: MULTI_GPU\n")
+    found = {"file": f"{place}/a.yaml", "where": "launch.accelerate_config (command line)"}
+    for words, variables in (((), {}), (("launch.accelerate_config=a.yaml", "launch.device=cuda"), found)):
+        assert Report().run(launch_problems(subject_of("exp=quickstart", *words)), None) == variables
 
 
 class TestVllm:

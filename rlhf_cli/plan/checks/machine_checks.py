@@ -12,6 +12,7 @@ from typing import cast, get_args
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.errors import ConfigError, RewardError, RunError
 from rlhf_cli.plan import devices
+from rlhf_cli.plan import rollout_server_plan as servers
 from rlhf_cli.plan.checks.facts import Check, Findings, Subject
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.plan.workload import space_problems
@@ -64,14 +65,29 @@ def gpu_problems(subject: Subject) -> Findings:
 
 
 def launch_problems(subject: Subject) -> Check[dict[str, str]]:
-    """Yield an error for a vLLM that cannot serve the run. Return the variables that accelerate makes of its file."""
-    experiment = subject.experiment
-    launch, where = experiment.launch, subject.where
+    """Yield a notice for bf16 on a GPU that emulates it, for a GPU model that vLLM could serve, and for a network; and
+    an error for a vLLM that cannot serve the run.
+
+    Return the variables that accelerate makes of its file.
+    """
+    experiment, launch, where = subject.experiment, subject.experiment.launch, subject.where
+    if launch.precision == "bf16" and launch.slurm is None and not devices.runs_on_cpu(launch):
+        least = min(devices.compute_capabilities(), default=devices.FIRST_WITH_BF16)
+        if least < devices.FIRST_WITH_BF16:
+            text = f"a GPU of compute capability {least:g} has no bf16 and emulates it, slowly; launch.precision=fp16"
+            yield Notice("precision", text)
+    can_be_served = launch.rollout == "hf" and experiment.trainer.row.generates and experiment.model.build is None
+    if can_be_served and devices.uses_gpu(launch):
+        install = f"{servers.INSTALL_VLLM}, then " if servers.installed_vllm() is None else ""
+        text = "launch.rollout=hf generates with the model itself, which is slow on a GPU"
+        yield Notice("rollout", f"{text}; {install}launch.rollout=vllm")
+    if launch.nodes > 1:
+        text = f"the {launch.nodes} machines exchange pickles through ports without a password, so whoever reaches"
+        yield Notice("launch", f"{text} them can run code there. Use a network of trusted machines only")
     if launch.rollout.startswith("vllm"):
         from rlhf_cli.config.rules.launch_rules import rollout_warnings
-        from rlhf_cli.plan.rollout_server_plan import vllm_problems
 
-        yield from vllm_problems(experiment, subject.composed.origins)
+        yield from servers.vllm_problems(experiment, subject.composed.origins)
         yield from (Notice("launch", line) for line in rollout_warnings(experiment))
     if launch.accelerate_config is not None:
         from rlhf_cli.config.accelerate_file import KEY, accelerate_environment
@@ -101,26 +117,6 @@ def sandbox_problems(subject: Subject) -> Findings:
             running.protections(cast(running.Isolation, isolation))
         except RewardError as error:
             yield anchored(error, args_key=f"rewards.{name}.args", place=subject.where)
-
-
-def launch_notices(subject: Subject) -> Findings:
-    """Yield a notice for bf16 on a GPU that emulates it, for a GPU model that vLLM could serve, and for a network."""
-    experiment, launch = subject.experiment, subject.experiment.launch
-    if launch.precision == "bf16" and launch.slurm is None and not devices.runs_on_cpu(launch):
-        least = min(devices.compute_capabilities(), default=devices.FIRST_WITH_BF16)
-        if least < devices.FIRST_WITH_BF16:
-            text = f"a GPU of compute capability {least:g} has no bf16 and emulates it, slowly; launch.precision=fp16"
-            yield Notice("precision", text)
-    can_be_served = launch.rollout == "hf" and experiment.trainer.row.generates and experiment.model.build is None
-    if can_be_served and devices.uses_gpu(launch):
-        from rlhf_cli.plan.rollout_server_plan import INSTALL_VLLM, installed_vllm
-
-        install = f"{INSTALL_VLLM}, then " if installed_vllm() is None else ""
-        text = "launch.rollout=hf generates with the model itself, which is slow on a GPU"
-        yield Notice("rollout", f"{text}; {install}launch.rollout=vllm")
-    if launch.nodes > 1:
-        text = f"the {launch.nodes} machines exchange pickles through ports without a password, so whoever reaches"
-        yield Notice("launch", f"{text} them can run code there. Use a network of trusted machines only")
 
 
 DEADLINE = ("launch", "must_save_by")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
@@ -94,18 +95,17 @@ def text_argument_problems(subject: Subject) -> Findings:
         expected = "a mapping, such as {top_p: 0.9}"
         yield ConfigError(f"wrong value for {key}", where=where(key), got=args["generation_kwargs"], expected=expected)
     readable = generation_options() if experiment.launch.rollout == "hf" else {}
-    for name in given if readable else ():
-        close, got = nearest(name, readable), str(given[name])
-        what, hint = f"transformers does not read {key}.{name}", f"'~{key}.{name}'"
-        takes = expected_instead(readable[name], given[name]) if name in readable else None
-        if name == "return_dict_in_generate" and given[name]:
+    for name, value in given.items() if readable else ():
+        below, takes = f"{key}.{name}", expected_instead(readable[name], value) if name in readable else None
+        what, hint, close = f"transformers does not read {below}", f"'~{below}'", nearest(name, readable)
+        if name == "return_dict_in_generate" and value:
             takes = "false: trainers read the tokens alone"
         if takes is not None:
-            what = f"wrong value for {key}.{name}"
+            what = f"wrong value for {below}"
         elif close:
-            hint += f" {key}.{close}={got}"
+            hint += f" {key}.{close}={value}"
         if takes or name not in {*readable, *STOP_STRINGS.values()}:
-            yield ConfigError(what, where=where(f"{key}.{name}"), got=got, expected=takes, hint=hint)
+            yield ConfigError(what, where=where(below), got=str(value), expected=takes, hint=hint)
     for name in {*STOP_STRINGS.values()} - {right}:
         if given.get(name):
             text = json.dumps(given[name], ensure_ascii=False)
@@ -209,65 +209,51 @@ def has_conversations(experiment: Experiment, data: DataFacts) -> bool:
 
 
 def format_notices(subject: Subject, data: DataFacts) -> Findings:
-    """Yield a notice for a chat model that gets bare prompts, and for a reward model that scores an untrained format.
+    """Yield a notice for a chat model that gets bare prompts, for a reward model that scores an untrained format, and
+    for one that reads the end of a text as padding, so that it cannot tell a cut-off answer.
 
     A chat template alone does not make a chat model, so a model of our own runs counts as one only if that run's
     rows were messages, as the model's folder records. If the format of the rows is not known yet, yield no notice.
     """
-    experiment, folders = subject.experiment, subject.folders
+    from rlhf_cli.runs.reward_records import trained_on_conversations, trained_with_eos
+
+    experiment, trainer = subject.experiment, subject.experiment.trainer
+    folders, tokenizer = subject.folders, subject.tokenizer
     if isinstance(prompt := experiment.data.prompt, str) and re.search(r"\\n(?![a-z])", prompt):
         text = f"{subject.where('data.prompt')} has a backslash and an n, not a new line"
         yield Notice("data.prompt", f"{text}; bash makes one in $'data.prompt=\"...\\n...\"'")
-    is_known = experiment.data.prompt is not None or any(source.rows for source in data.sources)
-    if not folders.named() or not is_known:
+    end, given = tokenizer and tokenizer.unread_end, trainer.args.get("pad_token")
+    if "reward_model" in trainer.row.sections and tokenizer is not None and end and given in (None, end):
+        text = f"{end} both ends and pads texts: the model never reads it, and cannot tell a cut-off answer"
+        if given is None and (other := tokenizer.other_padding) is not None:
+            text = f"pads with {other}, because the tokenizer's padding {end} also ends texts"
+        yield Notice("trainer.args.pad_token", text)
+    if experiment.data.prompt is None and not any(read.rows for read in data.sources):
         return
-    from rlhf_cli.runs.reward_records import trained_on_conversations, trained_with_eos
-
-    is_chat = has_conversations(experiment, data)
+    is_chat, policy = has_conversations(experiment, data), folders.folder_of(experiment.model.path)
     bare = "has a chat template, but the rows are bare text, which it does not format: write them as messages"
-    policy = folders.folder_of(experiment.model.path)
     has_ids, has_prompts = (all(name in read.columns for read in data.training) for name in ("input_ids", "prompt"))
-    if policy is not None and not is_chat and not has_ids and is_chat_model(policy, subject.tokenizer):
+    if policy is not None and not is_chat and not has_ids and is_chat_model(policy, tokenizer):
         as_messages = "prompts and answers, in the file"
-        if experiment.trainer.row.generates or has_prompts:  # a template makes messages of prompts, answers follow them
+        if trainer.row.generates or has_prompts:  # a template makes messages of prompts, and answers follow them
             as_messages = "such as data.prompt='[{role: user, content: \"{prompt}\"}]'"
         yield Notice("model", f"the model {bare}, {as_messages}, unless it is a base model")
     if policy is not None and is_chat and trained_on_conversations(policy) is False:
         yield Notice("model", "the model was trained on plain texts, but the rows are conversations")
     for name, reward in experiment.rewards.items():
-        folder = folders.folder_of(reward.model)
-        if folder is None:
+        if (folder := folders.folder_of(reward.model)) is None:
             continue
+        scorer = None
+        with suppress(UserError):  # the run reports what is wrong with it
+            scorer = files.read_tokenizer(folder, where="rewards")
         on_plain_texts = trained_with_eos(folder) is True or trained_on_conversations(folder) is False
         if is_chat and on_plain_texts:
             yield Notice(f"rewards.{name}", f"{reward.model} was trained on plain texts, but would score conversations")
-        elif not is_chat and not on_plain_texts and is_chat_model(folder, _tokenizer_of(folder)):
+        elif not is_chat and not on_plain_texts and is_chat_model(folder, scorer):
             yield Notice(f"rewards.{name}", f"{reward.model} {bare}")
-
-
-def ending_notices(subject: Subject, data: DataFacts) -> Findings:
-    """Yield a notice if a reward model reads the end of a text as padding, so that it cannot tell a cut-off answer."""
-    experiment, trainer, tokenizer = subject.experiment, subject.experiment.trainer, subject.tokenizer
-    end, given = tokenizer and tokenizer.unread_end, trainer.args.get("pad_token")
-    if "reward_model" in trainer.row.sections and tokenizer is not None and end and given in (None, end):
-        other = None if given else tokenizer.other_padding
-        text = f"{end} both ends and pads texts: the model never reads it, and cannot tell a cut-off answer"
-        if other is not None:
-            text = f"pads with {other}, because the tokenizer's padding {end} also ends texts"
-        yield Notice("trainer.args.pad_token", text)
-    for name, reward in experiment.rewards.items():
-        folder = subject.folders.folder_of(reward.model)
-        scorer = _tokenizer_of(folder) if folder is not None else None
-        if scorer is not None and scorer.unread_end is not None and not has_conversations(experiment, data):
+        if scorer is not None and scorer.unread_end is not None and not is_chat:
             text = f"{reward.model} pads with {scorer.unread_end}, so it never reads that token at the end of a text: "
             yield Notice(f"rewards.{name}", text + "with_eos has no effect, and it cannot tell a cut-off answer")
-
-
-def _tokenizer_of(folder: Path) -> files.TokenizerFiles | None:
-    try:
-        return files.read_tokenizer(folder, where="rewards")
-    except UserError:
-        return None  # the run reports what is wrong with it
 
 
 def is_chat_model(folder: Path, tokenizer: files.TokenizerFiles | None) -> bool:
