@@ -141,9 +141,10 @@ def checkpoint_space(folders: ModelFolders, steps: int | None) -> dict[str, int]
         saved += body
     if setting("sync_ref_model"):
         checkpoint += weights
-    # At once there are the checkpoints that are kept and the one that is being written.
+    # At once there are the checkpoints that are kept, the best and the newest among them, and the one that is written.
+    least = 2 if setting("load_best_model_at_end") is True or setting("metric_for_best_model") is not None else 1
     strategy, limit, every = str(setting("save_strategy")), setting("save_total_limit"), setting("save_steps")
-    numbers = [limit + 1] if isinstance(limit, int) and limit > 0 else []
+    numbers = [max(limit, least) + 1] if isinstance(limit, int) and limit > 0 else []
     if strategy == "steps" and steps and isinstance(every, int | float) and every > 0:
         numbers.append(math.ceil(steps / (every if every >= 1 else math.ceil(steps * every))))
     at_once = 0 if strategy == "no" else min(numbers, default=1)
@@ -175,7 +176,8 @@ def space_problems(folders: ModelFolders, steps: int | None, run: Path | None) -
     checkpoints = "a checkpoint" if at_once == 1 else f"{at_once} checkpoints"
     parts = f"{checkpoints} of {size(each)} and the model, {size(model)}"
     ways = [] if run is not None else ["run.root=A_LARGER_DISK"]
-    if free >= least and at_once > 2:  # one that is kept and one that is being written
+    limit = experiment.trainer.setting("save_total_limit")
+    if free >= least and at_once > 2 and limit != 1:  # one that is kept and one that is being written
         ways.append("trainer.args.save_total_limit=1")
     if at_once and not experiment.trainer.setting("save_only_model"):
         ways.append("trainer.args.save_only_model=true")

@@ -224,6 +224,10 @@ def test_bytes_of_a_checkpoint_and_of_the_model(words: tuple[str, ...], checkpoi
         (("save_steps=1",), 2, 2),
         (("save_steps=5", "save_total_limit=null"), 11, 3),
         (("save_steps=1", "save_total_limit=1"), 10, 2),
+        # the best one stays, too (transformers' rotate_checkpoints)
+        (("save_steps=1", "save_total_limit=1", "metric_for_best_model=reward"), 10, 3),
+        (("save_steps=1", "save_total_limit=1", "load_best_model_at_end=true"), 10, 3),
+        (("save_steps=1", "save_total_limit=4", "load_best_model_at_end=true"), 10, 5),
         *((("save_steps=1", f"save_total_limit={limit}"), 10, 10) for limit in (0, "null")),
         (("save_strategy=epoch", "save_steps=5"), 10, 3),
         (("save_steps=0.5",), 10, 2),
@@ -255,6 +259,7 @@ def test_room_on_the_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     for weights, word, ways in (  # what is set already, or would not help, is no advice
         (4, "save_total_limit=1", f"{root}, or {only}"),
         (3, "save_only_model=true", f"{root}, or {limit}"),
+        (4, "save_total_limit=1 trainer.args.metric_for_best_model=reward", f"{root}, or {only}"),
     ):
         notice = problem(weights * WEIGHTS, f"save_steps=1 trainer.args.{word}")[1]
         assert str(notice).endswith(f": {ways}")
