@@ -45,7 +45,7 @@ def interactive_answers(
     from rlhf_cli.runs.run_folder import GREEDY, SAMPLED
     from rlhf_cli.trainers.assemble.trainer import assemble
 
-    settled = list[tuple[dict[str, PartAnswers], str | None]]()
+    settled: list[tuple[dict[str, PartAnswers], str | None]] = []
     with tempfile.TemporaryDirectory() as place:
         folder = RunFolder(Path(place))
         evaluated, beat = _only_evaluated(experiment, model, max(1, each), batch_size), Heartbeat(folder.path, 0)
