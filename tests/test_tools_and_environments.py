@@ -395,6 +395,12 @@ def test_a_rollout_function_returns_one_row_per_prompt(change: dict[str, Any] | 
         checked_rollout(lambda prompts, trainer: SOUND, ["s1", "s2"], "rollout.fn")([1, 2], trainer)
 
 
+@pytest.mark.parametrize(("output", "says"), [([], "returned no dict"), ({"prompt_ids": []}, "no 'completion_ids'")])
+def test_a_rollout_function_returns_a_dict_with_all_keys(output: Any, says: str) -> None:
+    with pytest.raises(RewardError, match=says):
+        checked_rollout(lambda prompts, trainer: output, ["s1"], "rollout.fn")([1], None)
+
+
 @pytest.mark.parametrize("leave", [lambda: sys.exit(0), breaks_off, cancels, panics])
 def test_no_function_can_end_the_process_as_if_all_were_well(leave: Callable[[], None]) -> None:
     """Neither a rollout function, nor the constructor or `reset` of an environment; Ctrl-C is another exception."""

@@ -96,6 +96,7 @@ REFUSED = """
 T.untold.fn=M:untold                   | Reward | T.untold.fn       | M:untold / a type for every argument
 T.add.fn=M:ad                          | Reward | T.add.fn          | M:ad / add, by_turn, late
 T.add.fn=M:starred                     | Reward | T.add.fn          | M:starred / *numbers / a type for every
+T.add.fn=M:Maze                        | Reward | T.add.fn          | it is no function, but a type / a type for every
 T.add.fn=M:placed                      | Reward | T.add.fn          | M:placed / a: int / a type for every
 T.add.fn=M:add trainer=rloo            | Config | tools             | trainer=grpo, or '~tools'
 T.add.fn=M:add rollout.fn=M:rollout    | Config | rollout           | tools, rollout / '~rollout', or '~tools'
@@ -288,3 +289,9 @@ def test_a_template_without_calls_is_refused(refused: Refused) -> None:
     assert isinstance(error, ModelError)
     assert str(error.where).startswith("model.chat_template")
     assert ("1+1" in str(error.got), "arguments" in str(error.expected)) == (True, True)
+
+
+def test_a_template_that_fails_on_tools_is_refused(refused: Refused) -> None:
+    template = '{{ raise_exception("no tools") if tools }}{% for m in messages %}{{ m.content }}{% endfor %}'
+    error = refused(*CHAT, "tools.add.fn=./mine.py:add", f"model.chat_template='{template}'")
+    assert ("no tools" in str(error.got), "a call and its result" in str(error.expected)) == (True, True)
