@@ -35,6 +35,7 @@ class Says:
     """A policy that gives known answers: greedily the first, sampled one after the other."""
 
     device = torch.device("cpu")
+    config = tokenizer = None
 
     def __init__(self, *answers: str) -> None:
         self.answers = answers
