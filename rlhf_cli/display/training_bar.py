@@ -1,34 +1,97 @@
-"""Show how far a training is: a bar at a terminal, else a line from time to time. An evaluation has its own bar."""
+"""Show how far a training is: a bar at a terminal, else a line from time to time.
+
+An evaluation has a bar of its own, and the time left counts the evaluations that are still to come.
+"""
 
 from __future__ import annotations
 
 import math
 import sys
 import time
-from collections.abc import Mapping, Sized
+from collections.abc import Callable, Mapping, Sized
 from datetime import timedelta
 from typing import Any, cast
 
 from rich.console import RenderableType
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
-from transformers import TrainerCallback, TrainerControl, TrainerState
+from transformers import IntervalStrategy, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.runs.heartbeat import EVALUATION, Heartbeat
 from rlhf_cli.runs.metrics_file import describe_held_out, evaluation_sets
 
+_WIDE = 100
+"""Columns of a terminal with room for the numbers of rounds and of steps."""
 _QUIET_S = 60.0
 """Without a terminal, print a line at least this often while batches or steps end."""
 _PASSES = ("sampled", "greedy")
 """What the two passes of a policy's evaluation are called, in their order (trainers/evaluation_mixin.py)."""
 
 
+def evaluations_from(step: int, args: TrainingArguments, state: TrainerState) -> int:
+    """Return how many evaluations are due after `step` or a later one; the last step always has one."""
+    if args.eval_strategy == IntervalStrategy.STEPS:
+        first, every = max(step, 1, math.ceil(args.eval_delay)), int(state.eval_steps)  # it may be 1.0
+        return 0 if first > state.max_steps else -(-state.max_steps // every) - (first - 1) // every
+    if args.eval_strategy == IntervalStrategy.EPOCH:
+        return max(0, math.ceil(state.num_train_epochs) - max(math.floor(state.epoch or 0), math.ceil(args.eval_delay)))
+    return 0
+
+
+class TimeLeft:
+    """An estimate of the seconds until a training ends, from its mean step and its last evaluation.
+
+    The first step also warms up, so its time counts only until the second one has ended. `now` is a clock in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._num_steps, self._is_whole = 0, True
+        self._step_s, self._evaluated_at = 0.0, -1
+        self._evaluation_s: float | None = None
+        self._ends_at: float | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Start the clock of the steps."""
+        self._began, self._evaluating_s = self._now(), 0.0
+
+    def evaluation_begins(self) -> None:
+        """Stop the clock of the steps."""
+        self._evaluation_began = self._now()
+
+    def evaluation_ends(self) -> None:
+        """Start the clock of the steps again. Several sets after one step are one evaluation."""
+        took = self._now() - self._evaluation_began
+        self._evaluating_s += took
+        self._evaluation_s = took + (self._evaluation_s or 0.0) * (self._num_steps == self._evaluated_at)
+        self._evaluated_at = self._num_steps
+
+    def step_ends(self) -> None:
+        """Count a step."""
+        self._step_s = (self._now() - self._began - self._evaluating_s) / max(1, self._num_steps)
+        self._num_steps += 1
+        if self._num_steps == 1:
+            self.start()
+
+    def estimate(self, steps: int, evaluations: int) -> None:
+        """Estimate from what is still to do."""
+        self._is_whole = evaluations == 0 or self._evaluation_s is not None
+        if self._num_steps:
+            self._ends_at = self._now() + steps * self._step_s + evaluations * (self._evaluation_s or 0.0)
+
+    def __str__(self) -> str:
+        """Return `left 0:12:30`, or `left -:--:--` before the first step. `+ evaluations`: none was timed yet."""
+        left = "-:--:--" if self._ends_at is None else timedelta(seconds=round(max(0.0, self._ends_at - self._now())))
+        return f"left {left}{'' if self._is_whole else ' + evaluations'}"
+
+
 class TrainingBar(TrainerCallback):
     """A callback that draws a bar with the newest total reward (or loss), and shows every evaluation above it.
 
-    The time left is by the mean time of a step so far, the evaluations between the steps included. Without a terminal,
-    a line is printed every tenth of the run, and after each minute. Use it in the main process only.
+    A trainer that takes several steps with one round of rollouts counts rounds. Without a terminal, a line is printed
+    every tenth of the run, and after each minute. Use it in the main process only.
     """
 
     def __init__(self, heartbeat: Heartbeat | None = None) -> None:
@@ -40,12 +103,10 @@ class TrainingBar(TrainerCallback):
             TextColumn("{task.fields[count]}"),
             TextColumn("{task.fields[latest]}"),
             TimeElapsedColumn(),
-            TextColumn("left", style="progress.remaining"),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}", style="progress.remaining"),
             console=self._console,
             redirect_stdout=False,
             redirect_stderr=False,
-            speed_estimate_period=math.inf,
             disable=not self._console.is_terminal,
         )
         self._latest = ""
@@ -53,6 +114,7 @@ class TrainingBar(TrainerCallback):
         self._loader: object = None
         self._num_passes = self._num_batches = 0
         self._began = self._said_at = time.monotonic()
+        self.left = TimeLeft(time.monotonic if heartbeat is None else heartbeat.working_s)
         if heartbeat is not None:
             heartbeat.listeners.append(self._hear)
 
@@ -60,12 +122,17 @@ class TrainingBar(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._generates = hasattr(args, "reward_weights")
+        micro_batches, iterations = getattr(args, "steps_per_generation", None), getattr(args, "num_iterations", 1)
+        self._per_round = (micro_batches or 0) * iterations / args.gradient_accumulation_steps
         fields: dict[str, Any] = {"total": state.max_steps, "completed": state.global_step, "latest": ""}
-        self._task = self._bar.add_task("training", count=_steps(state), **fields)
+        self._task = self._bar.add_task("training", count=self._count(state), left=self.left, **fields)
         self._bar.start()
+        self.left.start()
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self._bar.update(self._task, completed=state.global_step, count=_steps(state))
+        self.left.step_ends()
+        self.left.estimate(state.max_steps - state.global_step, evaluations_from(state.global_step, args, state))
+        self._bar.update(self._task, completed=state.global_step, count=self._count(state))
 
     def on_log(
         self, args: Any, state: TrainerState, control: Any, logs: Mapping[str, Any] | None = None, **_: Any
@@ -79,7 +146,16 @@ class TrainingBar(TrainerCallback):
         if any(name.startswith(("eval_", "train_runtime")) for name in logs):
             return
         if state.global_step % max(1, state.max_steps // 10) == 0 or self._is_quiet():
-            self._say(f"step {_steps(state)}  {self._latest}")
+            self._say(f"{self._count(state, 'step ')}  {self._latest}")
+
+    def _count(self, state: TrainerState, unit: str = "") -> str:
+        steps = f"{unit}{state.global_step}/{state.max_steps}"
+        if self._per_round <= 1:
+            return steps
+        rounds = math.ceil(state.max_steps / self._per_round)
+        current = f"round {min(rounds, math.floor(state.global_step / self._per_round) + 1)}/{rounds}"
+        is_narrow = self._console.is_terminal and self._console.width < _WIDE
+        return current if is_narrow else f"{current}, step {state.global_step}/{state.max_steps}"
 
     # --- evaluation ---
 
@@ -88,10 +164,12 @@ class TrainingBar(TrainerCallback):
         is_evaluating = EVALUATION in phases
         if is_evaluating and self._evaluation is None:
             self._loader, self._num_passes = None, 0
-            self._evaluation = self._bar.add_task("evaluating", total=None, count="", latest="")
+            self._evaluation = self._bar.add_task("evaluating", total=None, count="", latest="", left="")
+            self.left.evaluation_begins()
         elif not is_evaluating and self._evaluation is not None:
             self._bar.remove_task(self._evaluation)
             self._evaluation = None
+            self.left.evaluation_ends()
 
     def on_prediction_step(
         self, args: Any, state: TrainerState, control: TrainerControl, eval_dataloader: Any = None, **_: Any
@@ -113,6 +191,7 @@ class TrainingBar(TrainerCallback):
     def on_evaluate(
         self, args: Any, state: TrainerState, control: Any, metrics: Mapping[str, Any] | None = None, **_: Any
     ) -> None:
+        self.left.estimate(state.max_steps - state.global_step, evaluations_from(state.global_step + 1, args, state))
         for name, prefix in evaluation_sets(metrics or {}).items():
             if summary := describe_held_out(dict(metrics or {}), prefix):
                 self.print(Text(f"step {state.global_step}, held out{f' {name}' if name else ''}: {summary}"))
@@ -126,10 +205,7 @@ class TrainingBar(TrainerCallback):
         """Print a line with the time so far and the time left, if there is no bar."""
         if not self._console.is_terminal:
             self._said_at = time.monotonic()
-            training = next((task for task in self._bar.tasks if task.description == "training"), None)
-            left_s = training.time_remaining if training is not None else None
-            left = "" if left_s is None else f", left {timedelta(seconds=left_s)}"
-            self._console.print(f"{text}  {timedelta(seconds=round(self._said_at - self._began))}{left}")
+            self._console.print(f"{text}  {timedelta(seconds=round(self._said_at - self._began))}, {self.left}")
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self.stop()
@@ -141,7 +217,3 @@ class TrainingBar(TrainerCallback):
     def stop(self) -> None:
         """Release the terminal, also after an error in training."""
         self._bar.stop()
-
-
-def _steps(state: TrainerState) -> str:
-    return f"{state.global_step}/{state.max_steps}"

@@ -79,6 +79,7 @@ class Watchdog:
             looks[0] = (looks[0] + 1) % 256
             beat = self.heartbeat.read()
             if self._was_stopped(late_s):
+                self.heartbeat.stopped_s += late_s
                 self.heartbeat.beat()  # start again
             elif beat.is_watched and beat.age_s > self.timeout_s:
                 self._judge(beat)

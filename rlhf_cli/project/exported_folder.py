@@ -288,9 +288,17 @@ def export_model(source: SourceModel, folder: Path, say: Callable[[str], None]) 
             write_merged_weights(source, source.base, staged)
         code = ["*.py"] if source.trust_remote_code else []
         _copy(source.folder, staged, ("text_endings.json", "training_format.json", *code))
-        if not _copy(source.folder, staged, _TOKENIZER):
-            what, expected = "the model has no tokenizer", "tokenizer.json, as the run saved it"
-            raise ModelError(what, where=str(source.folder), expected=expected)
+        if not _copy(source.folder, staged, _TOKENIZER):  # an adapter that was saved without its base's
+            from rlhf_cli.models.model_folders import loaders_of
+
+            place, trusted = source.base or str(source.folder), source.trust_remote_code
+            given = {"revision": base_revision(source.folder), "trust_remote_code": trusted}
+            try:
+                loaders_of(str(source.folder), trust_remote_code=trusted)[2](place, **given).save_pretrained(
+                    str(staged)
+                )
+            except (OSError, ValueError) as error:
+                raise ModelError("the model has no tokenizer", where=place, got=f"{error!s:.300}") from error
         clean_configs(staged, source.kind)
         shapes = stored_shapes(staged)
         named = section(read_json(staged / "model.safetensors.index.json"), "weight_map")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlhf_cli.data.column_kinds import ColumnKind, kind_of, label
-from rlhf_cli.data.learnt_columns import OTHER_NAMES, plain_name, stand_in
+from rlhf_cli.data.learnt_columns import OTHER_NAMES, XLAM, plain_name, stand_in
 from rlhf_cli.data.peeking import Preview, peek
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ConfigError, DataError
@@ -104,7 +104,8 @@ class OwnRows:
 
     `rename` maps a training's column to the file's column. `num_rows` is None if the file does not say. `has_answer` is
     True if a column allows answers to be checked, `answer_is_number` if it held a number in every inspected row.
-    `is_sums`: the prompts are short calculations, which the tiny model can learn.
+    `columns` have their new names. `is_sums`: the prompts are short calculations, which the tiny model can learn.
+    `question` is the column of questions beside tools and calls, which the prompt is a message of; None in other files.
     """
 
     path: str
@@ -113,7 +114,9 @@ class OwnRows:
     has_answer: bool
     answer_is_number: bool
     is_chat: bool
+    columns: tuple[str, ...] = ()
     is_sums: bool = False
+    question: str | None = None
 
 
 def read_own_rows(path: str, training: Training, typed: Mapping[str, str]) -> OwnRows:
@@ -125,9 +128,10 @@ def read_own_rows(path: str, training: Training, typed: Mapping[str, str]) -> Ow
             what = f"there is no column {column!r}" if role in roles else f"{training.name} reads no column {role!r}"
             got, expected = f"columns {', '.join(preview.columns)}", f"ROLE=COLUMN with one of {', '.join(roles)}"
             raise DataError(what, where=f"--column {role}={column}", got=got, expected=expected)
-    mapped = _mapped(preview, training, typed)
+    calls = training.rows == "demonstrations" and not typed and {*XLAM, "tools"} <= {*preview.columns}
+    mapped = {"completion": XLAM[1]} if calls else _mapped(preview, training, typed)
     # TRL learns from some rows as they are: messages, pairs.
-    is_ready = any(set(columns) <= set(preview.columns) for columns in training.read_as_they_are)
+    is_ready = calls or any(set(columns) <= set(preview.columns) for columns in training.read_as_they_are)
     if missing := [role for role, is_needed in roles.items() if is_needed and not is_ready and role not in mapped]:
         what = f"which column is the {' and which the '.join(missing)}?"
         expected = f"for {training.name}: {', '.join(roles)}"
@@ -147,7 +151,9 @@ def read_own_rows(path: str, training: Training, typed: Mapping[str, str]) -> Ow
             for answer in answers
         ),
         is_chat=any(isinstance(prompt, list) for prompt in prompts),
+        columns=tuple({column: role for role, column in mapped.items()}.get(name, name) for name in preview.columns),
         is_sums=all(isinstance(prompt, str) and _SUM.fullmatch(prompt) is not None for prompt in prompts),
+        question=XLAM[0] if calls else None,
     )
 
 

@@ -17,9 +17,10 @@ from rlhf_cli.models.gguf import model_folder
 from rlhf_cli.models.model_folders import describe_model
 from rlhf_cli.models.tokenizer_files import context_of, read_json, read_tokenizer
 from rlhf_cli.plan.checks.prompt_checks import is_chat_model
-from rlhf_cli.project.function_source import functions_in
+from rlhf_cli.project.function_source import NO_DEFAULT, functions_in, read_function
 from rlhf_cli.project.own_rows import OwnRows, RowKind, Training
 from rlhf_cli.project.reward_reference import as_yaml
+from rlhf_cli.tables.trl_values import REWARD_ARGUMENTS
 
 TINY, SMOLLM2 = "tiny", "smollm2"
 
@@ -79,7 +80,8 @@ _PPO_MINIBATCHES = 4
 class ProjectChoices:
     """What an experiment is made from: the training, the starting model, and the rows (None: the sample's).
 
-    `name` is the experiment's. `reward_module` is the file of the rewards without its ending.
+    `name` is the experiment's. `reward_module` is the file of the rewards without its ending, `theirs` the functions in
+    it that the user wrote and this data suits.
     """
 
     training: Training
@@ -87,6 +89,7 @@ class ProjectChoices:
     rows: OwnRows | None
     name: str = "first"
     reward_module: str = "rewards"
+    theirs: tuple[str, ...] = ()
 
     @property
     def has_answer(self) -> bool:
@@ -144,15 +147,26 @@ _NAMES = ("first", "second", "third", "fourth")
 
 
 def beside(folder: Path, choices: ProjectChoices) -> ProjectChoices:
-    """Return the choices for a folder that may have experiments and a rewards.py: free names for both.
+    """Return the choices for a folder that may have experiments and a rewards.py: a free name, the functions there.
 
     A rewards.py with our functions was written by an earlier `rlhf init`, and serves again.
     """
     names = itertools.chain(_NAMES, (f"exp{number}" for number in itertools.count(len(_NAMES) + 1)))
     free = next(name for name in names if not (folder / "conf" / "exp" / f"{name}.yaml").exists())
     needed, file = {"brief", *(["correct"] if choices.has_answer else [])}, folder / "rewards.py"
-    has_ours = not file.exists() or needed <= set(functions_in(str(file)))
-    return replace(choices, name=free, reward_module="rewards" if has_ours else f"{free}_rewards")
+    choices = replace(choices, name=free)
+    if not (choices.training.generates and file.exists()) or needed <= {*(functions := functions_in(str(file)))}:
+        return choices
+    given = {*REWARD_ARGUMENTS, *(("prompt", "answer") if choices.rows is None else choices.rows.columns)}
+    fits = tuple(
+        name for name in functions if "completions" in (reads := _required(f"{file}:{name}")) and reads <= given
+    )
+    return replace(choices, theirs=fits, reward_module="rewards" if fits else f"{free}_rewards")
+
+
+def _required(function: str) -> set[str]:
+    parameters = read_function(function).parameters
+    return {one.name for one in parameters if one.default is NO_DEFAULT and not one.takes_the_rest}
 
 
 _ALWAYS = {"README.md": "README.md.jinja", "AGENTS.md": "AGENTS.md.jinja", ".gitignore": "gitignore.jinja"}
@@ -179,7 +193,7 @@ def project_files(choices: ProjectChoices, name: str) -> dict[str, str]:
     )
     templates.filters["yaml"] = as_yaml
     wanted = {f"conf/exp/{choices.name}.yaml": "first.yaml.jinja"}
-    if choices.training.generates:
+    if choices.training.generates and not choices.theirs:
         module = choices.reward_module
         wanted |= {f"{module}.py": "rewards.py.jinja", f"test_{module}.py": "test_rewards.py.jinja"}
     wanted |= _ALWAYS
@@ -219,11 +233,12 @@ def _facts(choices: ProjectChoices, name: str) -> dict[str, object]:
         "sample_says": sample_says,
         "own_rows": rows is not None,
         "rename": {} if rows is None else rows.rename,
+        "question": rows and rows.question,
         "is_chat": rows is not None and rows.is_chat,
         "brief_full": 2 if rows is None and model.is_tiny else characters // 4,
         "brief_zero": characters,
         "steps": training.steps if model.is_tiny else 200,
-        "swept": "rewards.brief.weight=0,0.5" if training.generates else rates,
+        "swept": f"rewards.{(*choices.theirs, 'brief')[0]}.weight=0,0.5" if training.generates else rates,
     }
 
 

@@ -78,9 +78,15 @@ class Heartbeat:
         """Called with the new phases whenever they change."""
         self.reward_listeners: list[Callable[[list[str]], object]] = []
         """Called with the names of the running rewards whenever one starts or ends."""
+        self.stopped_s = 0.0
+        """How long the process was stopped (SIGSTOP, a paused container), as far as the watchdog knows."""
         self._rewards: list[str] = []
         self._lock = threading.RLock()
         self._write()
+
+    def working_s(self) -> float:
+        """Return a clock in seconds that stands still while the process is stopped."""
+        return time.monotonic() - self.stopped_s
 
     def beat(self) -> None:
         """Record that this rank is making progress."""

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import itertools
 import re
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from torch.utils.data import DataLoader
+from transformers import IntervalStrategy
 
-from rlhf_cli.display.training_bar import TrainingBar
+from rlhf_cli.display.training_bar import TimeLeft, TrainingBar, evaluations_from
 from rlhf_cli.runs.heartbeat import EVALUATION, TRAINING, Heartbeat
 
 POLICY: dict[str, Any] = {"reward_weights": None}
 
 
 def arguments(**named: object) -> Any:
-    return SimpleNamespace(**named)
+    """Return arguments of a trainer that never evaluates; `named` are others."""
+    usual = {"eval_strategy": IntervalStrategy.NO, "eval_delay": 0, "gradient_accumulation_steps": 1}
+    return SimpleNamespace(**{**usual, **named})
 
 
 def trained(bar: TrainingBar, args: Any, steps: range) -> None:
@@ -52,10 +56,19 @@ def test_a_trainer_without_rewards_shows_its_loss(capsys: pytest.CaptureFixture[
     assert lines(capsys) == ["step 4/40  loss 0.500  T, left T", "one sample"]
 
 
+def test_several_steps_a_round_count_in_rounds_and_never_show_the_loss(capsys: pytest.CaptureFixture[str]) -> None:
+    """TRL logs the reward once a round; 16 steps a round make 2.5 rounds of 40 steps."""
+    args = arguments(**POLICY, num_iterations=4, steps_per_generation=4)
+    trained(TrainingBar(), args, range(13, 17))
+    assert lines(capsys) == ["round 2/3, step 16/40  reward 16.000  T, left T", "one sample"]
+
+
 def test_a_minute_without_a_line_gets_one(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = itertools.count(0, 25)
+    seconds = itertools.count(0, 15)
     monkeypatch.setattr("rlhf_cli.display.training_bar.time.monotonic", lambda: float(next(seconds)))
-    trained(TrainingBar(), arguments(), range(1, 4))
+    bar = TrainingBar()
+    bar.left = TimeLeft(lambda: 0.0)
+    trained(bar, arguments(), range(1, 4))
     assert lines(capsys)[0].startswith("step 3/40  loss 0.500")
 
 
@@ -76,35 +89,81 @@ def test_an_evaluation_counts_its_rows_in_both_passes(capsys: pytest.CaptureFixt
     heartbeat.close()
 
 
-def test_a_line_of_eighty_columns_has_room_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("steps_per_generation", "max_steps", "count"), [(1, 20000, " 1234/20000 "), (16, 20000, " round 78/1250 ")]
+)
+def test_a_line_of_eighty_columns_has_room_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps_per_generation: int, max_steps: int, count: str
+) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # as a terminal
     monkeypatch.setenv("COLUMNS", "80")
-    heartbeat, args = Heartbeat(tmp_path, 0), arguments(**POLICY)
-    bar, state = TrainingBar(heartbeat), SimpleNamespace(global_step=1234, max_steps=20000)
+    heartbeat, args = Heartbeat(tmp_path, 0), arguments(**POLICY, steps_per_generation=steps_per_generation)
+    bar, state = TrainingBar(heartbeat), SimpleNamespace(global_step=1234, max_steps=max_steps)
     bar.on_train_begin(args, state, None)  # type: ignore[arg-type]
     bar.on_log(args, state, None, logs={"reward": 0.912})  # type: ignore[arg-type]
+    bar.left.step_ends()
+    bar.left.estimate(state.max_steps, 12)
     with heartbeat.during(EVALUATION):
         bar.on_prediction_step(args, None, None, eval_dataloader=DataLoader([*range(1000)]))  # type: ignore[arg-type]
         rows = ["".join(part.text for part in line) for line in bar._console.render_lines(bar._bar.get_renderable())]
     bar.stop()
     assert [row.split()[0] for row in rows] == ["training", "evaluating"]
-    assert " 1234/20000 " in rows[0]
+    assert count in rows[0]
+    assert rows[0].rstrip().endswith(" + evaluations")
     assert rows[1].split()[3:6] == ["of", "1000", "sampled"]
     assert "…" not in "".join(rows)
     heartbeat.close()
 
 
-def test_the_time_left_is_by_the_mean_time_of_a_step(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A first step of 100 s warms up, then 3 steps of 2 s: 36 steps are left, of 2 s each."""
+def test_the_time_left_counts_evaluations() -> None:
+    """Worked by hand: a first step of 10 s, then steps of 2 s; one evaluation of 30 s."""
     at = [0.0]
-    bar = TrainingBar()
-    monkeypatch.setattr(bar._bar, "get_time", lambda: at[0])
-    state: Any = SimpleNamespace(global_step=0, max_steps=40)
-    bar.on_train_begin(arguments(), state, None)  # type: ignore[arg-type]
-    for step, took_s in enumerate((100, 2, 2, 2), 1):
-        at[0], state.global_step = at[0] + took_s, step
-        bar.on_step_end(arguments(), state, None)  # type: ignore[arg-type]
-    bar.on_log(arguments(), state, None, logs={"loss": 0.5})
-    assert capsys.readouterr().out.endswith(", left 0:01:12\n")
+    left = TimeLeft(lambda: at[0])
+    assert str(left) == "left -:--:--"
+    left.start()
+    at[0] += 10
+    left.step_ends()
+    left.estimate(7, 3)
+    assert str(left) == "left 0:01:10 + evaluations", "no step but the first, and no evaluation, was timed"
+    for step_s in (2, 2):
+        at[0] += step_s
+        left.step_ends()
+    left.evaluation_begins()
+    at[0] += 30
+    left.evaluation_ends()
+    left.estimate(5, 2)
+    assert str(left) == "left 0:01:10", "5 x 2 s + 2 x 30 s"
+    at[0] += 4
+    assert str(left) == "left 0:01:06", "it counts down until the next estimate"
+
+
+def test_the_time_left_leaves_out_that_the_process_was_stopped(tmp_path: Path) -> None:
+    heartbeat = Heartbeat(tmp_path, 0)
+    left = TrainingBar(heartbeat).left
+    for _ in range(2):
+        left.step_ends()
+    heartbeat.stopped_s += 3600  # as the watchdog notes it: the clock has gone on
+    monotonic = time.monotonic
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("rlhf_cli.runs.heartbeat.time.monotonic", lambda: monotonic() + 3600)
+        left.estimate(10, 0)
+        assert str(left) < "left 0:10:00"
+    heartbeat.close()
+
+
+@pytest.mark.parametrize(
+    ("args", "step", "expected"),
+    [
+        ({}, 0, 0),
+        ({"eval_strategy": IntervalStrategy.STEPS}, 0, 4),  # 3, 6, 9 and the last step, 10
+        ({"eval_strategy": IntervalStrategy.STEPS}, 6, 2),
+        ({"eval_strategy": IntervalStrategy.STEPS}, 10, 0),
+        ({"eval_strategy": IntervalStrategy.STEPS, "eval_steps": 1.0}, 6, 4),  # only above 1 it becomes an int
+        ({"eval_strategy": IntervalStrategy.STEPS, "eval_delay": 7}, 0, 2),
+        ({"eval_strategy": IntervalStrategy.EPOCH}, 5, 2),  # the ends of the second and the third epoch
+    ],
+)
+def test_evaluations_to_come_are_those_that_transformers_starts(args: dict[str, Any], step: int, expected: int) -> None:
+    every = args.get("eval_steps", 3)
+    state: Any = SimpleNamespace(global_step=step, max_steps=10, eval_steps=every, num_train_epochs=3, epoch=step / 4)
+    assert evaluations_from(step + 1, arguments(**args), state) == expected

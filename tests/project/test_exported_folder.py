@@ -57,7 +57,10 @@ def test_a_merged_adapter_computes_what_it_did_on_its_base(task: str, tmp_path: 
     with adapted.disable_adapter():
         assert (logits(loaded) - logits(adapted)).abs().max() > 1e-2  # the adapter has an effect
     assert not list((tmp_path / "out").glob("adapter*"))
-    # The folder works without its base.
+    # The folder works without its base, and has its tokenizer if the run has none.
+    for file in (*run.model.glob("tokenizer*"), *run.model.glob("*.jinja")):
+        file.unlink()
+    assert AutoTokenizer.from_pretrained(exported(run, tmp_path / "again").folder).eos_token_id == 1
     (tmp_path / "base").rename(tmp_path / "gone")
     assert torch.equal(logits(AUTO[task].from_pretrained(tmp_path / "out")), logits(loaded))
 

@@ -35,6 +35,7 @@ def looked_at(write: Write, trains: str, row: dict[str, object], **typed: str) -
         ("dpo", {"preferred_output": "b", "Loser": "c"}, {"chosen": "preferred_output", "rejected": "Loser"}),
         ("grpo", {"prompt": "a", "solution": "b", "ground_truth": "c"}, {"answer": "ground_truth"}),
         ("kto", {"prompt": "a", "answer": "b", "label": "x", "good": True}, {"completion": "answer", "label": "good"}),
+        ("sft", {"query": "a", "answers": "[]", "tools": "[]"}, {"completion": "answers"}),  # xLAM: the prompt is made
         # Columns that TRL reads without renaming.
         ("sft", {"messages": [{"role": "user", "content": "a"}]}, {}),
         ("kto", {"prompt": "a", "chosen": "b", "rejected": "c"}, {}),

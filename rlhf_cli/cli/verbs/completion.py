@@ -1,4 +1,4 @@
-"""rlhf completion bash|zsh             a completion script: verbs, flags, groups, keys, values, runs, files by Tab
+"""rlhf completion bash|zsh             a completion script: verbs, flags, keys, values, metrics, runs, files by Tab
 
 In ~/.bashrc:  eval "$(rlhf completion bash)"
 In ~/.zshrc:   eval "$(rlhf completion zsh)"
@@ -17,7 +17,9 @@ from rlhf_cli.cli.options import Options, read_options, usage_of
 from rlhf_cli.cli.verbs import VERBS
 from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
 from rlhf_cli.errors import EXIT_OK, UserError
+from rlhf_cli.project.function_source import functions_in
 from rlhf_cli.project.key_reference import ANY_NAME, key_reference, keys_below
+from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import names_a_run, runs_below
 from rlhf_cli.text.json_values import JsonTree, leaves, section
 
@@ -71,8 +73,10 @@ def run(options: Options) -> int:
 
 
 _OF_RUNS = re.compile(r"\b(RUN|SWEEP|FOLDER|MODEL)\b")
-_HOLDS_PATH = ("path", "model", "tokenizer", "init", "root", "accelerate_config", "fn", "class", "aggregate")
+_HOLDS_PATH = ("path", "model", "tokenizer", "init", "root", "accelerate_config")
 """Last parts of keys whose value may be a path or `run:NAME`."""
+_LAST_RUNS, _LAST_EVENTS = 10, 20
+_HOLDS_FUNCTION = ("fn", "class", "aggregate")
 _ARGS = "trainer.args"
 
 
@@ -91,6 +95,9 @@ def _of_verb(verb: str, current: str, earlier: list[str]) -> Iterable[str]:
     usage = usage_of(verb)
     before = usage.flags.get(earlier[-1]) if earlier else None
     if before is not None and before.metavar:
+        if before.metavar in ("METRIC", "A,B"):
+            typed_before = current[: current.rfind(",") + 1] or "-" * current.startswith("-")
+            return [typed_before + metric for metric in _metrics(earlier)]
         return _runs(current) if before.metavar == "RUN" else _paths(current, before.ending) if before.is_path else []
     if current.startswith("-"):
         return [*usage.flags, "--help"]
@@ -126,14 +133,39 @@ def _paths(typed: str, ending: str = "") -> list[str]:
     return [path for path in found if path.endswith(("/", ending))]
 
 
+def _functions(typed: str) -> Iterable[str]:
+    """Yield `./file.py:function` for the Python files that begin with what was typed."""
+    for file in [typed.partition(":")[0]] if ":" in typed else glob.glob(f"{glob.escape(typed or './')}*.py"):
+        with contextlib.suppress(UserError):
+            yield from (f"{file}:{name}" for name in functions_in(file))
+
+
+def _metrics(words: Sequence[str]) -> list[str]:
+    """Return the rewards of the run or experiment that words name, and the metrics of the newest run with a log."""
+    runs = [run for word in words for run in runs_below(_folder_of(word))] or runs_below(Path("runs"))
+    logged = list[str]()
+    for run in sorted(runs, key=lambda run: run.config.stat().st_mtime, reverse=True)[:_LAST_RUNS]:
+        with contextlib.suppress(UserError):
+            if logged := [name for event in read_metrics(run.metrics)[-_LAST_EVENTS:] for name in event]:
+                break
+    short = [
+        name for name, metric in {"total": "reward", "length": "completions/mean_length"}.items() if metric in logged
+    ]
+    of_rewards = [name.split("/")[1] for name in logged if re.fullmatch("rewards/[^/]+/mean", name)]
+    return [*section(_tree_of(words), "rewards"), *short, *of_rewards, *logged]
+
+
+def _folder_of(word: str) -> Path:
+    return Path("runs", word.removeprefix("run:")) if word.startswith("run:") else Path(word)
+
+
 def _tree_of(words: Sequence[str]) -> JsonTree:
     """Return the configuration of the run, or of the options of groups, that words name."""
     from rlhf_cli.config.compose import compose  # imports Hydra, 0.2 s
 
     for word in filter(names_a_run, words):
-        folder = Path("runs", word.removeprefix("run:")) if word.startswith("run:") else Path(word)
         with contextlib.suppress(UserError):
-            if runs := runs_below(folder):
+            if runs := runs_below(_folder_of(word)):
                 return runs[-1].read_config()
     known = groups()
     chosen = [re.sub(",.*", "", word) for word in words if re.split("[@=]", word.lstrip("+"))[0] in known]
@@ -186,6 +218,9 @@ def _values(key: str, typed: str, earlier: list[str]) -> Iterable[str]:
         return groups()[group]
     if parent == _ARGS:
         return _arguments(earlier).get(name, ())
+    if name == "by":
+        return section(_tree_of(earlier), "rewards")
     reference = key_reference(key)
     found = list(reference.values if reference is not None else ())
+    found += _functions(typed) if name in _HOLDS_FUNCTION else []
     return found + ([*_runs(typed), *_paths(typed)] if name in _HOLDS_PATH else [])

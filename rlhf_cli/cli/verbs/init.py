@@ -1,7 +1,7 @@
 """rlhf init [FOLDER]     create a project: an experiment, rewards with tests, data, README.md, AGENTS.md
 
 Without flags: grpo, the tiny model, the sample. `rlhf train +exp=first` works in it at once. No file is overwritten: in
-a folder with an experiment another one is added, and beside a rewards.py of yours another file of rewards.
+a folder with an experiment another one is added, and a rewards.py that is there is used.
 
   --trains NAME     grpo, rloo, ppo: by rewards; sft: on demonstrations; dpo, orpo, cpo, kto: on judged answers;
                     reward: a reward model

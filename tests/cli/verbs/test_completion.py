@@ -41,6 +41,8 @@ def offered(line: str) -> list[str]:
         ("rlhf train +exp=toy_calculator tools.add.on", ["tools.add.on_error="]),
         ("rlhf train data.eval.a", ["data.eval.args."]),
         ("rlhf train nonsense rewards.x=[ +exp=quickstart 'seed=0,1' rewards.b", ["rewards.brevity."]),
+        ("rlhf train +exp=quickstart rewards.brevity.gate.by=c", ["rewards.brevity.gate.by=correct"]),
+        ("rlhf train -m +exp=quickstart --watch brev", ["brevity"]),
         ("rlhf train trainer.args.num_it", ["trainer.args.num_iterations="]),
         ("rlhf train trainer=ppo trainer.args.gae", ["trainer.args.gae_lambda="]),
         ("rlhf train trainer=sft trainer.args.num_generations", []),
@@ -81,7 +83,12 @@ def runs(place: Path) -> None:
         folder = place / "runs" / name
         folder.mkdir(parents=True)
         (folder / "config.yaml").write_text("rewards: {polite: {fn: ./rewards.py:polite}}\n")
-    (place / "rewards.py").write_text("raise SystemExit\n")
+        (folder / "metrics.jsonl").write_text(
+            '{"step": 1, "time_s": 1, "rewards/polite/mean": 0.5}\n{"step": 2, "time_s": 2, "loss": 0.1}\n{"st'
+        )
+    stopped = place / "runs" / "toy" / "weight=0.1,seed=2" / "metrics.jsonl"
+    stopped.write_text("")
+    (place / "rewards.py").write_text("raise SystemExit\ndef polite(completions): ...\ndef _own(): ...\n")
 
 
 @pytest.mark.usefixtures("runs")
@@ -100,13 +107,18 @@ def runs(place: Path) -> None:
         ("rlhf whatif runs/quickstart/one rewards.", ["rewards.polite."]),
         ("rlhf whatif run:quickstart/one rewards.", ["rewards.polite."]),
         ("rlhf reproduce runs/toy --against runs/q", ["runs/quickstart/"]),
-        ("rlhf train rewards.x.fn=./re", ["rewards.x.fn=./rewards.py"]),
+        ("rlhf compare runs --on pol", ["polite"]),
+        ("rlhf compare runs --on -lo", ["-loss"]),
+        ("rlhf compare runs --metrics polite,lo", ["polite,loss"]),  # of the newest run that logged something
+        ("rlhf compare runs --metrics to", []),  # which has no total
+        ("rlhf train rewards.x.fn=", ["rewards.x.fn=./rewards.py:polite"]),
+        ("rlhf train rewards.x.fn=./rewards.py:", ["rewards.x.fn=./rewards.py:polite"]),
         ("rlhf train rewards.", []),  # not the file rewards.py
         ("rlhf train data.path=r", ["data.path=rewards.py", "data.path=run:", "data.path=runs/"]),
         ("rlhf report runs --out ru", ["runs/"]),
     ],
 )
-def test_runs_and_files(line: str, expected: list[str]) -> None:
+def test_runs_metrics_files_and_functions_of_files(line: str, expected: list[str]) -> None:
     assert offered(line) == expected
 
 

@@ -18,7 +18,8 @@ LINES = {
     "rlhf train +exp=quickstart rewards.brev": "rlhf train +exp=quickstart rewards.brevity.",
     "rlhf train rewards.": "rlhf train rewards.",
     "rlhf compare runs/quickstart/w": "rlhf compare runs/quickstart/weight=0.1,seed=2 ",
-    "rlhf train rewards.x.fn=./rew": "rlhf train rewards.x.fn=./rewards.py ",
+    "rlhf compare runs --on -pol": "rlhf compare runs --on -polite ",
+    "rlhf train rewards.x.fn=./rewards.py:pol": "rlhf train rewards.x.fn=./rewards.py:polite ",
     "true; rlhf resume --fai": "true; rlhf resume --failed ",
     "rlhf train trainer=nonsen": "rlhf train trainer=nonsen",
 }

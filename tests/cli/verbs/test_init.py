@@ -51,7 +51,25 @@ def test_nothing_is_overwritten_and_a_second_experiment_is_added(place: Path, ca
     assert main(["check", "+exp=second", "--json"]) == 0
 
 
-def test_a_rewards_file_of_the_users_is_left_alone(place: Path, capsys: Said) -> None:
+def test_the_rewards_of_the_user_are_used(place: Path, capsys: Said) -> None:
+    """Only those that fit the data: `graded` reads a missing column, `strict` needs an argument."""
+    theirs = (
+        "def polite(completions, answer, **columns):\n    return [1.0 for _ in completions]\n"
+        "def graded(completions, grade, **columns): ...\n"
+        "def strict(completions, *, least, **columns): ...\n"
+        "def helper(text): ...\n"
+    )
+    (place / "rewards.py").write_text(theirs)
+    assert main(["init"]) == 0
+    assert (place / "rewards.py").read_text() == theirs
+    assert not (place / "test_rewards.py").exists()
+    rewards = experiment_of(place / "conf/exp/first.yaml")["rewards"]
+    assert rewards == {"polite": {"fn": "./rewards.py:polite", "weight": 1.0}}
+    assert "plain" not in (place / "AGENTS.md").read_text()
+    assert main(["check", "+exp=first"]) == 0
+
+
+def test_a_rewards_file_without_rewards_is_left_alone(place: Path, capsys: Said) -> None:
     (place / "rewards.py").write_text("def helper(text): ...\n")
     assert main(["init"]) == 0
     said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if "_rewards.py" in line)
