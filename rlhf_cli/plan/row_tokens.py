@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -240,33 +241,48 @@ def start_notices(subject: Subject, data: DataFacts) -> Findings:
 
 
 def context_problems(subject: Subject, data: DataFacts) -> Findings:
-    """Yield an error for each source with rows beyond the policy's table of positions, a notice where its positions
-    are rotary; and an error for a reward model's `max_length` beyond its own (without one it cuts texts there).
+    """Yield an error for each source with rows beyond a table of positions: of the policy, its teacher or its critic;
+    and for a reward model's `max_length` beyond its own (without one it cuts texts at the last position).
 
-    Prompts that are answered have a check of their own, with room for the answer.
+    Yield a notice where the policy's are rotary. Its prompts have a check of their own, with room for the answer.
     """
-    experiment, trainer, model = subject.experiment, subject.experiment.trainer, subject.experiment.model
+    experiment, trainer, build = subject.experiment, subject.experiment.trainer, subject.experiment.model.build
     folders, counter, limit = subject.folders, counter_of(subject), trainer.whole("max_length")
-    for name, reward in experiment.rewards.items():
-        most, key = context_of(language_part(folders.config_below(reward.model))), f"rewards.{name}.max_length"
-        if reward.max_length is not None and most is not None and reward.max_length > most:
-            what, where = "max_length exceeds the number of positions of the reward model", subject.where(key)
-            yield ModelError(what, where=where, got=reward.max_length, expected=f"at most {most}", hint=f"{key}={most}")
-    config = language_part(folders.config_below(model.path))
-    context = model.build.context_tokens if model.build is not None else context_of(config)
-    if context is None or counter is None or trainer.row.reads_prompts or (limit is not None and limit <= context):
-        return
-    is_rotary = model.build is not None or any("rope" in name or "rotary" in name for name in config)
-    for read in data.sources:
-        rows = _rows(subject, read)
-        if long := [tokens for tokens in counter.wholes(rows, context) if tokens > context]:
-            what = f"{len(long)} of {len(rows)} rows are longer than the model's context, {context} tokens"
-            hint, got = f"trainer.args.max_length={context}", f"the longest has {max(long)} tokens"
-            if is_rotary:
-                yield Notice(read.source.name, f"{what}, {got}; {hint} cuts them")
+    answer = (trainer.whole("max_completion_length") or 0) if trainer.row.reads_prompts else None
+    most = math.inf  # a longer prompt is refused, dropped or cut
+    for key, path in {"model.path": experiment.model.path, **folders.named()}.items():
+        config, is_policy = language_part(folders.config_below(path)), key == "model.path"
+        context = build.context_tokens if is_policy and build is not None else context_of(config)
+        is_rotary = (is_policy and build is not None) or any("rope" in name or "rotary" in name for name in config)
+        if is_policy and answer is not None:
+            most = context or most
+            continue
+        if key.startswith("rewards."):
+            key, asked = key.replace(".model", ".max_length"), experiment.rewards[key.split(".")[1]].max_length
+            if asked is not None and context is not None and asked > context:
+                what, hint = "max_length exceeds the number of positions of the reward model", f"{key}={context}"
+                yield ModelError(what, where=subject.where(key), got=asked, expected=f"at most {context}", hint=hint)
+            continue
+        is_cut = answer is None and limit is not None and context is not None and limit <= context
+        if context is None or counter is None or is_cut or (is_rotary and not is_policy):
+            continue
+        for read in data.sources:
+            rows = _rows(subject, read)
+            if answer is None:
+                counts = counter.wholes(rows, context)
             else:
-                expected = f"at most {context}: it has no positions beyond, and fails there"
-                yield DataError(what, where=read.source.name, got=got, expected=expected, hint=hint)
+                counts = [tokens + answer for tokens in counter.prompts(rows, context - answer)]
+            if long := [tokens for tokens in counts if context < tokens <= most]:
+                what = f"{len(long)} of {len(rows)} rows are longer than the context of {key}, {context} tokens"
+                hint, got = f"trainer.args.max_length={context}", f"the longest has {max(long)} tokens"
+                if is_rotary:
+                    yield Notice(read.source.name, f"{what}, {got}; {hint} cuts them")
+                    continue
+                expected, room = f"at most {context}: it has no positions beyond, and fails there", context - max(long)
+                if answer is not None:
+                    got += f", {answer} of them max_completion_length"
+                    hint = f"trainer.args.max_completion_length={room + answer}" if room + answer > 0 else ""
+                yield DataError(what, where=read.source.name, got=got, expected=expected, hint=hint or None)
 
 
 def length_problems(subject: Subject, data: DataFacts) -> Check[DataFacts]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +12,10 @@ import pytest
 
 from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.data.rows import RowTable
-from rlhf_cli.errors import DataError
+from rlhf_cli.errors import DataError, UserError
 from rlhf_cli.models.tokenizer_files import read_tokenizer
-from rlhf_cli.plan.checks.facts import DataFacts
+from rlhf_cli.plan.checks.data_checks import source_problems
+from rlhf_cli.plan.checks.facts import DataFacts, Report
 from rlhf_cli.plan.memory_estimate import RowLengths
 from rlhf_cli.plan.row_tokens import (
     RowCounter,
@@ -26,7 +28,7 @@ from rlhf_cli.plan.row_tokens import (
 )
 from rlhf_cli.plan.run_plan import Notice
 from tests.support.model_copies import model_copy
-from tests.support.planning import subject_of
+from tests.support.planning import Write, subject_of
 
 _A, _MOST = "trainer.args.", "max_completion_length"
 TEMPLATE = (
@@ -226,10 +228,10 @@ def test_rows_beyond_the_context(args: dict[str, Any], trl: str, is_told: bool, 
     rows = [{"text": "a" * 8, "prompt": "a" * 8, "chosen": "b", "rejected": "c"}, {"text": "a", "prompt": "a"}]
     source = SimpleNamespace(rows=RowTable(rows, [*rows[0]]), source=SimpleNamespace(name="data.x"))
     config = {"n_positions": 8, kind: 4, "vocab_size": 258}
-    folders: Any = SimpleNamespace(reads_images=False, config_below=lambda _: config)
+    folders: Any = SimpleNamespace(reads_images=False, config_below=lambda _: config, named=dict)
     trainer = Trainer(trl=trl, name="x", args=args)
     model = SimpleNamespace(build=None, path="x")
-    experiment = SimpleNamespace(trainer=trainer, model=model, rewards={})
+    experiment = SimpleNamespace(trainer=trainer, model=model)
     looked_at: Any = SimpleNamespace(experiment=experiment, folders=folders, tokenizer=TOKENIZER)
     found = list(context_problems(looked_at, DataFacts(training=(source,))))  # type: ignore[arg-type]
     assert len(found) == is_told
@@ -242,10 +244,37 @@ def test_rows_beyond_the_context(args: dict[str, Any], trl: str, is_told: bool, 
             assert (kind, one.where, one.hint) == ("n_embd", "data.x", "trainer.args.max_length=8")
 
 
-def test_a_reward_model_reads_no_more_than_its_positions(place: Path) -> None:
-    config = {"model_type": "gpt2", "n_positions": 24}
-    (model_copy(place / "other") / "config.json").write_text(json.dumps(config))
-    for length, told in ((25, [("rewards.rm.max_length", "rewards.rm.max_length=24")]), (24, []), ("null", [])):
-        looked_at = subject_of("exp=quickstart", f"rewards.rm={{model: ./other, max_length: {length}}}")
-        found = [(str(one.where).split(" (")[0], one.hint) for one in context_problems(looked_at, DataFacts())]  # type: ignore[union-attr]
-        assert found == told
+@pytest.mark.parametrize(
+    ("words", "prompt", "where", "hint"),
+    [
+        ("trainer=gkd teacher.path=./other", "a" * 30, "data", f"{_A}max_length=24"),
+        ("trainer=gkd teacher.path=./other", "a", None, None),
+        (f"trainer=gkd teacher.path=./other {_A}max_length=24", "a" * 30, None, None),
+        (f"trainer=distillation teacher.path=./other {_A}max_completion_length=16", "a" * 7, "data", f"{_A}{_MOST}=15"),
+        (f"trainer=distillation teacher.path=./other {_A}max_completion_length=16", "a" * 6, None, None),
+        (
+            f"trainer=ppo reward@rewards.short=brevity critic.init=./other {_A}max_completion_length=25",
+            "",
+            "data",
+            None,
+        ),
+        (f"trainer=grpo rewards.rm={{model:./other,max_length:25}} {_A}{_MOST}=99", "", "rewards.rm.max_length", None),
+        (f"trainer=grpo rewards.rm={{model:./other}} {_A}{_MOST}=99", "a" * 99, None, None),  # cuts by itself
+    ],
+)
+def test_every_model_beside_the_policy_has_positions_for_the_rows(
+    place: Path, write: Write, words: str, prompt: str, where: str | None, hint: str | None
+) -> None:
+    """A table of 24 positions, read by torch's embedding; rotary positions go on."""
+    folder = model_copy(place / "other")
+    for name, is_told in (("gpt2", True), ("llama", False)):
+        config = {"model_type": name, "n_positions": 24} | ({} if is_told else {"rope_theta": 1.0})
+        (folder / "config.json").write_text(json.dumps(config))
+        talk = [{"role": "user", "content": prompt}, {"role": "assistant", "content": "b"}]
+        write("rows.jsonl", json.dumps({"messages": talk} if "gkd" in words else {"prompt": prompt}))
+        looked_at = replace(subject_of("data=file", "data.path=rows.jsonl", *words.split()), tokenizer=TOKENIZER)
+        data = Report().run(source_problems(looked_at), DataFacts())
+        found = list(context_problems(looked_at, data))
+        expected = [where] if where and (is_told or where != "data") else []
+        assert [str(one.where).split(" (")[0] for one in found if isinstance(one, UserError)] == expected
+        assert hint is None or not found or found[0].hint == hint

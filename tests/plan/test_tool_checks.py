@@ -17,15 +17,10 @@ from rlhf_cli.errors import ModelError, RewardError
 from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER, read_tokenizer
 from rlhf_cli.plan.checks.data_checks import source_problems
 from rlhf_cli.plan.checks.facts import DataFacts, Report, Subject
-from rlhf_cli.plan.checks.tool_checks import (
-    _all_tools,
-    _example_calls,
-    call_problems,
-    conversation_problems,
-    episode_problems,
-)
+from rlhf_cli.plan.checks.tool_checks import call_problems, conversation_problems, episode_problems
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import prepare
+from rlhf_cli.plan.run_plan import Notice
 from tests.support.planning import Refused, Write, planned, subject_of, table, told
 
 
@@ -69,6 +64,14 @@ class Broken(Maze):
     """A maze without a map."""
     def reset(self, **row):
         raise OSError(f"no map of {sorted(row)}")
+class Walled(Maze):
+    """A maze without a way."""
+    def step(self, by: int) -> int:
+        """Step.
+        Args:
+            by: How far.
+        """
+        raise OSError(f"no way for {by}")
 def rollout(prompts, trainer):
     return {}
 def other(prompts):
@@ -179,11 +182,19 @@ def test_an_episode_is_tried(write: Write, monkeypatch: pytest.MonkeyPatch) -> N
     """An environment that is one of several is reset without the column that names it, as in a run."""
     write("one.jsonl", '{"prompt": [{"role": "user", "content": "go"}], "environment": "one", "size": 3}\n')
     rows = Report().run(source_problems(subject_of(*CHAT[:1], "data=file", "data.path=one.jsonl")), DataFacts())
-    subject = with_tools("environment.class=./mine.py:Broken")
-    ((key, got, *_),) = told(episode_problems(subject, rows))
-    assert (key, "no map of ['environment', 'prompt', 'size']" in str(got)) == ("environment", True)
+    late = ("tools.late.fn=./mine.py:late", "tools.late.timeout_s=0.1")
+    subject = with_tools(*late, "environment.class=./mine.py:Broken")
+    (notice, error) = told(episode_problems(subject, rows))
+    assert (notice[0], error[0]) == ("tools.late", "environment")
+    assert "the model would be told: no answer within 0.1 s" in str(notice[1])
+    ((_, text),) = told(episode_problems(with_tools(*late, "tools.late.on_error=raise"), rows))
+    assert "ends the run" in str(text), "no error: made-up arguments may fail where real ones do not"
+    assert "no map of ['environment', 'prompt', 'size']" in str(error[1])
     ((key, got, *_),) = told(episode_problems(with_tools("environment.one.class=./mine.py:Broken"), rows))
     assert (key, "no map of ['prompt', 'size']" in str(got)) == ("environment.one", True)
+    walled = with_tools("T.add.fn=M:add", "environment.class=./mine.py:Walled")
+    ((key, text),) = told(episode_problems(walled, DataFacts()))
+    assert (key, str(text).endswith("OSError: no way for 1")) == ("environment: step", True)
     ((key, got, *_),) = told(episode_problems(with_tools("environment.class=./mine.py:Unfit"), DataFacts()))
     assert (key, "given" in str(got)) == ("environment", True), "a class that cannot be extended"
     assert told(episode_problems(with_tools("environment.class=./mine.py:Maze"), DataFacts())) == []
@@ -205,7 +216,13 @@ def test_a_trial_that_does_not_end_is_named_by_its_key(
     (found,) = episode_problems(with_tools("environment.class=./mine.py:Env"), DataFacts())
     assert isinstance(found, RewardError)
     assert str(found.where).startswith("environment")
-    assert (got in str(found.got), "a text" in str(found.expected)) == (True, True)
+    assert (got in str(found.got), "a result" in str(found.expected)) == (True, True)
+
+
+def test_a_tool_may_take_longer_than_its_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlhf_cli.plan.checks.tool_checks.TRIAL_S", 0.01)
+    (found,) = episode_problems(with_tools("tools.late.fn=./mine.py:late", "tools.late.timeout_s=off"), DataFacts())
+    assert isinstance(found, Notice)
 
 
 @pytest.mark.parametrize("name", ["plus", "add"])
@@ -276,11 +293,12 @@ def test_trl_reads_back_the_calls_of_its_own_templates_and_by_a_response_schema(
     assert [got for _, got, *_ in found()] == [""], "without its variable the template writes nothing"
 
 
-def test_a_call_is_shown_with_an_argument_of_each_type(write: Write) -> None:
+def test_a_call_is_tried_with_an_argument_of_each_type(write: Write) -> None:
     takes = "a: int, b: float, c: bool, d: list[int], e: dict, f: str, g: Literal['x', 'y']"
-    write("kinds.py", "from typing import Literal\n" + tool("kinds", takes, "pass"))
-    ((_, arguments),) = _example_calls(_all_tools(with_tools("tools.kinds.fn=./kinds.py:kinds"))).items()
-    assert arguments == {"a": 1, "b": 1.5, "c": True, "d": [], "e": {}, "f": "1", "g": "x"}
+    source = "from typing import Literal\n" + tool("kinds", takes, "raise ValueError((a, b, c, d, e, f, g))")
+    write("kinds.py", source)
+    ((_, text),) = told(episode_problems(with_tools("tools.kinds.fn=./kinds.py:kinds"), DataFacts()))
+    assert str(text).endswith("(1, 1.5, True, [], {}, '1', 'x')")
 
 
 def test_a_template_without_calls_is_refused(refused: Refused) -> None:

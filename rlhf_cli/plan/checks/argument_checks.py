@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import product
 
 from rlhf_cli.config import trl_args
+from rlhf_cli.config.expand import primary_of
 from rlhf_cli.config.origins import COMMAND_LINE
 from rlhf_cli.config.schema.section import entries_of
 from rlhf_cli.config.suggestions import as_typed
@@ -237,7 +238,10 @@ def _round(subject: Subject, data: DataFacts, rewards: RewardFacts) -> Check[Bat
 
 
 def _group_findings(subject: Subject, batches: BatchPlan, rewards: RewardFacts) -> Findings:
-    """Yield an error where a process would have part of a group, which `sampling.keep_groups` or a reward compares."""
+    """Yield an error where a process would have part of a group, which `sampling.keep_groups` or a reward compares.
+
+    Yield a notice for a filter by the total.
+    """
     experiment, trainer, group = subject.experiment, subject.experiment.trainer, batches.num_generations
     keep, key, comparing = experiment.sampling.keep_groups, "sampling.keep_groups", rewards.comparing
     users = [f"rewards.{name}" for name in comparing if experiment.rewards[name].when != "eval"]
@@ -254,6 +258,9 @@ def _group_findings(subject: Subject, batches: BatchPlan, rewards: RewardFacts) 
             expected = f"a multiple of {each}, the number of generations"
             hint += f", or {key}=null" if users == [key] else ""
             yield ConfigError(what, where=subject.where(size), got=got, expected=expected, hint=hint)
+    if keep is not None and keep.by == "total" and experiment.rewards:
+        named = primary_of(experiment.rewards) or next(iter(experiment.rewards))
+        yield Notice("sampling", f"by the total keeps groups in which any reward differs; or {key}.by={named}")
 
 
 def _stage(subject: Subject, data: DataFacts, _: RewardFacts) -> Check[StagePlan]:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.rollout_sections import ENVIRONMENT_COLUMN, environment_key
@@ -19,14 +19,14 @@ from rlhf_cli.errors import ConfigError, DataError, ModelError, RewardError, Use
 from rlhf_cli.models.tokenizer_files import TokenizerFiles
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, Subject
 from rlhf_cli.plan.checks.prompt_checks import has_conversations
-from rlhf_cli.plan.checks.reward_checks import TRIAL_S, in_fork
+from rlhf_cli.plan.checks.reward_checks import LATE, TRIAL_S, in_fork
 from rlhf_cli.plan.row_tokens import rendered
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.plan.stack_building import environment_of, interactions_of
 from rlhf_cli.rewards.stack.reward_functions import import_function, source_file
 from rlhf_cli.text.json_values import JsonTree, JsonValue
 from rlhf_cli.text.suggest import nearest
-from rlhf_cli.tools_and_environments import NO_TOOLS, UNKNOWN, Function, tools_of
+from rlhf_cli.tools_and_environments import NO_TOOLS, UNKNOWN, Counts, Function, ToolError, tools_of
 
 
 def interaction_problems(subject: Subject) -> Check[dict[str, Path]]:
@@ -221,27 +221,66 @@ def _problem_of_call(
     return what, f"{called[len(prefix) :]!r} was read as {parsed}", f"tool_calls: {[call]}"
 
 
+Tried: TypeAlias = tuple[str, str] | None
+"""What failed and why. Before a failed call, which may not fail in a run, stands a line with its effect."""
+
+
 def episode_problems(subject: Subject, data: DataFacts) -> Findings:
-    """Yield an error for each environment that cannot be constructed, or reset with the first row."""
+    """Call every tool once with made-up arguments; construct each environment and reset it with the first row.
+
+    Yield an error where the run would end, and a notice where the model would be told of an error.
+    """
     experiment, torch = subject.experiment, sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        return  # such a process cannot be forked
+    if not (experiment.tools or experiment.environments) or (torch is not None and torch.cuda.is_initialized()):
+        return
     row = dict(data.sources[0].rows[0]) if data.sources and data.sources[0].rows else {}
+    calls = _example_calls(_all_tools(subject))
+    tries = {
+        f"tools.{name}": partial(_try_tool, experiment, name, calls[name]) for name in experiment.tools if name in calls
+    }
     for name in experiment.environments:
-        given = {column: value for column, value in row.items() if name is None or column != ENVIRONMENT_COLUMN}
-        key = environment_key(name)
-        if (failure := in_fork(partial(_begin, experiment, name, given), TRIAL_S, key)) is not None:
-            what, expected = "a trial of the environment failed", "a text, or None, from reset"
-            yield RewardError(what, where=subject.where(key), got=failure[0], expected=expected)
+        tries[environment_key(name)] = partial(_try_environment, experiment, name, calls, row)
+    limits = {f"tools.{name}": tool.seconds for name, tool in experiment.tools.items()}
+    for key, attempt in tries.items():
+        if (failure := in_fork(attempt, TRIAL_S, key)) is None:
+            continue
+        place, got = failure if failure[1] else (key, failure[0])
+        effect, is_call, called = place.partition("\n")
+        if is_call:
+            yield Notice(called, f"a call with made-up arguments failed, and {effect}: {got}")
+        elif got.startswith(LATE) and key in limits and (limits[key] or TRIAL_S) >= TRIAL_S:
+            yield Notice(key, f"a call with made-up arguments gave {got}, and may take longer in the run")
+        else:
+            what = "a trial of what the model can call failed"
+            yield RewardError(what, where=subject.where(place), got=got, expected="a result, or a text for the model")
 
 
-def _begin(experiment: Experiment, name: str | None, row: Mapping[str, object]) -> tuple[str, str] | None:
-    """Construct and reset an environment; return the error, and no place, or None."""
+def _try(key: str, call: Function, arguments: Mapping[str, object], counts: Counts) -> Tried:
+    try:
+        call(**arguments)
+    except ToolError as error:
+        effect = "the model would be told" if counts.failure is None else "with on_error=raise that ends the run"
+        return f"{effect}\n{key}", str(error)
+    except BaseException as error:
+        return key, str(getattr(error, "got", None) or described(error))
+    return None
+
+
+def _try_tool(experiment: Experiment, name: str, arguments: JsonTree) -> Tried:
     interactions = interactions_of(experiment)
     assert interactions is not None
-    try:
-        environment: Any = interactions.environments[name]()
-        environment.reset(**row)
-    except BaseException as error:
-        return str(getattr(error, "got", None) or described(error)), ""
-    return None
+    return _try(f"tools.{name}", interactions.tools[name], arguments, interactions.counts)
+
+
+def _try_environment(
+    experiment: Experiment, name: str | None, calls: Mapping[str, JsonTree], row: Mapping[str, object]
+) -> Tried:
+    interactions, key, made = interactions_of(experiment), environment_key(name), list[Any]()
+    assert interactions is not None
+    make = interactions.environments[name]
+    given = {column: value for column, value in row.items() if name is None or column != ENVIRONMENT_COLUMN}
+    attempt = partial(_try, counts=interactions.counts)
+    if failure := attempt(key, lambda: made.append(make()), {}) or attempt(key, lambda: made[0].reset(**given), {}):
+        return failure
+    told = (attempt(f"{key}: {tool}", getattr(made[0], tool), calls[tool]) for tool in tools_of(type(made[0])))
+    return next(filter(None, told), None)
