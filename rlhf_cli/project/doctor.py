@@ -213,7 +213,8 @@ def sandbox_condition() -> Condition:
         found = f"model-written code cannot be run: {getattr(error, 'got', None) or error}"
         return condition(State.MISSING, found, "docs/how-to/rewards.md says what a machine has to allow")
     if walls["files_hidden"] and walls["no_network"]:
-        by = "bubblewrap" if walls["bubblewrap"] else "Landlock and a socket filter"
+        own = "namespaces of our own" if walls["namespaces"] else "Landlock and a socket filter"
+        by = "bubblewrap" if walls["bubblewrap"] else own
         return condition(State.OK, f"{by}: no files, no network, limits")
     can = " and ".join(("read files",) * (not walls["files_hidden"]) + ("use the network",) * (not walls["no_network"]))
     return condition(State.WARN, f"resource limits only: model-written code can {can}", "apt install bubblewrap")

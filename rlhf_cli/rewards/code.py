@@ -95,9 +95,9 @@ def code_runs(
         timeout_s: limit on the wall time of a row.
         memory_mb: limit on the address space of each process, and on the resident memory of all processes of a row.
         max_processes: limit on the processes and threads of a row.
-        max_file_mb: limit on the size of a file; with bubblewrap also the size of the writable folder.
-        isolation: `auto` uses the stronger method that works here: bubblewrap, else limits (their gaps are logged).
-            Another value requires that method.
+        max_file_mb: limit on the size of a file; with namespaces also the size of the writable folder.
+        isolation: `auto` uses the strongest method that works here: bubblewrap, else namespaces, else limits, whose
+            gaps are logged. Another value requires that method.
         max_workers: number of rows that run at once; None = the number of processors.
     """
     run = partial(run_code, timeout_s=timeout_s, memory_mb=memory_mb, isolation=isolation)
@@ -141,9 +141,9 @@ def code_passes_tests(
         timeout_s: limit on the wall time of a row with all its tests.
         memory_mb: limit on the address space of each process, and on the resident memory of all processes of a row.
         max_processes: limit on the processes and threads of a row.
-        max_file_mb: limit on the size of a file; with bubblewrap also the size of the writable folder.
-        isolation: `auto` uses the stronger method that works here: bubblewrap, else limits (their gaps are logged).
-            Another value requires that method.
+        max_file_mb: limit on the size of a file; with namespaces also the size of the writable folder.
+        isolation: `auto` uses the strongest method that works here: bubblewrap, else namespaces, else limits, whose
+            gaps are logged. Another value requires that method.
         max_workers: number of rows that run at once; None = the number of processors.
     """
     run = partial(run_code, timeout_s=timeout_s, memory_mb=memory_mb, isolation=isolation)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import email.utils
 import hashlib
 import json
 import logging
@@ -221,11 +222,13 @@ def _plain_url(url: str, path: str) -> str:
 
 
 def _retry_after(answer: httpx2.Response) -> float:
-    """Return the seconds for which the server asks to wait; 0 if it does not, or names a date."""
+    """Return the seconds for which the server asks to wait, also by a date; 0 if it does not."""
+    text, seconds = answer.headers.get("Retry-After", ""), 0.0
     try:
-        seconds = float(answer.headers.get("Retry-After", ""))
+        seconds = float(text)
     except ValueError:
-        return 0.0
+        with contextlib.suppress(ValueError, TypeError):
+            seconds = email.utils.parsedate_to_datetime(text).timestamp() - time.time()
     return max(0.0, seconds) if math.isfinite(seconds) else 0.0
 
 

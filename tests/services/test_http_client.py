@@ -108,10 +108,13 @@ def test_a_try_ends_after_its_own_time_and_with_the_budget(waits: list[float]) -
     ("asked", "expected_s"),
     [
         *(("2.5", 2.5), ("", 0.0), ("soon", 0.0), ("-5", 0.0), ("inf", 0.0), ("nan", 0.0)),
-        ("Sun, 09 Sep 2001 01:46:49 GMT", 0.0),
+        *(("Sun, 09 Sep 2001 01:46:49 GMT", 9.0), ("Sun, 09 Sep 2001 01:46:31 GMT", 0.0)),
     ],
 )
-def test_a_wait_is_asked_for_in_seconds(asked: str, expected_s: float) -> None:
+def test_a_wait_is_asked_for_in_seconds_or_as_a_date(
+    asked: str, expected_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_client.time, "time", lambda: 1e9)  # at 01:46:40
     answer = httpx2.Response(429, headers={"Retry-After": asked})
     assert http_client._retry_after(answer) == expected_s
 

@@ -1,9 +1,9 @@
 """Isolate and supervise model-written code: a separate process, started by `running.py`.
 
-It receives two file descriptors: of a file with the job as JSON, and of one for its reports. It forks the program with
-its limits set, watches time and memory, and kills all remaining processes. It is the reaper of all of them
-(PR_SET_CHILD_SUBREAPER), so none escapes by losing its parent. It runs without site-packages, so it imports only the
-standard library. Linux only.
+It receives two file descriptors: of a file with the job as JSON, and of one for its reports. It enters its own
+namespaces if the job says so, forks the program with its limits set, watches time and memory, and kills all remaining
+processes. It is the reaper of all of them (PR_SET_CHILD_SUBREAPER, or process 1 of a namespace), so none escapes by
+losing its parent. It runs without site-packages, so it imports only the standard library. Linux only.
 """
 
 from __future__ import annotations
@@ -51,6 +51,12 @@ def main(job_file: int, report_file: int) -> int:
         prctl(DEATH_SIGNAL, signal.SIGKILL)
         with os.fdopen(job_file, "rb") as file:
             job: SandboxJob = json.load(file)
+        if job["mode"] == "namespaces":  # as bubblewrap isolates, for machines that lack it
+            unshare_all()
+            if init := os.fork():  # process 1 of the namespace: when it ends, the kernel kills all others in it
+                return os.waitstatus_to_exitcode(os.waitpid(init, 0)[1])
+            prctl(DEATH_SIGNAL, signal.SIGKILL)
+            new_root(job["root"], job["visible"], job["max_file_bytes"])
         _supervise(job, report)
     except Exception as error:
         report({"failed": f"{type(error).__name__}: {error}"})
@@ -64,8 +70,8 @@ def _supervise(job: SandboxJob, report: Report) -> None:
     confinement = _Confinement(job)
     prctl(SUBREAPER, 1)
     prctl(DUMPABLE, 0)  # the program can neither trace us nor open our descriptors through /proc
-    # Set again, because testing another user's rights cleared it. In bubblewrap everything ends with this process;
-    # else it has to survive in order to kill what the program started.
+    # Set again, because testing another user's rights cleared it. In a namespace everything ends with this process;
+    # without one it has to survive in order to kill what the program started.
     prctl(DEATH_SIGNAL, signal.SIGKILL if job["mode"] != "limits" else signal.SIGTERM)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD, signal.SIGTERM])
     reader, writer = os.pipe()
@@ -91,8 +97,8 @@ def _supervise(job: SandboxJob, report: Report) -> None:
 def _become_program(job: SandboxJob, confinement: _Confinement, trouble: int, guard: int) -> NoReturn:
     try:
         confinement.enter()
-        # With limits alone nothing else ends with the guard, and a sleeping program hits no limit. The change of user
-        # has cleared the death signal.
+        # With limits alone there is no namespace that ends with the guard, and a sleeping program hits no limit. The
+        # change of user has cleared the death signal.
         prctl(DEATH_SIGNAL, signal.SIGKILL)
         if os.getppid() != guard:
             os._exit(1)
@@ -274,6 +280,12 @@ def _resident_bytes(pid: int) -> int:
 DEATH_SIGNAL, DUMPABLE, SECURE_BITS, SUBREAPER, NO_NEW_PRIVILEGES, AMBIENT = 1, 4, 28, 36, 38, 47
 
 _SECCOMP = 22
+_NEW_NS, _NEW_UTS, _NEW_IPC = 0x00020000, 0x04000000, 0x08000000
+_NEW_USER, _NEW_PID, _NEW_NET = 0x10000000, 0x20000000, 0x40000000
+_READ_ONLY, _NO_SUID, _NO_DEV, _NO_EXEC, _REMOUNT = 1, 2, 4, 8, 32
+_BIND, _MOVE, _RECURSIVE, _PRIVATE = 4096, 8192, 16384, 1 << 18
+_NOBODY = 65534
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -282,6 +294,62 @@ def prctl(option: int, *arguments: int | ctypes.c_char_p) -> None:
     padded = [ctypes.c_ulong(word) if isinstance(word, int) else word for word in (*arguments, 0, 0, 0)]
     if _libc.prctl(option, *padded):
         _fail(f"prctl {option}")
+
+
+def unshare_all() -> None:
+    """Give this process its own namespaces (processes: from the next fork on). Raise OSError.
+
+    Any user but root is mapped to 65534 there, and so loses all rights over the namespaces with the next exec.
+    """
+    spaces = _NEW_NS | _NEW_PID | _NEW_NET | _NEW_IPC | _NEW_UTS
+    user, group = os.geteuid(), os.getegid()
+    if _libc.unshare(spaces if user == 0 else spaces | _NEW_USER):
+        _fail("unshare")
+    if user != 0:
+        maps = {"setgroups": "deny", "uid_map": f"{_NOBODY} {user} 1", "gid_map": f"{_NOBODY} {group} 1"}
+        for name, text in maps.items():
+            with open(f"/proc/self/{name}", "w") as file:
+                file.write(text)
+
+
+def new_root(root: str, visible: Sequence[str], scratch_bytes: int) -> None:
+    """Switch to a root with a /tmp of `scratch_bytes`, read-only `visible`, devices and /proc, built in `root`.
+
+    The caller must be the first process of a process namespace. Raise OSError.
+    """
+    _mount(None, "/", None, _RECURSIVE | _PRIVATE)
+    _mount("tmpfs", root, "tmpfs", _NO_SUID | _NO_DEV, "size=1m,mode=755")
+    os.mkdir(f"{root}/tmp")
+    _mount("tmpfs", f"{root}/tmp", "tmpfs", _NO_SUID | _NO_DEV, f"size={scratch_bytes},mode=1777")
+    for path in visible:
+        target = root + path
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        if os.path.islink(path):
+            os.symlink(os.readlink(path), target)
+        else:
+            _bind(path, target, _NO_DEV)
+    os.mkdir(f"{root}/dev")
+    for device in ("null", "zero", "full", "random", "urandom"):
+        _bind(f"/dev/{device}", f"{root}/dev/{device}", 0)
+    os.symlink("/tmp", f"{root}/dev/shm")
+    os.mkdir(f"{root}/proc")
+    _mount("proc", f"{root}/proc", "proc", _NO_SUID | _NO_DEV | _NO_EXEC)
+    _mount(None, root, None, _REMOUNT | _BIND | _READ_ONLY | _NO_SUID | _NO_DEV)
+    os.chdir(root)
+    _mount(root, "/", None, _MOVE)
+    os.chroot(".")
+    os.chdir("/tmp")
+
+
+def _bind(path: str, target: str, flags: int) -> None:
+    if os.path.isdir(path):
+        os.makedirs(target, exist_ok=True)
+    else:
+        open(target, "w").close()
+    _mount(path, target, None, _BIND | _RECURSIVE)
+    # A user namespace may not drop a mount's flags. Those of access times are kept by a remount that names none.
+    kept = os.statvfs(path).f_flag & (_NO_DEV | _NO_EXEC)
+    _mount(None, target, None, _REMOUNT | _BIND | _READ_ONLY | _NO_SUID | flags | kept)
 
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
@@ -328,6 +396,12 @@ def socket_filter() -> bytes | None:
         (give, 0, 0, refuse),
     ]
     return b"".join(struct.pack("HBBI", *line) for line in program)
+
+
+def _mount(source: str | None, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+    texts = [None if text is None else os.fsencode(text) for text in (source, target, kind, data)]
+    if _libc.mount(texts[0], texts[1], texts[2], ctypes.c_ulong(flags), texts[3]):
+        _fail(f"mount {target}")
 
 
 def _fail(call: str) -> NoReturn:

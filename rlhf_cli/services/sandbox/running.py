@@ -7,6 +7,7 @@ The isolation is set up by `launcher.py` in the new process. Linux only.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import json
 import logging
@@ -20,14 +21,15 @@ import sys
 import sysconfig
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal, TypeAlias, TypedDict, cast, get_args
 
 from rlhf_cli.errors import RewardError
 
-Mode: TypeAlias = Literal["bubblewrap", "limits"]
-Isolation: TypeAlias = Literal["auto", "bubblewrap", "limits"]
+Mode: TypeAlias = Literal["bubblewrap", "namespaces", "limits"]
+Isolation: TypeAlias = Literal["auto", "bubblewrap", "namespaces", "limits"]
 
 OUTPUT_BYTES = 64 * 1024
 """Maximum bytes kept of stdout and of stderr: the first half and the last half."""
@@ -36,7 +38,7 @@ _GRACE_S = 15.0  # for startup and cleanup, beyond the program's own time
 
 
 class SandboxJob(TypedDict):
-    """A program, its limits, the paths it can see, and the user it becomes if root starts it."""
+    """A program, its limits, the paths it can see, its empty root folder, and the user it becomes if root starts it."""
 
     source: str
     timeout_s: float
@@ -44,6 +46,7 @@ class SandboxJob(TypedDict):
     max_processes: int
     max_file_bytes: int
     mode: str
+    root: str
     visible: list[str]
     user: int
     python: str
@@ -95,9 +98,9 @@ def run_code(
         timeout_s: wall time from its start; a CPU limit one second above also applies.
         memory_mb: address space of each process, and resident memory of all processes together.
         max_processes: maximum number of concurrent processes and threads.
-        max_file_mb: largest file; with bubblewrap also the size of the writable folder.
-        isolation: `auto` takes the stronger that works here: bubblewrap, else limits, whose gaps are logged. Any other
-            value is required to work.
+        max_file_mb: largest file; with namespaces also the size of the writable folder.
+        isolation: `auto` takes the strongest that works here: bubblewrap, else namespaces, else limits, whose gaps are
+            logged. Any other value is required to work.
 
     Raise RewardError if the sandbox fails; errors of the program never raise.
     """
@@ -114,8 +117,8 @@ def run_code(
 def protections(isolation: Isolation = "auto") -> dict[str, bool]:
     """Return which protections apply here beside the limits. Raise RewardError if no mode works."""
     mode, in_force = _pick(isolation)
-    walled = mode == "bubblewrap"
-    return {"bubblewrap": walled, "disk_limit": walled, "sure_end_of_processes": walled, **in_force}
+    walled = dict.fromkeys(("namespaces", "disk_limit", "sure_end_of_processes"), mode != "limits")
+    return {"bubblewrap": mode == "bubblewrap", **walled, **in_force}
 
 
 def _pick(isolation: Isolation) -> tuple[Mode, dict[str, bool]]:
@@ -124,12 +127,11 @@ def _pick(isolation: Isolation) -> tuple[Mode, dict[str, bool]]:
         expected = " | ".join(get_args(Isolation))
         raise RewardError("unknown isolation", where="args.isolation", got=isolation, expected=expected)
     bwrap, troubles = shutil.which("bwrap"), list[str]()
-    modes: tuple[Mode, ...] = ("bubblewrap", "limits") if isolation == "auto" else (isolation,)
-    for mode in modes:
+    for mode in get_args(Mode) if isolation == "auto" else (isolation,):
         in_force, trouble = _probe(mode, bwrap)
         if trouble is None:
-            if troubles:
-                _warn_once(f"{_gaps(in_force)} (docs/how-to/rewards.md). {troubles[0]}")
+            if troubles and mode == "limits":
+                _warn_once(f"{_gaps(in_force)} (docs/how-to/rewards.md). {'; '.join(troubles)}")
             return mode, in_force
         troubles.append(f"{mode}: {trouble}")
     what, expected = f"isolation: {isolation} does not work here", "what docs/how-to/rewards.md says a machine needs"
@@ -176,8 +178,10 @@ def _run(
     max_processes: int = 4,
     max_file_mb: int = 1,
 ) -> tuple[ProgramResult, dict[str, bool]]:
+    _clear_left()
     with (
         tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as folder,
+        _locked(folder),
         tempfile.TemporaryFile() as job_file,
         tempfile.TemporaryFile() as reports,
         tempfile.TemporaryFile() as stdin_file,
@@ -191,6 +195,7 @@ def _run(
             "max_processes": max_processes,
             "max_file_bytes": max_file_mb << 20,
             "mode": mode,
+            "root": folder,
             "visible": visible(),
             "user": secrets.choice(_USERS),
             "python": interpreter(),
@@ -221,12 +226,40 @@ def _run(
 
 _PREFIX, _USERS = "rlhf-sandbox-", range(61184, 65520)
 """The folders, and systemd's range for dynamic users: one for each run, so the kernel counts its processes alone."""
+_JUST_MADE_S = 10.0
 _REMOVE = '(chmod -R u+rwx "$0"; rm -rf -- "$0") >/dev/null 2>&1 &'
 
 
 def _remove(folder: str) -> None:
     os.rename(folder, left := f"{folder}-left")
     subprocess.run(["sh", "-c", _REMOVE, left], start_new_session=True)
+
+
+@contextlib.contextmanager
+def _locked(folder: str) -> Iterator[bool]:
+    """Lock a folder while the context is open, and yield whether no living process had locked it."""
+    descriptor, is_free = os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW), True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        is_free = False  # or this file system has no locks, and nobody knows
+    try:
+        yield is_free
+    finally:
+        os.close(descriptor)
+
+
+@functools.cache
+def _clear_left() -> None:
+    """Remove the folders of this user whose process was killed, once per process."""
+    ours = {os.geteuid(), *(_USERS if os.geteuid() == 0 else ())}
+    for place in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            found = place.lstat()
+            if found.st_uid in ours and time.time() - found.st_ctime > _JUST_MADE_S:  # else it may not be locked yet
+                with _locked(str(place)) as is_left:
+                    if is_left:
+                        _remove(str(place))
 
 
 def _listen(

@@ -14,17 +14,22 @@ from rlhf_cli.errors import RewardError
 from rlhf_cli.services.sandbox.running import Isolation, protections, run_code
 from tests.services.sandbox.sandbox_processes import Run
 
-BUBBLEWRAP = ["bwrap", "--unshare-pid", "--unshare-net", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
+WITHOUT_OUR_CODE = {
+    "bubblewrap": "bwrap --unshare-pid --unshare-net --ro-bind / / --proc /proc true",
+    "namespaces": "unshare --user --map-root-user --mount-proc --pid --fork --net --ipc --uts true",
+    "limits": "true",
+}
+"""Kind -> a command of others that can do what it needs."""
 
 
-@pytest.fixture(params=("bubblewrap", "limits"))
+@pytest.fixture(params=WITHOUT_OUR_CODE)
 def mode(request: pytest.FixtureRequest) -> Isolation:
     wanted: Isolation = request.param
     try:
         protections(wanted)
     except RewardError as error:
-        works = shutil.which("bwrap") is not None and not subprocess.run(BUBBLEWRAP, capture_output=True).returncode
-        if wanted == "limits" or works:
+        words = WITHOUT_OUR_CODE[wanted].split()
+        if shutil.which(words[0]) is not None and not subprocess.run(words, capture_output=True).returncode:
             raise  # a fault of ours is no reason to skip
         pytest.skip(f"{wanted} does not work here: {error.got}")
     return wanted

@@ -51,7 +51,31 @@ def test_limits_alone_are_warned_of_with_what_they_lack(
         sandbox._warn_once.cache_clear()
         assert sandbox._pick("auto")[0] == "limits"
         assert (warning in caplog.text) == lacks
-        assert "bubblewrap: forbidden" in caplog.text
+        assert "bubblewrap: forbidden; namespaces: forbidden" in caplog.text
+
+
+def test_the_folder_of_a_killed_process_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders of living processes, those just made, links and other users' folders stay."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    dead, alive, theirs, link = (tmp_path / f"rlhf-sandbox-{name}" for name in ("dead", "alive", "theirs", "link"))
+    for folder in (dead, alive, theirs):
+        (folder / "closed").mkdir(parents=True)
+        (folder / "main.py").touch()
+    (dead / "closed").chmod(0)
+    link.symlink_to(alive)
+    kept = {alive, link, theirs}
+    if os.geteuid() == 0:
+        os.chown(theirs, 65534, 65534)
+        os.chown(dead, 61184, 61184)  # as a program's with limits alone
+    else:
+        kept -= {theirs}
+    with sandbox._locked(str(alive)):
+        sandbox._clear_left.__wrapped__()
+        assert dead.exists(), "it is a moment old"
+        monkeypatch.setattr(sandbox, "_JUST_MADE_S", 0.0)
+        sandbox._clear_left.__wrapped__()
+        until(lambda: {*tmp_path.iterdir()} == kept, 60)
+    assert (alive / "main.py").exists()
 
 
 def test_a_program_that_is_well(run: Run, tmp_path: Path) -> None:
@@ -270,7 +294,7 @@ def test_falling_back_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.Lo
     assert run_code("print(1)").stdout == "1\n"
     run_code("pass")
     assert caplog.text.count("runs with limits only") == 1
-    assert "bubblewrap: forbidden in this test" in caplog.text
+    assert "namespaces: forbidden in this test" in caplog.text
     assert protections()["disk_limit"] is False
 
 

@@ -10,6 +10,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -160,7 +161,7 @@ def test_what_a_program_is_left_with(run: Run, mode: Isolation, monkeypatch: pyt
     elif os.geteuid() == 0:
         assert seen["secure_bits"] == 3  # nothing that it starts gets root's rights
     assert here.pop("bubblewrap") == (mode == "bubblewrap")
-    assert {here[name] for name in ("disk_limit", "sure_end_of_processes")} == {walled}
+    assert {here[name] for name in ("namespaces", "disk_limit", "sure_end_of_processes")} == {walled}
     if not walled:
         assert seen["is_own_session"][1]  # and its guard's
         return
@@ -172,6 +173,54 @@ def test_what_a_program_is_left_with(run: Run, mode: Isolation, monkeypatch: pyt
         if not place.startswith("/dev/"):
             assert "nodev" in options, place
             assert ("ro" in options) == (place not in ("/tmp", "/proc")), place
+
+
+MOUNTS = """
+import json, os, sys
+from rlhf_cli.services.sandbox import launcher
+user, place, mounts = int(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
+if launcher._libc.unshare(launcher._NEW_NS): sys.exit(4)
+launcher._mount(None, "/", None, launcher._RECURSIVE | launcher._PRIVATE)
+launcher._mount("tmpfs", place, "tmpfs", 0, "mode=777")
+for number, flags in enumerate(mounts):
+    os.mkdir(f"{place}/{number}")
+    launcher._mount("tmpfs", f"{place}/{number}", "tmpfs", flags)
+if user:
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+    launcher.prctl(launcher.DUMPABLE, 1)  # as after an exec, so that /proc/self is its own
+spaces = {name: os.readlink("/proc/self/ns/" + name) for name in ("mnt", "net", "ipc", "uts")}
+launcher.unshare_all()
+assert not spaces.items() & {(name, os.readlink("/proc/self/ns/" + name)) for name in spaces}
+for name in ("uid_map", "gid_map") if user else ():
+    assert open("/proc/self/" + name).read().split() == ["65534", str(user), "1"]
+found = []
+for number in range(len(mounts)):
+    os.mkdir(f"{place}/bound-{number}")
+    launcher._bind(f"{place}/{number}", f"{place}/bound-{number}", 0)
+    found.append([os.statvfs(f"{place}/{name}{number}").f_flag for name in ("", "bound-")])
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize("user", [0, 12345])
+def test_what_is_shown_is_read_only_and_else_mounted_as_it_was(user: int) -> None:
+    """linux/mount.h: read-only 1, nosuid 2, nodev 4, noexec 8, noatime 1024, nodiratime 2048, strictatime 1 << 24. The
+    kernel lets only root drop one of them in a namespace.
+    """
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount here and become somebody else")
+    strict = 1 << 24
+    given = [0, 4, 8, 1024, 2048, 1024 | 2048, strict, strict | 8, strict | 2048, 1 | strict | 2048, 1 | 8 | 1024]
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        words = [sys.executable, "-c", MOUNTS, str(user), place, json.dumps(given)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode == 4 or (user and "unshare: Operation not permitted" in done.stderr):
+        pytest.skip("this machine does not let one make namespaces")
+    assert done.returncode == 0, done.stderr
+    for flags, (before, after) in zip(given, json.loads(done.stdout), strict=True):
+        assert after == before | 1 | 2, flags
 
 
 BECOMES = """
@@ -344,5 +393,5 @@ def test_a_guard_that_is_killed_is_no_success(run: Run, mode: Isolation) -> None
     outcome = run("import os, time\nos.kill(os.getppid(), 9)\ntime.sleep(0.2)\nexit(0)")
     if protections(mode)["other_user"]:
         assert "PermissionError" in outcome.stderr
-    else:
+    elif mode != "namespaces":  # where it is process 1, which cannot be killed from inside
         assert (outcome.returncode, outcome.killed_reason) == (-signal.SIGKILL, "launcher")
