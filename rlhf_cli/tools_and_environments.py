@@ -23,7 +23,7 @@ from typing import Any, Literal, cast
 
 from rlhf_cli.errors import RewardError, RewardFailed, RlhfError, described, in_a_line
 from rlhf_cli.process import kept
-from rlhf_cli.rewards.stack.calling import RewardLoop, answered, as_exceptions, call_within, with_own_arguments
+from rlhf_cli.rewards.stack.calling import RewardLoop, answered, call_within, staying, with_own_arguments
 from rlhf_cli.rewards.stack.component import RewardTimeout
 from rlhf_cli.tables.trl_values import TAKEN_BY_REWARDS
 from rlhf_cli.truncation import ENDINGS, Ending, Endings
@@ -100,8 +100,8 @@ def as_text(result: object, max_characters: int) -> object:
     Raise ToolError for an object that has no text of its own.
     """
     parts = [part for part in result if isinstance(part, dict)] if isinstance(result, list) else []
-    kinds = {part.get("type") for part in parts}
-    if kinds and len(parts) == len(cast(list[object], result)) and kinds <= {"text", "image"}:
+    kinds = [part.get("type") for part in parts]
+    if kinds and len(parts) == len(cast(list[object], result)) and all(kind in ("text", "image") for kind in kinds):
         if "image" in kinds:
             return parts
         result = "".join(str(part.get("text")) for part in parts)
@@ -147,7 +147,7 @@ def limited(function: Function, name: str, where: str, limits: Limits, counts: C
         except TypeError as error:
             raise failed(ToolError(f"wrong arguments: {error}")) from None
         try:
-            with as_exceptions(), kept((name, named, *_seeds(given))), _running(given):
+            with staying(), kept((name, named, *_seeds(given))), _running(given):
                 own = with_own_arguments(named)
                 result = answered(lambda: function(*given, **own), limits.timeout_s, counts.loop.run)
                 return call_within(lambda: as_text(result, limits.max_characters), limits.timeout_s)
@@ -214,7 +214,7 @@ def environment_class(
     def reset(self: object, **row: object) -> object:
         seeds = self.__dict__[_SEEDS] = [sorted(row.items(), key=str), 0]
         try:
-            with as_exceptions(), kept(seeds), _running([self]):
+            with staying(), kept(seeds), _running([self]):
                 method, own = cast(Any, original).reset, with_own_arguments(row)
                 seen = answered(lambda: method(self, **own), limits.timeout_s, counts.loop.run)
                 if seen is None:
@@ -249,7 +249,7 @@ def environment_factory(original: type, args: Mapping[str, object], where: str, 
     def make() -> object:
         seeds = (where, sorted(args.items()), os.environ.get("RANK"), next(numbers))
         try:
-            with as_exceptions(), kept(seeds):
+            with staying(), kept(seeds):
                 made = wrapped(**args)
             if not isinstance(made, wrapped):
                 raise TypeError(f"its __new__ returned an object of the class {type(made).__name__}")
@@ -295,7 +295,7 @@ def checked_rollout(function: Function, columns: Sequence[str], where: str) -> F
     @functools.wraps(function)
     def rollout(prompts: list[object], trainer: object) -> dict[str, object]:
         try:
-            with as_exceptions():
+            with staying():
                 output = function(prompts, trainer)
         except RlhfError:
             raise

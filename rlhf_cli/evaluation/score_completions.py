@@ -72,9 +72,15 @@ def policy_tokenizer(experiment: Experiment, *, wanted_by: str) -> PreTrainedTok
 
 
 def reads_tokens(function: RewardFunction) -> bool:
-    """Return whether a reward takes token ids and counts them: not if it has another unit."""
+    """Return whether a reward reads token ids, also as `columns["completion_ids"]`; not if it has another unit."""
     parameters = inspect.signature(function).parameters
-    return "completion_ids" in parameters and ("unit" not in parameters or parameters["unit"].default == "tokens")
+    if "completion_ids" in parameters:
+        return "unit" not in parameters or parameters["unit"].default == "tokens"
+    while hasattr(function, "func"):  # isolated, with arguments, or a partial
+        function = function.func
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    is_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    return is_any and code is not None and "completion_ids" in code.co_consts
 
 
 def rewards_without_tokenizer(experiment: Experiment) -> dict[str, str]:

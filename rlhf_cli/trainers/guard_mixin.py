@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _PER_TOKEN = ("advantages", "returns", "rollout_values", "old_per_token_logps", "ref_per_token_logps")
 _OWED = "evaluation_owed"
 """An empty file in a checkpoint whose evaluation was broken off."""
-_DEAD_ROUNDS, _DEAD_ROUNDS_AS_JSON = "dead_rounds.json", TypeAdapter(tuple[DeadRound, ...])
+_DEAD_ROUNDS, _DEAD_ROUNDS_AS_JSON = "rounds_without_signal.json", TypeAdapter(tuple[DeadRound, ...])
 _NO_LABEL = -100
 """The label that torch's losses ignore, which transformers uses instead of ids."""
 

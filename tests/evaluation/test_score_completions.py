@@ -111,8 +111,16 @@ def test_which_rewards_count_tokens() -> None:
     def by_unit(completions: Any, completion_ids: Any, unit: str = "tokens") -> list[float]:
         return []
 
-    assert list(map(reads_tokens, (counted, by_unit))) == [True] * 2
-    assert list(map(reads_tokens, (letters, functools.partial(by_unit, unit="characters")))) == [False] * 2
+    class OfAnObject:
+        def __call__(self, completions: Any, **columns: Any) -> list[float]:
+            return [float(len(ids)) for ids in columns["completion_ids"]]
+
+    def named(completions: Any) -> list[float]:
+        return [float(text == "completion_ids") for text in completions]
+
+    reading, other = (counted, by_unit, OfAnObject()), functools.partial(by_unit, unit="characters")
+    assert list(map(reads_tokens, reading)) == [True] * 3
+    assert list(map(reads_tokens, (named, other, letters))) == [False] * 3  # the first is given no ids
 
 
 def test_without_a_policy_rewards_that_count_tokens_are_left_out_and_no_row_has_a_total() -> None:
@@ -408,6 +416,9 @@ def test_a_reward_is_called_once_with_all_rows_it_is_open_for(place: Path) -> No
 
 
 MINE = """
+def ids(completions, **columns):
+    return [len(ids) for ids in columns["completion_ids"]]
+
 def named(completion_ids):
     return [len(ids) for ids in completion_ids]
 
@@ -435,7 +446,7 @@ def state(completions, trainer_state, log_metric, log_extra):
     return [float(trainer_state.is_world_process_zero) + trainer_state.num_input_tokens_seen] * len(completions)
 """
 SAME = ("array", "tensor", "lists", "bools", "scalars")
-IDS = ("named",)
+IDS = ("ids", "named")
 
 
 @pytest.mark.whole
@@ -444,7 +455,7 @@ def test_the_same_functions_in_both(
     isolate: str, place: Path, write: Callable[[str, str], Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
     write("mine.py", MINE)
-    names = (*SAME, *IDS, "state") if isolate == "false" else ("array", "named")
+    names = (*SAME, *IDS, "state") if isolate == "false" else ("array", "ids", "named")
     words = ["+exp=quickstart", *(f"~rewards.{one}" for one in ("correct", "format", "brevity")), "track=none"]
     words += [f"rewards.{name}.fn=./mine.py:{name}" for name in names]
     words += [f"rewards.{name}.isolate={isolate}" for name in names]

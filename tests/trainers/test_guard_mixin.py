@@ -335,6 +335,7 @@ def test_as_many_rounds_without_a_signal_as_are_allowed(
 
 @pytest.mark.parametrize(("owes", "strategy"), [(True, "steps"), (True, "no"), (False, "steps")])
 def test_a_checkpoint_has_the_rounds_and_the_evaluation_that_is_owed(tmp_path: Path, owes: bool, strategy: str) -> None:
+    """Also one of an earlier version, which stored other facts of a round."""
     first, second = watching(tmp_path, dead(3)), watching(tmp_path, dead(4))
     first._generate_and_score_completions([0.0])
     first._owes_evaluation, first._total_train_tokens = owes, 12
@@ -343,6 +344,8 @@ def test_a_checkpoint_has_the_rounds_and_the_evaluation_that_is_owed(tmp_path: P
     assert list(tmp_path.iterdir()) == []
     first.args.should_save = True
     first.save_state(tmp_path)
+    file = tmp_path / "rounds_without_signal.json"
+    file.write_text(json.dumps([{"step": one["step"], "components": []} for one in json.loads(file.read_text())]))
     second.args.eval_strategy, second._total_train_tokens = strategy, 0
     second.load_state(tmp_path)
     assert second._owes_evaluation is (owes and strategy != "no")

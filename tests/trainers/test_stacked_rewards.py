@@ -44,12 +44,19 @@ def four_rows(train, workplace: Path):
     (workplace / "mine.py").write_text(REWARDS)
 
     def run(rewards: dict[str, Any], *overrides: str, name: str = "one") -> tuple[int, RunFolder]:
-        words = [f"++rewards.{key}={json.dumps(value)}" for key, value in rewards.items()]
+        words = [f"++rewards.{key}={_typed(value)}" for key, value in rewards.items()]
         drop = ["~rewards.correct", "~rewards.format", "~rewards.brevity"]
         settings = ["trainer.args.per_device_train_batch_size=4", "trainer.args.max_steps=1"]
         return train(*drop, *settings, *words, *overrides, name=name)
 
     return run
+
+
+def _typed(value: Any) -> str:
+    """Return a value as it is typed: keys without quotes."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_typed(item)}" for key, item in value.items()) + "}"
+    return json.dumps(value)
 
 
 def reward(function: str, **rules: Any) -> dict[str, Any]:

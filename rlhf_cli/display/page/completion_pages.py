@@ -6,8 +6,10 @@ that the most runs answered. Their size is bounded, so that the page stays small
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from rlhf_cli.runs.metrics_file import tables_by_step
 from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.text.regular_files import LARGEST_TABLE, require_regular
 
+_MOST_PARTS = 6
 _EFFECTIVE = ".effective"
 _MOST_STEPS = 10
 _MOST_PROMPTS = 3
@@ -78,7 +81,7 @@ def _read_answers(file: Path, order: Mapping[str, int]) -> list[Answer]:
         rewards = [name.removesuffix(_EFFECTIVE) for name in names if name.endswith(_EFFECTIVE)]
         rewards.sort(key=lambda name: order.get(name, len(order)))
         wanted = {"prompt", "completion", "total", *rewards}
-        wanted |= {f"{name}.{what}" for name in rewards for what in ("weighted", "closed_by", "error")}
+        wanted |= {f"{name}.{what}" for name in rewards for what in ("weighted", "closed_by", "error", "parts")}
         rows = table.read(columns=[name for name in names if name in wanted]).to_pylist()
     return [
         {
@@ -94,6 +97,9 @@ def _read_answers(file: Path, order: Mapping[str, int]) -> list[Answer]:
 def _score(row: Mapping[str, object], name: str) -> dict[str, object]:
     score: dict[str, object] = {"name": name, "raw": rounded(row.get(name))}
     score["weighted"] = rounded(row.get(f"{name}.weighted"))
+    with suppress(ValueError, TypeError, KeyError):  # of a table that somebody else wrote
+        parts = [rounded(part["reward"]) for part in json.loads(str(row.get(f"{name}.parts")))]
+        score |= {"parts": parts} if 1 < len(parts) <= _MOST_PARTS else {}
     if (closed_by := row.get(f"{name}.closed_by")) is not None:
         score["closed"] = str(closed_by)
     if (error := row.get(f"{name}.error")) is not None:

@@ -20,7 +20,7 @@ from rlhf_cli.data.source import Row
 from rlhf_cli.errors import ConfigError, DataError
 from rlhf_cli.evaluation.audit.audit_result import AuditResult, Contribution, KindResult
 from rlhf_cli.evaluation.audit.degenerate_answers import KINDS, OTHER_GOLD, AttackInputs, AttackKind
-from rlhf_cli.evaluation.audit.trial import AnswerFormat, Trial, final_part, open_trial
+from rlhf_cli.evaluation.audit.trial import AnswerFormat, Trial, final_part, open_trial, reward_words
 from rlhf_cli.evaluation.score_completions import rewards_without_tokenizer
 from rlhf_cli.numerics.intervals import wilson
 from rlhf_cli.plan.sources_and_components import KEEP_TIME, training_sources
@@ -256,6 +256,7 @@ def _inputs(trial: Trial, way: AnswerFormat) -> list[AttackInputs]:
     known = [gold for gold in golds if gold is not None]
     common = [word for word, _ in Counter(word for gold in known for word in gold.split()).most_common(8)]
     most_common = [gold for gold, _ in Counter(known).most_common(3)]
+    words = reward_words(component.score for component in trial.stack.components)
     characters = (trial.limit_tokens or 512) * (1 if trial.experiment.model.build is not None else _CHARACTERS_A_TOKEN)
     return [
         AttackInputs(
@@ -267,6 +268,7 @@ def _inputs(trial: Trial, way: AnswerFormat) -> list[AttackInputs]:
             way=way,
             tags=trial.tags,
             longest_characters=min(characters, _MOST_CHARACTERS),
+            reward_words=words,
         )
         for row, gold in enumerate(golds)
     ]

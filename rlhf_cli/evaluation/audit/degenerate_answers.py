@@ -52,7 +52,7 @@ class AttackInputs:
 
     `gold` is the right answer, if known; `others` are those of other rows. `common` are the most frequent words in all
     right answers, `most_common` whole right answers. `way` is the format of a right answer, `tags` those that a reward
-    requires.
+    requires, `reward_words` what the rewards' code looks for.
     """
 
     prompt: str
@@ -63,6 +63,7 @@ class AttackInputs:
     way: AnswerFormat
     tags: Sequence[str]
     longest_characters: int
+    reward_words: Sequence[str] = ()
 
 
 Texts = Sequence[str | None]
@@ -130,7 +131,7 @@ def _common(row: AttackInputs) -> Texts:
 
 
 def _keywords(row: AttackInputs) -> Texts:
-    return (*_KEYWORDS, " ".join(sorted(set(_words(row.prompt)))))
+    return (*_KEYWORDS, " ".join(sorted(set(_words(row.prompt)))), " ".join(row.reward_words) or None)
 
 
 KINDS: tuple[AttackKind, ...] = (
@@ -143,7 +144,7 @@ KINDS: tuple[AttackKind, ...] = (
     AttackKind("repetition", "one word, once or repeated", _repeated),
     AttackKind("longest", "filler up to the length limit, cut off there", _longest, is_cut=True),
     AttackKind("common_answer", "a phrase, a refusal, the most frequent answer", _common),
-    AttackKind("keywords", "words of reasoning or of the prompt, without sense", _keywords),
+    AttackKind("keywords", "words of reasoning, of the prompt, or of a reward's code, without sense", _keywords),
     AttackKind("opener", "only the beginning of a solution", lambda row: _OPENERS),
     AttackKind("judge_injection", "an instruction to the judge", lambda row: _ORDERS),
     AttackKind("early_exit", "a program that ends before the tests", lambda row: _PROGRAMS),

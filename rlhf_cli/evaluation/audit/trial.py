@@ -1,4 +1,4 @@
-"""Find the right answer to each row, and score texts as answers to real rows.
+"""Find the right answer to each row and the words that a reward looks for, and score texts as answers to real rows.
 
 The data contains the right answer (`18`), but seldom in the format that the rewards require (`<answer>18</answer>`,
 `#### 18`). So the gold answers are written in several formats, and the degenerate answers are compared with the one
@@ -11,11 +11,14 @@ skipped, because they have no meaning here. Unreachable rewards are skipped.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import fmean
+from types import CodeType, FunctionType
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import AGGREGATES
@@ -24,6 +27,7 @@ from rlhf_cli.errors import ConfigError, RewardError, ServerSilent, in_one_line
 from rlhf_cli.evaluation.score_completions import policy_tokenizer, score_with
 from rlhf_cli.plan.stack_building import reward_stack
 from rlhf_cli.rewards.numeric import marked_answer
+from rlhf_cli.rewards.stack.isolated import Isolated
 from rlhf_cli.rewards.stack.reward_functions import required_columns
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow
@@ -126,6 +130,40 @@ def ways_to_write(tags: Sequence[str]) -> list[AnswerFormat]:
         AnswerFormat("code block", "```python\n{gold}\n```"),
         AnswerFormat("JSON", '{"answer": "{gold}"}'),
     ]
+
+
+_WORD = re.compile(r"[^\W\d_][\w' .,!?-]{1,30}")
+"""Matches plain words and phrases, but not patterns, formats or keys with symbols."""
+
+
+def reward_words(functions: Iterable[Callable[..., object]]) -> list[str]:
+    """Return up to 40 plain texts in these rewards: in their arguments, their code and what it uses of its module."""
+    seen = set[int]()
+    texts = (text for function in functions for text in _texts(function, seen, {}) if _WORD.fullmatch(text))
+    return list(dict.fromkeys(texts))[:40]
+
+
+def _texts(value: object, seen: set[int], module: Mapping[str, object]) -> Iterator[str]:
+    """Yield the texts in a value; `seen` are the ids of what to skip, `module` the globals of a code's module."""
+    inner = list[object]()
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | tuple | set | frozenset | dict):
+        inner = [*value]
+    elif isinstance(value, functools.partial | Isolated):
+        inner = [*getattr(value, "keywords", {}).values(), value.func]
+    elif isinstance(value, CodeType):
+        named = (module.get(name) for name in value.co_names)
+        inner = [one for one in named if getattr(one, "__module__", module["__name__"]) == module["__name__"]]
+        inner += value.co_consts
+    elif id(value) not in seen:
+        seen.add(id(value))
+        if isinstance(value, FunctionType):
+            module, inner = value.__globals__, [value.__code__]
+        elif isinstance(call := vars(type(value)).get("__call__"), FunctionType):  # of a class of the user's
+            inner = [*getattr(value, "__dict__", {}).values(), call]
+    for one in inner:
+        yield from _texts(one, seen, module)
 
 
 def after_truncation(

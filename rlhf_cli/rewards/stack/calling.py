@@ -12,6 +12,7 @@ import copy
 import inspect
 import multiprocessing
 import multiprocessing.process
+import os
 import signal
 import sys
 import threading
@@ -21,6 +22,7 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
+from typing import NoReturn
 
 from rlhf_cli.errors import Interrupted, RewardError, ServerSilent
 from rlhf_cli.process import abandoned, is_ctrl_c_pythons_own, start_timer
@@ -109,6 +111,27 @@ def as_exceptions() -> Iterator[None]:
         if type(error) is KeyboardInterrupt and is_ctrl_c_pythons_own():
             raise
         raise type(type(error).__name__, (Exception,), {})(str(error)).with_traceback(error.__traceback__) from None
+
+
+@contextmanager
+def staying() -> Iterator[None]:
+    """Make `os._exit`, which would end the run at once, even with exit code 0, an Exception; not in a forked child.
+
+    Only one thread at a time may be in this context.
+    """
+    end, owner = os._exit, os.getpid()
+
+    def stay(status: int) -> NoReturn:
+        if os.getpid() != owner:
+            end(status)
+        raise SystemExit(f"os._exit({status})")
+
+    os._exit = stay
+    try:
+        with as_exceptions():
+            yield
+    finally:
+        os._exit = end
 
 
 _END_S = 1.0

@@ -40,7 +40,7 @@ def place_spans(spans: Sequence[Span], offsets: Sequence[Offset], *, spread: Spr
     has None. Spans may overlap, in any order; `offsets` are from `token_offsets`.
 
     Raise ValueError, naming the span, if it is not `(int, int, number)`, is outside the text, inverted, overlaps no
-    token (for example an empty one), or if its value is NaN or infinite in float32.
+    token (for example an empty one), or if its value, or the sum of all, is NaN or infinite in float32.
     """
     length = max((end for _, end in offsets), default=0)
     values: TokenValues = [None] * len(offsets)
@@ -57,7 +57,7 @@ def place_spans(spans: Sequence[Span], offsets: Sequence[Offset], *, spread: Spr
             tokens = tokens[-1:]
         for token in tokens:
             values[token] = (values[token] or 0.0) + value / len(tokens)
-    return values
+    return _in_range(values)
 
 
 def as_token_values(
@@ -133,6 +133,13 @@ def as_numbers(row: Sequence[object], unit: str) -> TokenValues:
         if value is not None and not math.isfinite(value):
             raise ValueError(f"{unit} {place} has {item!r:.80}, which is neither a finite number (float32) nor None")
         values.append(value)
+    return _in_range(values)
+
+
+def _in_range(values: TokenValues) -> TokenValues:
+    numbers = [value for value in values if value is not None]
+    if not all(abs(number) <= LARGEST for number in (*numbers, sum(numbers))):
+        raise ValueError(f"the values add up to more than float32 holds: {values!r:.80}")
     return values
 
 

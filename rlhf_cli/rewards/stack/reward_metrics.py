@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -142,8 +142,8 @@ class DeadRound:
     """A round in which every advantage was 0: why, a line per component, and whether the length limit is to blame."""
 
     step: int
-    cause: str
-    lines: list[str]
+    cause: str = ""  # of these two, an earlier version stored neither
+    lines: list[str] = field(default_factory=list)
     is_cut_off: bool = False
 
 

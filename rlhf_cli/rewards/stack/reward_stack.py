@@ -137,9 +137,11 @@ class RewardStack:
 
     def evaluate(self, **batch: object) -> dict[str, RewardOutcome]:
         """Return name -> outcome. `batch` holds prompts, completions, completion_ids and the dataset's columns."""
+        from rlhf_cli.rewards.stack.calling import staying
+
         self.outcomes, self._batch = {}, batch
         try:
-            with kept(self.names):  # what those in threads do is put back at the end
+            with staying(), kept(self.names):  # what those in threads do is put back at the end
                 self._evaluate_levels(batch)
         except RewardFailed as error:
             if error.reward is not None and error.row is not None:

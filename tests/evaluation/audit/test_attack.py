@@ -39,7 +39,7 @@ def test_no_degenerate_answer_is_the_right_one() -> None:
 
 BRACKETS = AnswerFormat("brackets", "[{gold}]")
 ASKED = AttackInputs(
-    "so is it so", "22", ["7", "31", "5"], ["22", "a"], ["22", "7"], BRACKETS, ["think", "answer"], 100
+    "so is it so", "22", ["7", "31", "5"], ["22", "a"], ["22", "7"], BRACKETS, ["think", "answer"], 100, ["yes", "no"]
 )
 
 
@@ -69,7 +69,8 @@ ASKED = AttackInputs(
         ("repetition", {"common": ["22"], "prompt": "?"}, (" ".join(50 * ["the"]), "the", " ".join(50 * ["the"]))),
         ("common_answer", {}, ("[7]",)),
         ("common_answer", {"most_common": ["22"]}, (None,)),
-        ("keywords", {}, ("is it so",)),
+        ("keywords", {}, ("is it so", "yes no")),
+        ("keywords", {"reward_words": []}, ("is it so", None)),
     ],
 )
 def test_degenerate_answers(kind: str, changed: dict[str, Any], last: tuple[str | None, ...]) -> None:
@@ -157,7 +158,7 @@ def test_what_answers_to_a_row_are_made_of(is_built: bool) -> None:
     assert (first.prompt, second.prompt) == ("last", "text")
     assert first.common == ["a", "red", "Blue", "blue", "one", "two", "three", "four"]
     assert first.most_common == ["a red", "Blue", "blue"]
-    assert first.longest_characters == (33 if is_built else 4 * 33)
+    assert (first.longest_characters, first.reward_words) == (33 if is_built else 4 * 33, ["please"])
 
 
 KIND = AttackKind("some", "some answer", lambda asked: ("",))

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import pytest
 
 from rlhf_cli.errors import DataError
-from rlhf_cli.evaluation.audit.trial import Gold, answer_of, final_part, find_gold, open_trial, ways_to_write
+from rlhf_cli.evaluation.audit.trial import (
+    Gold,
+    answer_of,
+    final_part,
+    find_gold,
+    open_trial,
+    reward_words,
+    ways_to_write,
+)
 from rlhf_cli.plan.prepare import prepare
+from rlhf_cli.rewards.stack.isolated import Isolated
 from tests.support.planted_holes import SUMS
 
 ROW: dict[str, object] = {"prompt": "p", "answer": "a", "target": "t", "city": "Riga", "n": 1, "completion": None}
@@ -111,8 +121,42 @@ def test_right_answers_are_written_in_the_format_that_is_paid_best(place: object
         assert trial.tags == ["think", "answer"]
 
 
+POLITE = ("please", "thank you")
+
+
 def polite(completions: Sequence[str], **kwargs: object) -> list[float]:
-    return [float("please" in text) for text in completions]
+    """This docstring is no word that it looks for."""
+    return [float(_has(text) or "kindly" in text) for text in completions]
+
+
+def _has(text: str) -> bool:
+    return any(word in text for word in POLITE)
+
+
+def matching(completions: Sequence[str], *, phrases: Sequence[str], pattern: str = r"\\d+") -> list[float]:
+    return [float(all(phrase in text for phrase in phrases)) for text in completions]
+
+
+class Polite:
+    """A reward with a state."""
+
+    def __init__(self) -> None:
+        self.more = ["if you would"]
+
+    def __call__(self, completions: Sequence[str], **columns: object) -> list[float]:
+        return [float(any(word in text for word in ("please", *self.more))) for text in completions]
+
+
+def test_constants_globals_and_arguments() -> None:
+    """Each word once, up to 40 of them, of 2 to 31 characters."""
+    assert set(reward_words([polite])) == {"please", "thank you", "kindly"}
+    phrases = ["as asked", r"\\d{3}", "<tag>", "as asked", "x", "ab", 31 * "y", 32 * "z"]
+    assert reward_words([functools.partial(matching, phrases=phrases)]) == ["as asked", "ab", 31 * "y"]
+    many = [f"word {number}" for number in range(45)]
+    assert reward_words([functools.partial(matching, phrases=phrases) for phrases in (many[:20], many)]) == many[:40]
+    assert reward_words([len]) == []
+    assert set(reward_words([Polite(), Isolated(f"{__name__}:polite", {}, timeout_s=None)])) >= {"please", "kindly"}
+    assert "if you would" in reward_words([Polite()])
 
 
 def test_rewards_that_are_skipped_and_what_others_lose_by_it(place: object) -> None:

@@ -29,6 +29,7 @@ FAILURES = [
     (raises(ValueError("odd")), "ValueError: odd"),
     (raises(type("Panic", (BaseException,), {})("odd")), "Panic: odd"),  # as of a library in Rust
     (lambda: sys.exit(3), "SystemExit: 3"),
+    (lambda: os._exit(0), "SystemExit: os._exit(0)"),
     (lambda: "0.5", "RewardError: reward 'mine' did not return a number for row 0"),
     (lambda: math.inf, "RewardError: reward 'mine' did not return a number for row 0"),
     (lambda: [1.0] * 2, "RewardError: reward 'mine' did not return values per token for row 0"),
@@ -36,7 +37,7 @@ FAILURES = [
 ]
 
 
-IDS = ["raise", "panic", "exit", "text", "infinite", "dense length", "returned error"]
+IDS = ["raise", "panic", "exit", "_exit", "text", "infinite", "dense length", "returned error"]
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])

@@ -127,12 +127,14 @@ def test_one_number_in_a_list_for_each_row_is_a_plain_score(rows: object) -> Non
 @pytest.mark.parametrize(
     ("row", "is_fine"),
     [
-        *(([3.4e38, -3.4e38], True), ([1e39, -1e39], False), ([10**400, None], False)),
+        *(([3.4e38, -3.4e38], True), ([1e39, -1e39], False), ([10**400, None], False), ([3e38, 3e38], False)),
         *(([(0, 1, 3.4e38), (1, 2, -3.4e38)], True), ([(0, 1, 1e39), (1, 2, -1e39)], False)),
-        ([(0, 1, 10**400)], False),
+        *(([(0, 1, 10**400)], False), ([(0, 1, 3e38), (0, 1, 3e38), (1, 2, -6e38)], False)),
+        ([(0, 1, 3e38), (0, 1, 3e38), (1, 2, -3e38)], False),
     ],
 )
-def test_parts_fit_into_float32(row: list[Any], is_fine: bool) -> None:
+def test_parts_and_their_sums_fit_into_float32(row: list[Any], is_fine: bool) -> None:
+    """In the last row only the sum of two spans on one token is too large."""
     with contextlib.nullcontext() if is_fine else pytest.raises(RewardError):
         as_scores("mine", [row], 1, lambda _, value: as_token_values(value, 2, lambda: [(0, 1), (1, 2)], "last"))
     if not isinstance(row[0], tuple):

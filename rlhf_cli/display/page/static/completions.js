@@ -4,7 +4,7 @@ function scoreRow(score) {
   const note = closed ? `gate closed by ${score.closed}` : score.error !== undefined ? `failed: ${score.error}` : null;
   return element(
     "tr", { class: closed ? "closed" : score.error !== undefined ? "failed" : null },
-    element("th", { scope: "row" }, score.name), element("td", {}, figure(score.raw)),
+    element("th", { scope: "row" }, score.name), element("td", {}, figure(score.raw) + (score.parts ? ` = ${score.parts.map(figure).join(" + ")}` : "")),
     element("td", {}, note === null ? figure(score.weighted) : note),
   );
 }
