@@ -161,8 +161,18 @@ def _refused(error: RlhfError) -> int:
     return error.exit_code
 
 
+def _refuse_encoding(words: list[str]) -> None:
+    """Raise UserError for a name beyond ASCII in another encoding than UTF-8, in which pyarrow and torch read names."""
+    encoding, names = sys.getfilesystemencoding(), (os.getcwd(), *words)
+    named = next((name for name in names if not name.isascii()), None)
+    if named is not None and encoding != "utf-8":
+        what = "this locale writes names of files in another encoding than the libraries read"
+        raise UserError(what, where=named, got=encoding, expected="utf-8", hint="export PYTHONUTF8=1")
+
+
 def _run(verb: str, words: list[str]) -> int:
     try:
+        _refuse_encoding(words)
         # Importing a verb is slow, and the user may press Ctrl-C during it.
         with stopped_early():
             module = importlib.import_module(f"rlhf_cli.cli.verbs.{verb}")

@@ -203,6 +203,7 @@ def mended(
     `choices` are the words that the key accepts. `default` is suggested last, if it is a number, and 1 in place of a 0.
     """
     is_number = isinstance(default, int | float) and not isinstance(default, bool)
+    is_number &= not (isinstance(value, str) and value[:1].isdigit())  # 1k is no -1
     for meant in (*_candidates(key, value, choices), default if is_number else None, 1 if value == 0 else None):
         is_same = meant == value and type(meant) is type(value)
         if meant is not None and not is_same and takes(meant):
@@ -228,8 +229,8 @@ def _candidates(key: str, value: object, choices: Iterable[str]) -> Iterator[obj
             yield TypeAdapter(kind).validate_python(word if isinstance(value, str) else value)
     if isinstance(value, float) and 1 < value < 1e15:
         yield round(value)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        yield str(value)
+    if isinstance(value, int | float) and not isinstance(value, bool) and key != "launch.slurm.time":
+        yield str(value)  # YAML reads 4:00:00 as 14400, which sbatch would take for minutes
     yield [value] if word else None
 
 

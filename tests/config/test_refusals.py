@@ -232,12 +232,19 @@ class Sample(BaseModel):
         ("names", "one", "names=[one]"),
         # no accepted value is near
         ("count", "many", None),
+        ("rate", "1k", None),
         ("word", "wombat", None),
         ("share", float("nan"), None),
     ],
 )
 def test_the_suggested_value_is_the_one_that_was_meant(name: str, given: object, meant: str | None) -> None:
     assert meant_value(name, Sample.model_fields[name], given) == meant
+
+
+def test_the_seconds_of_a_job_are_not_suggested_as_minutes(refused: Refused) -> None:
+    """In a file, YAML reads 4:00:00 as 14400."""
+    problem = refused("exp=quickstart", "launch=slurm", "launch.slurm.time=14400")
+    assert (problem.hint, "in quotes" in str(problem.expected)) == (None, True)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,3 +83,21 @@ def test_missing_completions_are_not_looked_up_on_the_hub(here: Path) -> None:
     assert "no such file" in caught.value.what
     assert "data/said.jsonl" in str(caught.value.advice)
     assert len(read_completions(Path("data/said.jsonl"), limit=None)) == 1
+
+
+@pytest.mark.parametrize(
+    ("encoding", "folder", "code"), [("iso8859-1", "Übung", 2), ("iso8859-1", "u", 0), ("utf-8", "ü", 0)]
+)
+def test_a_name_in_another_encoding_than_the_libraries_read_is_refused(
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    encoding: str,
+    folder: str,
+    code: int,
+) -> None:
+    (place / folder).mkdir()
+    monkeypatch.chdir(place / folder)
+    monkeypatch.setattr(sys, "getfilesystemencoding", lambda: encoding)
+    assert main(["list"]) == code
+    assert ("export PYTHONUTF8=1" in capsys.readouterr().err) is (code == 2)
