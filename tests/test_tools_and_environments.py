@@ -192,6 +192,7 @@ def test_a_result_is_text_or_parts_with_images_and_has_the_same_order_in_any_pro
     assert tool(lambda: [text, text], max_characters=20)[0]() == "x" * 17 + "..."
     assert tool(lambda: [text, image])[0]() == [text, image]
     assert tool(lambda: [{"type": "cat"}])[0]() == '[{"type": "cat"}]'  # rows that have a column `type`
+    assert tool(lambda: [{"type": ["a", "null"]}])[0]() == '[{"type": ["a", "null"]}]'  # part of a JSON schema
     assert tool(lambda: {"b", "a"})[0]() == "['a', 'b']"
 
 

@@ -189,7 +189,7 @@ def not_an_override(text: str, known: Groups) -> ConfigError:
     if (path / "config.yaml").is_file():
         hint = f"rlhf resume {shlex.quote(text)}, or rlhf show {shlex.quote(text)}"
     elif path.suffix in (".yaml", ".yml"):
-        hint = shlex.quote(f"+exp={path.stem}")
+        hint = _moved(text, "exp") or shlex.quote(f"+exp={path.stem}")
     elif of_groups := [group for group, options in known.items() if text in options]:
         hint = {"reward": f"+reward@rewards.{text}", "exp": "+exp"}.get(of_groups[0], of_groups[0]) + f"={text}"
     elif text in valid_keys([]) or re.fullmatch(r"[A-Za-z_]\w*(\.\w+)+", text):
@@ -214,7 +214,9 @@ def no_such_option(key: str, value: str, options: Mapping[str, Path]) -> ConfigE
     advice, is_path = None, group == "model" or re.search(r"[/:.]", option) or Path(option).exists()
     if refused := named.get(trainer):
         advice, close = f"rlhf does not run TRL's: {refused.why}; {refused.instead}", None
-    if close is not None:
+    if stem not in options and (moved := _moved(option, group)) is not None:
+        hint = moved
+    elif close is not None:
         hint = f"{key if at or group != 'reward' else f'reward@rewards.{close}'}={close}"
     elif option and group in _BY_PATH and is_path:
         hint = f"{group}={_BY_PATH[group]} {shlex.quote(f'{group}.path={option}')}"
@@ -222,6 +224,18 @@ def no_such_option(key: str, value: str, options: Mapping[str, Path]) -> ConfigE
         hint = f"rlhf list {group}"
     what, expected = f"there is no {group} named {option!r}", f"conf/{group}/NAME.yaml, or one of {', '.join(options)}"
     return ConfigError(what, where=COMMAND_LINE, got=got, expected=expected, hint=hint, advice=advice)
+
+
+def _moved(text: str, group: str) -> str | None:
+    """Return the command that brings the file `text` to where the options of `group` are, None if there is no file."""
+    name = Path(re.sub(r"\.ya?ml$", "", text)).name
+    place = Path("conf", group, f"{name}.yaml")
+    files = [Path(re.sub(r"\.ya?ml$", "", text) + end) for end in (".yaml", ".yml")] + [place.with_suffix(".yml")]
+    file = next((file for file in files if name and file.is_file()), place)
+    if file.resolve() == place.resolve():
+        return None
+    make = "" if place.parent.is_dir() else f"mkdir -p {place.parent} && "
+    return f"{make}mv {shlex.quote(str(file))} {shlex.quote(str(place))}"
 
 
 def no_such_group(key: str, text: str) -> ConfigError:

@@ -7,6 +7,7 @@ its origin. `rlhf show` prints it, and every error about a key names it.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from rlhf_cli.errors import ConfigError
 from rlhf_cli.text.regular_files import SAFE_LOADER
 
 COMMAND_LINE = "command line"
+_OTHER_BASE = re.compile(r"[-+]?\d[\d_]*:|[-+]?0[0-7_]+$")
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class Origins:
     by_key: dict[str, Origin] = field(default_factory=dict)
     single: set[str] = field(default_factory=set)
     """Keys that a file sets to a value without keys below it, usually null."""
+    not_as_written: dict[str, str] = field(default_factory=dict)
+    """Key -> a number's text in a file, where YAML 1.1 reads another one: 12:30:45 in base 60, 017 in base 8."""
     shapes: dict[str, type[yaml.Node | None]] = field(default_factory=dict)
     """Whether a file sets a key to a mapping, a list or a plain value."""
     unlike: list[tuple[str, Origin, Origin]] = field(default_factory=list)
@@ -61,6 +65,14 @@ class Origins:
                 self.by_key[key] = Origin(file, line)
                 self.single.discard(key)
                 self.single |= {key} if entries is None else set()
+                self.not_as_written.pop(key, None)
+                for part in node.value if isinstance(node, yaml.SequenceNode) else [node]:
+                    if (
+                        isinstance(part, yaml.ScalarNode)
+                        and part.tag.endswith(":int")
+                        and _OTHER_BASE.match(part.value)
+                    ):
+                        self.not_as_written[key] = part.value
             for key_node, below in reversed(entries or ()):
                 name = f"{key}.{key_node.value}" if key else str(key_node.value)
                 if key != package or key_node.value != "defaults":
@@ -92,6 +104,7 @@ class Origins:
             for known in [known for known in self.by_key if known.startswith(key + ".")]:
                 self.by_key[known] = Origin(None)
             self.by_key[key] = Origin(None)
+            self.not_as_written.pop(key, None)
             # A null becomes a section when a key below it is given: `stop.when=...` is then all of `stop`.
             parts = key.split(".")
             for parent in (".".join(parts[:place]) for place in range(1, len(parts))):

@@ -239,6 +239,9 @@ def _meant(path: Path, given: JsonValue, kinds: set[str], known: KnownKeys, orig
         yield f"{key}.{pair[1]}={pair[2]}" if is_typed else f"{pair[1]}: {pair[2]}"
     if is_section and word in ("off", "false", "no", "none"):
         yield SECTIONS_OFF.get(key, f"{key}=null")
+    yield "model.lora.r=16" if key == "model.lora" and given is True else None
+    if "string_pattern_mismatch" in kinds and path[0] in ("rewards", "tools"):
+        yield ".".join([str(path[0]), re.sub(r"\W", "_", str(path[1]))])
     if "string_type" in kinds and isinstance(given, dict) and [*given.values()] == [None]:
         yield f'{last}: "{{{next(iter(given))}}}"'
     if isinstance(given, list) and given and kinds <= {"int_type", "float_type", "bool_type"}:

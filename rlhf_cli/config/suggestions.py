@@ -2,7 +2,7 @@
 
 Keys are compared as whole paths: `rewards.brevty.wieght` has a typo in two parts, `trainer.learning_rate` lacks a part,
 and `rewards.weight.brevity` has its parts in another order. Names of other tools and of older versions come from
-tables/former_names.py.
+tables/former_names.py; docs/reference/coming-from.md says what the keys of TRL, verl and OpenRLHF are called here.
 
 A suggested value is one that the key accepts: the nearest of its words, the same number with the right type, or the
 default. A sign is never flipped: -1 was not meant as 1. If no value is near enough, there is no suggestion.
@@ -22,7 +22,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from rlhf_cli.config import trl_args
-from rlhf_cli.config.conf_folders import groups
+from rlhf_cli.config.conf_folders import groups, shipped_page
 from rlhf_cli.config.rules.trainer_rules import own_fields
 from rlhf_cli.config.schema.experiment import arms_of, field_at, keys_of_section, section_at, section_of, valid_keys
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
@@ -250,7 +250,25 @@ def as_typed(value: object) -> str:
     return "[" + ",".join(map(as_typed, value)) + "]" if isinstance(value, list) else str(value)
 
 
+_ROW, _NAMES = re.compile(r"\| (`.+?) \| (.+) \|"), re.compile(r"`([^`]+)`")
 _STAGE_3 = re.compile(r"(?i)(z|zero|stage)\D{0,3}3|^3$")
+
+
+@cache
+def names_here() -> dict[str, str]:
+    """Return key of another tool -> what the page says; of a row with as many names on both sides, its own name."""
+    found: dict[str, str] = {}
+    for theirs, ours in _ROW.findall(shipped_page("coming-from.md")):
+        names, parts = _NAMES.findall(theirs), _NAMES.findall(ours)
+        is_paired = len(parts) == len(names) and not _NAMES.sub("", ours).strip(", ")
+        each = parts if is_paired else [ours.replace("`", "")] * len(names)
+        found |= {name.removeprefix("--"): text for name, text in zip(names, each, strict=True)}
+    return found
+
+
+def _said_of(key: str) -> str | None:
+    """Return what the page says of a key, or of TRL's name at its end; None if nothing."""
+    return names_here().get(key) or names_here().get(key.rpartition(".")[2])
 
 
 def answer(key: str, node: object, known: KnownKeys) -> tuple[str | None, str | None]:
@@ -265,9 +283,14 @@ def answer(key: str, node: object, known: KnownKeys) -> tuple[str | None, str | 
     near = meant_key(key, known)
     if isinstance(node, dict) and (near is None or section_at(near.split(".")) is None):
         values = [leaf for leaf, value in leaves(node, whole) if not isinstance(value, dict)]
-        here = {leaf: trl_args.RESERVED_ARGS.get(leaf.rpartition(".")[2]) or meant_key(leaf, known) for leaf in values}
+        here = {leaf: _said_of(leaf) or meant_key(leaf, known) for leaf in values}
         return None, "\n".join(f"{leaf}: {meant}" for leaf, meant in here.items() if meant) or None
-    return fitted(meant_key(whole, known) or near, key, node, known), None
+    said, meant = _said_of(whole), meant_key(whole, known) or near
+    if said is not None and re.fullmatch(r"[\w.]+(=\S+)?", said):
+        return fitted(meant if (meant or "").startswith(f"{said}=") else said, key, node, known), None
+    if said is not None and (meant or "").partition("=")[0] not in said:
+        meant = None
+    return fitted(meant, key, node, known), said
 
 
 def fitted(hint: str | None, key: str, value: object, known: KnownKeys) -> str | None:

@@ -119,7 +119,7 @@ def fields_in(bodies: list[ast.ClassDef]) -> dict[str, TrlField]:
 @cache
 def generation_options() -> dict[str, TrlField]:
     """Return the settings of transformers' GenerationConfig, with the types that its docstring names."""
-    source = _source("generation/configuration_utils.py")
+    source = _source(_GENERATION)
     documented = re.findall(r"^ {8}(\w+) ?\(`([\w\[\]]+)`(?: or `([\w\[\]]+)`)?", source, re.MULTILINE)
     kinds = {name: " | ".join(filter(None, (*types, "None"))) for name, *types in documented}
     names = re.findall(r'kwargs\.pop\(\s*"(\w+)"', source)
@@ -301,7 +301,9 @@ RESERVED_WITH_A_CRITIC = RESERVED_ARGS | {"beta": "kl.coef"}
 """The same for trainers with a critic (`trainer.baseline`); without a critic these fields stay TRL's."""
 
 
-SCHEDULE = "lr_scheduler_type"
+SCHEDULE, _GENERATION = "lr_scheduler_type", "generation/configuration_utils.py"
+_ON_TOP = ("SFTTrainer", "RewardTrainer", "CPOTrainer", "ORPOTrainer", "TPOTrainer")
+"""Trainers with which transformers' own keys of checkpointing work: the others hand them to torch, which refuses."""
 _CHECKPOINTING = "use_reentrant: bool|None, preserve_rng_state: bool, determinism_check: str, debug: bool, "
 _CHECKPOINTING += "early_stop: bool, every_n_layers: int, offload: bool"
 _COSINE = "num_cycles: float, min_lr: float|None, min_lr_rate: float|None"
@@ -311,6 +313,9 @@ _INNER = {
     "accelerator_config": "split_batches: bool, dispatch_batches: bool|None, even_batches: bool, non_blocking: bool, "
     "use_seedable_sampler: bool, use_configured_state: bool, gradient_accumulation_kwargs: dict|None",
     **dict.fromkeys(("activation_checkpointing_kwargs", "gradient_checkpointing_kwargs"), _CHECKPOINTING),
+    "dataset_kwargs": "skip_prepare_dataset: bool",
+    "liger_kernel_config": "rope: bool, swiglu: bool, geglu: bool, cross_entropy: bool, "
+    "fused_linear_cross_entropy: bool, rms_norm: bool, layer_norm: bool",
     **dict.fromkeys(("linear", "constant", "constant_with_warmup"), ""),
     "cosine": "num_cycles: float",
     "cosine_with_restarts": "num_cycles: int",
@@ -336,13 +341,20 @@ def inner_fields(name: str, trainer: str, args: JsonTree) -> dict[str, TrlField]
 
     `args` are all arguments of the trainer: the schedule decides on its keys.
     """
+    if name == "transformers_continuous_batching_config":
+        return fields_in([class_body("ContinuousBatchingConfig", package_dir("transformers") / _GENERATION)])
     is_of_schedule = name == "lr_scheduler_kwargs"
-    return INNER_FIELDS.get(str(args.get(SCHEDULE, fields_of(trainer)[SCHEDULE].default)) if is_of_schedule else name)
+    chosen = str(args.get(SCHEDULE, fields_of(trainer)[SCHEDULE].default)) if is_of_schedule else name
+    dropped = () if trainer in _ON_TOP else ("every_n_layers", "offload")
+    fields = INNER_FIELDS.get(chosen)
+    return fields and {key: field for key, field in fields.items() if key not in dropped}
 
 
 def wrong_inside(name: str, trainer: str, args: JsonTree) -> Iterator[WrongArgument]:
     """Yield what is wrong in an argument with a mapping; a text is a file, or JSON, which transformers reads itself."""
     value, fields = args[name], inner_fields(name, trainer, args)
+    if fields is not None and isinstance(value, str) and not (value.startswith("{") or Path(value).is_file()):
+        yield WrongArgument("wrong", name, value, "a mapping")
     if fields is None or not isinstance(value, dict):
         return
     for key, inside in value.items():

@@ -22,7 +22,7 @@ from rlhf_cli.config.rules.trainer_rules import (
     template_problems,
     wrong_arguments,
 )
-from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.experiment import Experiment, field_at
 from rlhf_cli.config.trl_args import RESERVED_ARGS
 from rlhf_cli.errors import UserError, raise_any
 from rlhf_cli.rewards.stack.returned_scores import LARGEST
@@ -82,6 +82,16 @@ def _wrong_leaves(composed: Composed) -> Iterator[UserError]:
     """Yield a problem for every missing value, infinite number, secret, and key that would run foreign code."""
     from_environment = {".".join(map(str, path)) for path in composed.references}
     origins = composed.origins
+    if origins.not_as_written:
+        from rlhf_cli.config.suggestions import accepts  # needed only for a mistake
+    for key, text in origins.not_as_written.items():
+        what = f"YAML reads another number in {key} than the one you wrote"
+        got = f"{text}, which YAML reads in base {60 if ':' in text else 8}"
+        field, is_list = field_at(key.split(".")), origins.shapes[key].__name__ == "SequenceNode"
+        is_text = field is not None and accepts(field, text)
+        typed = f"'{key}=\"{text}\"'" if is_text else f"{key}={int(''.join(filter(str.isdigit, text)))}"
+        expected = "a number without a colon or a leading zero, or a text in quotes"
+        yield origins.error(key, what, got, None if is_list else typed, expected=expected)
     for key, value in leaves(composed.tree):
         name = key.rpartition(".")[2]
         if is_secret_key(name):

@@ -123,6 +123,9 @@ def find_files(source: DataSource) -> tuple[tuple[Path, ...], Format]:
             advice = _UNPACK.get(file.suffix.lower(), "convert it to .jsonl: one JSON object a line")
             advice = advice.format(shlex.quote(str(file)))
             raise DataError(what, where=where, got=str(file), expected=known, advice=advice)
+        if not file.is_file():
+            got, advice = f"{file}, a pipe or a device", f"cat {shlex.quote(str(file))} > FILE.jsonl"
+            raise DataError("rlhf reads data several times", where=where, got=got, expected="a file", advice=advice)
         examples.setdefault(name, file)
     if len(examples) > 1:
         rows = examples[max(examples, key=lambda name: name != "json")]  # a .json beside others describes them

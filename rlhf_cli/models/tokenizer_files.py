@@ -85,7 +85,7 @@ EMBEDDED_TOKENIZER = Path(__file__).with_name("embedded") / "tiny"
 """The folder of the tokenizer shared by the embedded models."""
 _WITHOUT_DEFAULTS = ("PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
 """Classes that only have the special tokens in their files; other classes define some themselves."""
-_AT_ONCE = 16
+_PIECE, _AT_ONCE = 50_000, 16
 
 
 @dataclass(frozen=True)
@@ -165,14 +165,17 @@ class TokenizerFiles:
     def lengths(self, texts: Sequence[str], *, special_tokens: bool) -> list[int] | None:
         """Return the number of tokens of each text, including special tokens if `special_tokens`.
 
-        Return None without a tokenizer.json, which only transformers can handle.
+        Return None without a tokenizer.json, which only transformers can handle. A long text is counted in pieces,
+        because the library needs 200 bytes of memory for each byte; every boundary may add a token.
         """
         if self._fast is None:
             return None
-        counts: list[int] = []
-        for at in range(0, len(texts), _AT_ONCE):  # the library needs 200 bytes of memory for each byte
-            encoded = self._fast.encode_batch(texts[at : at + _AT_ONCE], add_special_tokens=special_tokens)
-            counts += [len(text.ids) for text in encoded]
+        counts = [len(self._fast.encode("", add_special_tokens=special_tokens).ids)] * len(texts)
+        pieces = [(row, text[at : at + _PIECE]) for row, text in enumerate(texts) for at in range(0, len(text), _PIECE)]
+        for some in (pieces[at : at + _AT_ONCE] for at in range(0, len(pieces), _AT_ONCE)):
+            encoded = self._fast.encode_batch([piece for _, piece in some], add_special_tokens=False)
+            for (row, _), piece in zip(some, encoded, strict=True):
+                counts[row] += len(piece.ids)
         return counts
 
     def doubled_start(self, text: str) -> str | None:

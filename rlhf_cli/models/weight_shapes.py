@@ -100,17 +100,25 @@ def damaged_weights(folder: Path) -> str | None:
 
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|h|blocks?)\.(\d+)\.")
+_EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_in.weight")
 
 
 def unlike_config(shapes: Sequence[WeightShape], config: JsonTree) -> str | None:
-    """Return that stored weights lack layers of their config, or None: transformers would draw these at random.
+    """Return how stored weights differ from the config of their language model, or None.
 
-    A model with several stacks of layers is not judged.
+    transformers fills layers that no file holds with random numbers, and refuses an embedding of another size. A model
+    with several stacks of layers is not judged, and an embedding may have more rows than tokens (Llama 3.2 Vision).
     """
     found = [(shape.name[: match.start(1)], int(match[1])) for shape in shapes if (match := _LAYER.search(shape.name))]
     stated, held = config.get("num_hidden_layers", config.get("n_layer")), {number + 1 for _, number in found}
     if len({stack for stack, _ in found}) == 1 and isinstance(stated, int) and max(held) < stated:
         return f"config.json has {stated} layers, the weights have {max(held)}"
+    rows = [shape.shape[0] for shape in shapes if shape.name.endswith(_EMBEDDINGS) and shape.element_bytes > 1]
+    size, padding = config.get("vocab_size"), config.get("pad_token_id")
+    if isinstance(size, int) and len(rows) == 1 and rows[0] < size:
+        return f"config.json has vocab_size {size}, the embedding has {rows[0]} rows"
+    if isinstance(size, int) and isinstance(padding, int) and padding >= max(size, *rows, 0):  # no model loads with it
+        return f"config.json has pad_token_id {padding}, and vocab_size {size}"
     return None
 
 

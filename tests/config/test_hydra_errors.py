@@ -64,12 +64,22 @@ def test_unknown_groups_and_options_and_hydras_own_settings_are_refused(typed: s
 HEADER = "# @package _global_\n"
 
 
-@pytest.mark.parametrize("typed", ["exp=mine", "exp=./mine.yaml", "exp=conf/exp/mine.yml"])
-def test_an_experiment_that_is_in_no_conf_exp(write: Write, refused: Refused, typed: str) -> None:
-    """Neither a file elsewhere nor one that ends in .yml is an option of the group."""
-    write("mine.yaml", HEADER)
-    write("conf/exp/mine.yml", HEADER)
-    assert str(refused(typed).expected).startswith("conf/exp/NAME.yaml, or one of ")
+@pytest.mark.parametrize(
+    ("file", "typed", "hint"),
+    [
+        ("conf/exp/mine.yml", "exp=mine", "mv conf/exp/mine.yml conf/exp/mine.yaml"),
+        ("mine.yaml", "exp=./mine.yaml", "mkdir -p conf/exp && mv mine.yaml conf/exp/mine.yaml"),
+        ("in/mine.yml", "in/mine.yml", "mkdir -p conf/exp && mv in/mine.yml conf/exp/mine.yaml"),
+        ("my own.yaml", "my own.yaml", "mkdir -p conf/exp && mv 'my own.yaml' 'conf/exp/my own.yaml'"),
+        ("conf/exp/mine.yaml", "conf/exp/mine.yaml", "+exp=mine"),
+        ("conf/exp/mine.yaml", "exp=conf/exp/mine.yaml", "exp=mine"),
+    ],
+)
+def test_a_file_where_no_option_is_looked_for_is_to_be_moved(
+    write: Write, refused: Refused, file: str, typed: str, hint: str
+) -> None:
+    write(file, HEADER)
+    assert refused(typed).hint == hint
 
 
 @pytest.mark.parametrize("text", ["${rewards.format.weigth}", "${..format.weigth}"])

@@ -142,4 +142,5 @@ def test_the_keys_inside_an_argument_are_those_of_what_gets_them() -> None:
     taken["gradient_checkpointing_kwargs"] = parameters(checkpoint) | own | {"preserve_rng_state"}
     taken["accelerator_config"] = {field.name for field in dataclasses.fields(AcceleratorConfig)}
     taken["activation_checkpointing_kwargs"] = taken["gradient_checkpointing_kwargs"]
-    assert {name: set(fields) for name, fields in trl_args.INNER_FIELDS.items()} == taken
+    own_lists = ("liger_kernel_config", "dataset_kwargs")  # a package that need not be installed; one key of TRL's
+    assert {name: set(trl_args.INNER_FIELDS[name]) for name in trl_args.INNER_FIELDS.keys() - own_lists} == taken

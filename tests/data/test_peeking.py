@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -190,6 +191,19 @@ def test_damage_within_a_parquet_file_is_reported_with_it(workplace: Path, refus
     latin = pa.array([b"\xe9"], pa.binary()).view(pa.string())
     pq.write_table(pa.table({"prompt": latin}), "latin.parquet")
     assert refusal(peek, DataSource(path="latin.parquet")).where == "latin.parquet"
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "json", "csv", "parquet", "jsonl.gz"])
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_pipes_and_devices_are_refused(suffix: str, kind: str, workplace: Path, refusal) -> None:
+    file = workplace / f"rows.{suffix}"
+    if kind == "pipe":
+        os.mkfifo(file)
+    else:
+        file.symlink_to("/dev/zero")
+    error = refusal(peek, DataSource(path=str(file)), limit=1)
+    assert (error.where, error.expected) == ("data.path", "a file")
+    assert (str(file) in str(error.got), str(file) in error.advice) == (True, True)
 
 
 def test_a_text_beside_a_number_inside_a_column_is_shown_as_it_is(workplace: Path) -> None:

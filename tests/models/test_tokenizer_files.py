@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,27 @@ def test_lengths(ours: TokenizerFiles, theirs: PreTrainedTokenizerBase, special_
     wanted = [len(theirs(text, add_special_tokens=special_tokens)["input_ids"]) for text in TEXTS]
     assert ours.lengths(TEXTS, special_tokens=special_tokens) == wanted
     assert wanted[4] == 1000 + special_tokens
+
+
+MEASURES = """
+import resource, sys
+from pathlib import Path
+from rlhf_cli.models.tokenizer_files import read_tokenizer
+tokenizer = read_tokenizer(Path(sys.argv[1]), where="model.path")
+tokenizer.lengths(["warm"], special_tokens=True)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+counts = tokenizer.lengths(["x" * 4_000_000, "ab"], special_tokens=True)
+print(counts, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+def test_a_prompt_of_megabytes_is_counted_in_little_memory(folder: Path, theirs: PreTrainedTokenizerBase) -> None:
+    """The library itself takes 200 bytes for each byte of a text: 810 MB for this one."""
+    done = subprocess.run([sys.executable, "-c", MEASURES, str(folder)], capture_output=True, text=True, check=True)
+    counted, _, megabytes = done.stdout.strip().rpartition(" ")
+    added = len(theirs("", add_special_tokens=True)["input_ids"])
+    assert counted == str([4_000_000 + added, 2 + added])
+    assert int(megabytes) < 250
 
 
 def test_special_tokens_and_vocabulary(ours: TokenizerFiles, theirs: PreTrainedTokenizerBase) -> None:

@@ -187,6 +187,16 @@ class TestAdapters:
         assert error.hint == "model.lora.modules_to_save='[lm_head,embed_tokens]'"
         assert planned(*model, "model.lora.modules_to_save=[lm_head,embed_tokens,mlp,model.norm,model]").notices == ()
         assert planned(*model, "model.lora.modules_to_save=[classifier,whole.model.norm]").notices == ()
+        for word, hint in (
+            ("exclude_modules=[q_prj]", "exclude_modules='[q_proj]'"),
+            ("target_parameters=[q_proj.wieght]", "target_parameters='[q_proj.weight]'"),
+            ("rank_pattern={q_prj: 4}", "'~model.lora.rank_pattern'"),
+        ):
+            error = refused(*model, f"model.lora.{word}")
+            assert error.where == f"model.lora.{word.partition('=')[0]} (command line)"
+            assert (str(error.got) in word, "proj" in str(error.expected)) == (True, True)
+            assert str(error.hint).removeprefix("model.lora.") == hint
+            assert planned(*model, f"model.lora.{word.replace('prj', 'proj').replace('wieght', 'weight')}")
 
     @pytest.mark.parametrize("targets", ["all-linear", "'.*q_proj'", "[layers.0.self_attn.q_proj]"])
     def test_negative_control_what_peft_finds(self, place: Path, model: tuple[str, ...], targets: str) -> None:

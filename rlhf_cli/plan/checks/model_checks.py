@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
@@ -195,8 +196,8 @@ def weight_problems(subject: Subject) -> Findings:
 
 
 def adapter_problems(subject: Subject) -> Findings:
-    """Yield an error for each key of LoRA's with the name of a layer or module that the model lacks, and for an adapter
-    on the head where TRL's loss reads the head's weight alone, and so refuses it.
+    """Yield an error for each key of LoRA's with the name of a layer, parameter or module that the model lacks, and for
+    an adapter on the head where TRL's loss reads the head's weight alone, and so refuses it.
     """
     model, row = subject.experiment.model, subject.experiment.trainer.row
     if (lora := model.lora) is None:
@@ -219,25 +220,36 @@ def adapter_problems(subject: Subject) -> Findings:
     def has_module(name: str) -> bool:  # a file may leave out the model's own name: `wte` is `transformer.wte`
         return any(path.endswith(name) or name.endswith(f".{path}") for path in paths)
 
-    saved = lora.model_dump().get("modules_to_save")
-    for key, kind, given, known in (
-        ("model.lora.target_modules", "layer", lora.target_modules, modules),
-        ("model.lora.modules_to_save", "module", saved, paths),
-    ):
-        if given == "all-linear" or not isinstance(given, str | list):
+    def has_parameter(name: str) -> bool:
+        return any(weights.is_target(shape.name, [name]) for shape in shapes)
+
+    layers = {name.rpartition(".")[2] for name in modules}
+    parameters = {".".join(shape.name.split(".")[-2:]) for shape in shapes}
+    kinds: dict[str, tuple[str, set[str], Callable[[str], bool]]] = {
+        **dict.fromkeys(("target_modules", "exclude_modules"), ("layer", layers, lambda one: has_layer([one]))),
+        **dict.fromkeys(
+            ("rank_pattern", "alpha_pattern"), ("layer", layers, lambda one: has_layer(rf"(.*\.)?({one})"))
+        ),
+        "target_parameters": ("parameter", parameters, has_parameter),
+        "modules_to_save": ("module", {path.rpartition(".")[2] for path in paths}, has_module),
+    }
+    for name, (kind, known, finds) in kinds.items():
+        given, key, chooses = lora.model_dump().get(name), f"model.lora.{name}", name == "target_modules"
+        if given == "all-linear" or not isinstance(given, str | list | dict):
             continue
-        is_layer, listed = kind == "layer", [given] if isinstance(given, str) else given
-        names = sorted({last for name in known if not (last := name.rpartition(".")[2]).isdigit()})
-        instead = f"{key}=all-linear" if is_layer else f"'~{key}'"
-        found = [has_layer(given if one is given else [one]) if is_layer else has_module(one) for one in listed]
-        if without := [one for one, is_there in zip(listed, found, strict=True) if not is_there]:
+        listed, names = (
+            [given] if isinstance(given, str) else [*map(str, given)],
+            sorted(one for one in known if not one.isdigit()),
+        )
+        instead = f"{key}=all-linear" if chooses else f"'~{key}'"
+        if without := [one for one in listed if not (has_layer if one == given else finds)(one)]:
             near = [nearest(one, names) if one in without else one for one in listed]
-            meant = list(dict.fromkeys(one for one in near if one is not None))
+            meant = [] if isinstance(given, dict) else list(dict.fromkeys(one for one in near if one is not None))
             what, hint = f"the model has no {kind} named {' or '.join(without)}", f"{key}='[{','.join(meant)}]'"
-            hint, expected = hint if meant else instead, "all-linear, or " * is_layer + f"some of {', '.join(names)}"
+            hint, expected = hint if meant else instead, "all-linear, or " * chooses + f"some of {', '.join(names)}"
             yield ConfigError(what, where=subject.where(key), got=", ".join(listed), expected=expected, hint=hint)
-        heads = [name for name in modules if name.endswith("lm_head") and weights.is_target(name, given)]
-        if is_layer and heads and (row.bounds_logits or row.name in _AS_SFT):
+        heads = [name for name in modules if name.endswith("lm_head") and weights.is_target(name, lora.target_modules)]
+        if chooses and heads and (row.bounds_logits or row.name in _AS_SFT):
             others = [one for one in listed if one.rpartition(".")[2] != "lm_head" and one is not given]
             what, expected = "this trainer would not train an adapter on lm_head", "layers below the head"
             hint = f"{key}='[{','.join(others)}]'" if others else instead

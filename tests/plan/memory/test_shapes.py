@@ -142,7 +142,7 @@ def test_stored_bytes_are_those_of_torch(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe", "gpt2", "gpt_neox", "bloom", "t5gemma", "mllama", "hrm_text"])
 def test_weights_that_do_not_fit_their_config(family: str) -> None:
-    """transformers' own models fit. A model of several stacks is not judged."""
+    """transformers' own models fit. A model of several stacks, or with more rows than tokens, is not judged by them."""
     config = CONFIG_MAPPING[family]()
     text = json.loads(getattr(config, "text_config", config).to_json_string(use_diff=False))
     kind = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(family) or MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES[family]
@@ -154,6 +154,14 @@ def test_weights_that_do_not_fit_their_config(family: str) -> None:
     more = unlike_config(shapes, text | {layers: text.get(layers, 0) + 1})
     judged = family not in ("t5gemma", "hrm_text")
     assert more == (f"config.json has {text[layers] + 1} layers, the weights have {text[layers]}" if judged else None)
+    if judged and family != "mllama":
+        size = text["vocab_size"]
+        told = [unlike_config(shapes, text | {"pad_token_id": number}) for number in (None, -1, size - 1, size)]
+        assert told == [None] * 3 + [f"config.json has pad_token_id {size}, and vocab_size {size}"]
+        one_more = f"config.json has vocab_size {size + 1}, the embedding has {size} rows"
+        for element_bytes, told in ((4, one_more), (2, one_more), (1, None)):  # a quantised one may be packed
+            stored = [replace(shape, element_bytes=element_bytes) for shape in shapes]
+            assert unlike_config(stored, text | {"vocab_size": size + 1}) == told
 
 
 @pytest.mark.parametrize(
