@@ -175,6 +175,13 @@ class CheckpointMixin(ExtendedTrainer):
             return False
         return super()._determine_best_metric(metrics, trial)
 
+    def _evaluate(self, *args: Any, **named: Any) -> Any:
+        """Let a schedule that follows evaluations wait at one without its metric: a reward scored no row."""
+        schedule: Any = self.lr_scheduler
+        step = schedule.step
+        with temporary_attributes(schedule, step=lambda *metric: None if metric == (None,) else step(*metric)):
+            return super()._evaluate(*args, **named)
+
     # --- resuming ---
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:

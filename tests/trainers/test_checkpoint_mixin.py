@@ -201,6 +201,18 @@ def test_a_metric_that_is_missing_this_time_makes_no_best(
     assert len(caplog.records) == (not is_asked)
 
 
+@pytest.mark.parametrize(("metric", "stepped"), [(None, []), (0.5, [0.5])])
+def test_a_schedule_that_follows_evaluations_waits_for_its_metric(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: float | None, stepped: list[float]
+) -> None:
+    trainer: Any = Saved(tmp_path)
+    steps = list[object]()
+    trainer.lr_scheduler = SimpleNamespace(step=steps.append)
+    monkeypatch.setattr(Trl, "_evaluate", lambda self, *_: self.lr_scheduler.step(metric), raising=False)
+    trainer._evaluate("trial", None)
+    assert steps == stepped
+
+
 @pytest.mark.parametrize(("wanted", "hint"), [("los", "loss"), ("something else", None)])
 def test_a_metric_that_no_evaluation_logs_is_refused(tmp_path: Path, wanted: str, hint: str | None) -> None:
     trainer: Any = Saved(tmp_path, metric_for_best_model=wanted)
