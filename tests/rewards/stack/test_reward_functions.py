@@ -285,7 +285,14 @@ def test_a_column_with_such_a_name_is_accepted() -> None:
     assert required_columns(resolve("./signatures.py:ours", {}, where="x")) == ["response"]
 
 
-@pytest.mark.parametrize(("fn", "told"), [("./signatures.py:nothing", "completions"), ("builtins:max", "no signature")])
+@pytest.mark.parametrize(
+    ("fn", "told"),
+    [
+        ("./signatures.py:nothing", "completions"),
+        ("./signatures.py:Scorer.score", "./signatures.py:scorer.score"),
+        ("builtins:max", "no signature"),
+    ],
+)
 def test_what_cannot_be_called_is_refused(fn: str, told: str) -> None:
     with pytest.raises(RewardError) as caught:
         resolve(fn, {}, where="x")
