@@ -93,6 +93,7 @@ def evaluate(
     target: Target, experiment: Experiment, asked: EvaluationRequest, say: Say
 ) -> tuple[Evaluation, list[Path]]:
     """Evaluate, and write `NAME.json` and a policy's `NAME.completions.jsonl`; return the evaluation and the files."""
+    transformers_logging.disable_progress_bar()
     folder = asked.out or target.folder
     make_folder("the evaluation", folder, "--out FOLDER")
     is_reward_model = target.kind == REWARD_MODEL

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from transformers.utils import logging as transformers_logging
 
 from rlhf_cli.cli import main
 from rlhf_cli.errors import DataError, RunError
@@ -60,8 +61,10 @@ def content(folder: Path, name: str = "held_out") -> dict[str, Any]:
 
 @pytest.mark.parametrize("named", ["run:rm", "runs/rm/one", "runs/rm/one/model"])
 def test_a_run(run: Path, named: str, capsys: Said) -> None:
+    transformers_logging.enable_progress_bar()
     assert main(["eval", named]) == 0
-    said = capsys.readouterr().out
+    said, beside = capsys.readouterr()
+    assert "Loading weights" not in beside  # transformers' own bar
     for text in ("reward model rm/one", "subset=a", "0.667 [0.208, 0.939]", "worst disagreements", "held_out.json"):
         assert text in said, text
     found = content(run / "eval")
