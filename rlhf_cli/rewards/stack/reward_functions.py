@@ -153,8 +153,8 @@ def import_function(fn: str, *, where: str) -> RewardFunction:
             expected="one of " + ", ".join(sorted(public)) if public else "a function defined in that file",
             hint=None if close is None else f"{module_name}:{close}",
         )
-    is_function = inspect.isfunction(target)  # not a method of an instance
-    if "." in attribute and is_function and target.__code__.co_varnames[:1] == ("self",):
+    names = getattr(getattr(target, "__code__", None), "co_varnames", ())
+    if "." in attribute and names[:1] == ("self",) and not hasattr(target, "__self__"):
         holder, _, name = attribute.rpartition(".")
         what, expected = f"{attribute} is a method, and there is no instance", f"a line `scorer = {holder}()` beside it"
         raise RewardError(what, where=where, got=fn, expected=expected, hint=f"{module_name}:scorer.{name}")
