@@ -11,6 +11,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import itertools
 import json
 import shlex
 import sys
@@ -45,12 +46,14 @@ class WithArguments(functools.partial[object]):
     """
 
     def __call__(self, /, *given: object, **columns: object) -> object:
-        """Call the reward with the columns that it takes and that are not arguments."""
+        """Call the reward with the columns that it takes and that are not arguments; fill parameters before a `/`."""
         taken = {name: column for name, column in columns.items() if name not in self.keywords}
         parameters = inspect.signature(self.func).parameters
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             taken = {name: column for name, column in taken.items() if name in parameters}
-        return super().__call__(*given, **taken)
+        by_place = [name for name, parameter in parameters.items() if parameter.kind is parameter.POSITIONAL_ONLY]
+        first = [taken.pop(name) for name in itertools.takewhile(taken.__contains__, by_place[len(given) :])]
+        return super().__call__(*given, *first, **taken)
 
 
 @kept("the import of a reward")
@@ -275,6 +278,11 @@ def refuse_other_signature(
     verl's functions score one text per call (`solution_str`) or several (`solution_strs`), OpenRLHF's take `queries`,
     slime's `args` and `sample`.
     """
+    file, _, function = fn.rpartition(":")
+    if "self" in required_parameters(parameters):
+        what, expected = f"{function} is a method, and there is no instance", "a line `scorer = CLASS()` in the file"
+        hint = f"{file}:scorer.{function.rpartition('.')[2]}"
+        raise RewardError(what, where=where, got=fn, expected=expected, hint=hint)
     every = NEVER_COLUMNS | (BESIDE_ARGS if "args" in parameters else {})
     known = ("prompt", "completion") if "completions" in parameters else every
     foreign = [name for name in required_parameters(parameters) if name in known and name not in args]
@@ -283,7 +291,7 @@ def refuse_other_signature(
         raise RewardError(
             f"{fn} takes {foreign[0]!r}, which no reward is given",
             where=where,
-            got=f"{fn.rpartition(':')[2]}({', '.join(parameters)})",
+            got=f"{function}({', '.join(parameters)})",
             expected=f"{column}, a list with one entry per row; for example a function that calls this one:",
             advice=f"def score({', '.join(dict.fromkeys(['completions', column]))}, **columns): ...",
         )

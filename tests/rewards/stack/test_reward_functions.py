@@ -174,6 +174,9 @@ import importlib.util
 def mlx(prompts, completions, answer, types=None):  # mlx-lm-lora's shape
     return [float(right in said) for right, said in zip(answer, completions)]
 
+def by_place(completions, /, answer):
+    return [float(right in said) for right, said in zip(answer, completions)]
+
 def by_name(completions, *, answer):
     return [float(right in said) for right, said in zip(answer, completions)]
 
@@ -243,7 +246,7 @@ BATCH: dict[str, Any] = {
     **{"prompts": ["2+3=", "1+1="], "completions": ["5", "3"], "completion_ids": [[1], [2]]},
     **{"answer": ["5", "2"], "level": [1, 2], "trainer_state": None, "log_metric": print, "log_extra": print},
 }
-CALLED = ["mlx", "by_name", "Scorer", "inst", "inst.score", "Scorer.still", "make", "part"]
+CALLED = ["mlx", "by_place", "by_name", "Scorer", "inst", "inst.score", "Scorer.still", "make", "part"]
 
 
 @pytest.mark.parametrize("name", [*CALLED, "later", "Later", "later_inst"])
