@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from rich.console import Console
@@ -156,11 +156,12 @@ def _ready(
     command = f"rlhf resume {RunFolder(sweep.path).typed}"
     begun = {job.name for job, status in wanted if status is not None}
     prepared: list[Prepared] = []
+    refuse_words = cache(partial(refuse_foreign_words, sweep.path, trust=allowed.trust, command=command))  # said once
 
     def check(job: SweepJob) -> Callable[[], sweep_folder.ReadyJob]:
         """Return the function that writes what has to be written of a job."""
         if job.name not in begun:
-            refuse_foreign_words(sweep.path, trust=allowed.trust, command=command)
+            refuse_words()
             (new,) = sweep_folder.checked([job], adjust=without_passed_deadline)
             prepared.append(new.prepared)
             return partial(sweep_folder.freeze, sweep.path, new)

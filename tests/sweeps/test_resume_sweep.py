@@ -152,10 +152,11 @@ def f(completions, **columns):
 
 def test_the_overrides_of_another_user_need_trust(workplace: Path, frozen, capsys) -> None:
     """A missing job is made from the overrides in sweep.json, which the author of the folder wrote."""
-    frozen("seed=1,2")
+    frozen("seed=1,2,3")
     (workplace / "evil.py").write_text(EVIL)
     file = SWEEP / "sweep.json"
-    shutil.rmtree(SWEEP / "seed=2")
+    for name in ("seed=2", "seed=3"):
+        shutil.rmtree(SWEEP / name)
     assert main(["resume", str(SWEEP), "--dry-run"]) == 0  # the user's own sweep
     content = json.loads(file.read_text())
     content["jobs"][1]["overrides"].append("+rewards.z.fn=./evil.py:f")
@@ -166,7 +167,7 @@ def test_the_overrides_of_another_user_need_trust(workplace: Path, frozen, capsy
         assert "+rewards.z.fn=./evil.py:f" in capsys.readouterr().err
     assert not (workplace / "it-ran").exists()
     assert main(["resume", str(SWEEP), "--dry-run", "--trust"]) == 0
-    assert "+rewards.z.fn=./evil.py:f" in capsys.readouterr().err
+    assert capsys.readouterr().err.count("+rewards.z.fn=./evil.py:f") == 1
     assert (workplace / "it-ran").exists()
 
 
