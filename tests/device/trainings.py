@@ -59,7 +59,7 @@ RESUMED, EVALUATED, COMPARED = ("grpo", "ppo"), ("grpo", "reward", "grpo with to
 
 def in_a_pass(stock: Callable[..., Any]) -> Callable[..., Any]:
     """Plant a mask that was left on the CPU."""
-    return lambda self, ids, mask, *others, **named: stock(self, ids, mask.cpu(), *others, **named)
+    return lambda self, model, ids, mask, *others: stock(self, model, ids, mask.cpu(), *others)
 
 
 def read_by_numpy(stock: Callable[..., Any]) -> Callable[..., Any]:
@@ -73,7 +73,7 @@ def drawn_on_the_cpu(stock: Callable[..., Any]) -> Callable[..., Any]:
 
 
 PLANTED = {
-    "a mask of the CPU": ("rlhf_cli.trainers.forward_pass.Forward.trimmed", in_a_pass),
+    "a mask of the CPU": ("rlhf_cli.trainers.pass_mixin.PassMixin._scored", in_a_pass),
     "numpy": ("rlhf_cli.trainers.reward_mixin.RewardMixin.dead_round", read_by_numpy),
     "a generator of the CPU": ("rlhf_cli.models.live_generation.draw", drawn_on_the_cpu),
 }
