@@ -278,11 +278,6 @@ def refuse_other_signature(
     verl's functions score one text per call (`solution_str`) or several (`solution_strs`), OpenRLHF's take `queries`,
     slime's `args` and `sample`.
     """
-    file, _, function = fn.rpartition(":")
-    if "self" in required_parameters(parameters):
-        what, expected = f"{function} is a method, and there is no instance", "a line `scorer = CLASS()` in the file"
-        hint = f"{file}:scorer.{function.rpartition('.')[2]}"
-        raise RewardError(what, where=where, got=fn, expected=expected, hint=hint)
     every = NEVER_COLUMNS | (BESIDE_ARGS if "args" in parameters else {})
     known = ("prompt", "completion") if "completions" in parameters else every
     foreign = [name for name in required_parameters(parameters) if name in known and name not in args]
@@ -291,7 +286,7 @@ def refuse_other_signature(
         raise RewardError(
             f"{fn} takes {foreign[0]!r}, which no reward is given",
             where=where,
-            got=f"{function}({', '.join(parameters)})",
+            got=f"{fn.rpartition(':')[2]}({', '.join(parameters)})",
             expected=f"{column}, a list with one entry per row; for example a function that calls this one:",
             advice=f"def score({', '.join(dict.fromkeys(['completions', column]))}, **columns): ...",
         )
