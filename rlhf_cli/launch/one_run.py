@@ -115,7 +115,7 @@ def _run_in_this_process(
     try:
         with environment(plan.shared):
             run_rank(folder, resume=resume)
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:  # a launcher sends SIGTERM to the ranks that a failed one leaves
         first = first_failure(folder) if plan.world_size > 1 and not isinstance(error, Preempted) else None
         if first is None or first.rank == 0:
             raise

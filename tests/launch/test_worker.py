@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,11 +24,12 @@ import pytest
 import yaml
 
 from rlhf_cli.display.terminal import Screen
-from rlhf_cli.errors import ConfigError, Preempted, RlhfError, RunError
+from rlhf_cli.errors import ConfigError, Preempted, RankFailed, RlhfError, RunError
 from rlhf_cli.launch import stopping, worker
 from rlhf_cli.launch.freeze import plan_frozen
 from rlhf_cli.launch.one_run import train_frozen
 from rlhf_cli.launch.rank_process import main
+from rlhf_cli.launch.ranks_end import RankFailure, failure_file
 from rlhf_cli.launch.worker import logging_into, run_rank
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.provenance import versions
@@ -267,6 +269,27 @@ def test_one_of_several_ranks_that_is_interrupted_records_when(
     trainer(raising(KeyboardInterrupt("SIGTERM")))
     assert main([str(folder.path)]) == 75
     assert (failure(folder, 1)["exit_code"], failure(folder, 1)["message"]) == (75, "SIGTERM")
+
+
+def test_a_rank_that_a_launcher_ends_because_another_failed_names_that_one(
+    folder: RunFolder, trainer: Ranked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torchrun sends SIGTERM to the ranks that are left; the run is not taken for one that was stopped."""
+    plan, launch = plan_frozen(folder, resume=False)
+    folder.config.write_text(folder.config.read_text().replace("processes: 1", "processes: auto"))
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+
+    def work() -> None:
+        write_json(failure_file(folder, 1), asdict(RankFailure(1, time.time(), "boom")))
+        raise KeyboardInterrupt("SIGTERM")
+
+    trainer(work)
+    leader: Any = SimpleNamespace(begin=lambda *_, **__: None)
+    with pytest.raises(RankFailed) as caught:
+        train_frozen(Screen(), folder, replace(plan, world_size=2), launch, resume=False, leader=leader)
+    assert "rank 1" in str(caught.value)
+    assert read_status(folder).state != "preempted"
 
 
 # The log of one rank: what libraries log or warn is in log.txt, a repeated warning once, and nothing stays behind.
