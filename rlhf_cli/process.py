@@ -247,7 +247,7 @@ _PLACE_OF_START = 19
 
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """One process. `start_ticks` and `boot` are None where they are unknown."""
+    """One process. `start_ticks` and `boot` are None if unknown."""
 
     pid: int
     host: str

@@ -41,7 +41,7 @@ _RUNNING, _SEEDS = "_rlhf_is_running", "_rlhf_seeds"
 
 
 class ToolError(Exception):
-    """What the model is told instead of a result; TRL catches it and writes `{'error': text}`."""
+    """What the model reads instead of a result; TRL catches it and writes `{'error': text}`."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def _hidden(function: Function, instance: object) -> Function:
 
 
 def _from_outside(original: Function, wrapped: Function) -> Function:
-    """Return the wrapped method for TRL, and the original one for what the environment calls of itself."""
+    """Return the wrapped method for TRL, and the original one for calls by the environment itself."""
 
     @functools.wraps(original)
     def choose(self: object, *given: object, **named: object) -> object:
@@ -371,7 +371,7 @@ class Interactions:
     rollout: Function | None = None
 
     def arguments(self) -> dict[str, object]:
-        """Return TRL's arguments; none for what is not set."""
+        """Return TRL's arguments, without those that are not set."""
         only = self.environments.get(None)
         given = {
             "tools": list(self.tools.values()),

@@ -55,7 +55,7 @@ def imported_since(known: frozenset[str], experiment: Experiment) -> dict[str, P
     folders = code_folders(experiment)
     named = {file.resolve() for module in _modules(experiment) for file, _ in list(_files_of(module, folders))[-1:]}
     files = [getattr(module, "__file__", None) for name, module in list(sys.modules.items()) if name not in known]
-    # Most modules are the standard library's: they are told by their text, because resolving each takes long.
+    # Most modules are the standard library's: their text shows it, because resolving each takes long.
     theirs = [file for file in files if isinstance(file, str) and not file.startswith(tuple(map(str, _NOT_THEIRS)))]
     own = {Path(file).resolve() for file in theirs if not any(map(file.__contains__, _INSTALLED))}
     return {f"{_KEY}{file}]": file for file in sorted(own - named) if _is_users(file, folders)}

@@ -74,7 +74,7 @@ def fields_of(trainer: str) -> dict[str, TrlField]:
 
 @cache
 def lora_fields() -> dict[str, TrlField]:
-    """Return the fields of peft's LoraConfig by name."""
+    """Return name -> field of peft's LoraConfig."""
     return fields_in([class_body("LoraConfig", package_dir("peft") / "tuners" / "lora" / "config.py")])
 
 

@@ -171,7 +171,7 @@ def settled_answers(
     aggregate: Aggregate,
     running: Mapping[str, RunningDeviation],
 ) -> tuple[dict[str, PartAnswers], str | None]:
-    """Return the answers of a trainer's evaluation with their scores, and why none has a total (None if they have).
+    """Return the answers of a trainer's evaluation with their scores, and the reason if they have no total, else None.
 
     Each mode is settled apart: an aggregate of the user's must not compare greedy with sampled answers.
     """

@@ -328,7 +328,7 @@ def resume_once(console: Console, run: Resumed, *, take_over: bool, leader: Lead
 
 
 def freeze_changes(run: Resumed, *, is_own_job: bool = False) -> None:
-    """Write what a run, alone or a sweep's, goes on with; nothing can refuse it any more."""
+    """Write the changed configuration of a run, or of a sweep's; it was checked before."""
     assert run.plan is not None
     if run.status.state == FINISHED:  # killed before it trains, it would look done with its longer configuration
         update_status(run.folder, state=PREEMPTED, reason="it is longer now, and has not gone on yet")

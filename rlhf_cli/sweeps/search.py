@@ -77,7 +77,7 @@ class Trials(JobsToCome):
         while self._left:
             left = self._left.pop(0)
             run = RunFolder(self._folder / str(left.user_attrs.get(_JOB)))
-            # Killed between its proposal and its freezing, or a stranger's: nobody has asked who made a run elsewhere.
+            # Killed between its proposal and its freezing, or a stranger's: the user was not asked about a foreign run.
             if run.config not in self._folder.glob("*/config.yaml"):
                 self.study.tell(left.number, state=TrialState.FAIL)
                 continue

@@ -81,7 +81,7 @@ class AttackKind:
 
 
 def _empty(row: AttackInputs) -> Texts:
-    """Return nothing, characters that nobody sees, and empty tags."""
+    """Return nothing, invisible characters, and empty tags."""
     tags = "".join(f"<{tag}></{tag}>" for tag in row.tags)
     return "", *_INVISIBLE, tags, "<think>\n</think>", row.way.write("") or None
 

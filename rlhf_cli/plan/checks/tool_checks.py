@@ -145,7 +145,7 @@ def _example_calls(tools: Mapping[str, Function]) -> dict[str, JsonTree]:
 
 
 def _schemas(tools: Mapping[str, Function]) -> dict[str, Any]:
-    """Return name -> what the model is told; the name is that of the configuration, not of the function."""
+    """Return name -> description for the model; the name is that of the configuration, not of the function."""
     from transformers.utils.chat_template_utils import get_json_schema
 
     found = {name: get_json_schema(tool) for name, tool in tools.items()}
@@ -228,7 +228,7 @@ Tried: TypeAlias = tuple[str, str] | None
 def episode_problems(subject: Subject, data: DataFacts) -> Findings:
     """Call every tool once with made-up arguments; construct each environment and reset it with the first row.
 
-    Yield an error where the run would end, and a notice where the model would be told of an error.
+    Yield an error where the run would end, and a notice where the model would read an error.
     """
     experiment, torch = subject.experiment, sys.modules.get("torch")
     if not (experiment.tools or experiment.environments) or (torch is not None and torch.cuda.is_initialized()):

@@ -207,7 +207,7 @@ def _import_error(error: BaseException) -> str:
     ours = (__file__, user_files.__file__)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename not in ours]
     frames = [frame for frame in frames if "importlib" not in frame.filename]
-    # wandb puts a function of its own in the place of sys.exit.
+    # wandb replaces sys.exit by a function of its own.
     own = [frame for frame in frames if "site-packages" not in Path(frame.filename).parts]
     place = next((f"{Path(frame.filename).name}:{frame.lineno}" for frame in [*reversed(own), *frames]), None)
     if isinstance(error, SyntaxError):

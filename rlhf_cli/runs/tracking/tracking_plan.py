@@ -21,7 +21,7 @@ _CONNECT_TIMEOUT_S = 3.0
 
 @dataclass(frozen=True)
 class TrackingPlan:
-    """How a tracker will record; only wandb has offline. `notice` explains another mode than was asked for."""
+    """How a tracker will record; only wandb has offline. `notice` explains why the mode is not the requested one."""
 
     mode: Mode
     notice: str | None = None
