@@ -19,7 +19,6 @@ from rlhf_cli.plan.checks import model_checks as model
 from rlhf_cli.plan.checks import prompt_checks as prompts
 from rlhf_cli.plan.checks.facts import DataFacts, Report, RewardFacts, Subject
 from rlhf_cli.plan.devices import planned_device, planned_processes
-from rlhf_cli.plan.memory_estimate import RunMemory
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.plan.sources_and_components import describe_scorer, relative_to_cwd
 from rlhf_cli.runs.tracking.tracking_plan import plan_tracking
@@ -28,12 +27,18 @@ from rlhf_cli.user_files import class_file
 
 
 def preflight(
-    experiment: Experiment, composed: Composed, *, folder: Path | None = None, tries_rewards: bool = False
+    experiment: Experiment,
+    composed: Composed,
+    *,
+    folder: Path | None = None,
+    is_shown: bool = True,
+    tries_rewards: bool = False,
 ) -> Plan:
     """Check an experiment as far as possible without torch, and return its plan.
 
-    `folder` is that of a resumed run; None for a new one, which will be created in `run.root`. `tries_rewards` calls
-    the reward functions on a row, unless there is another problem.
+    `folder` is that of a resumed run; None for a new one, which will be created in `run.root`. `is_shown` says that the
+    whole plan is wanted; a run that only starts needs no estimate of its memory, unless it has to fit on a GPU.
+    `tries_rewards` calls the reward functions on a row, unless there is another problem.
 
     Raise Problems, or the UserError itself if there is only one. Problems include a missing data file, column, reward
     function or model folder, batch sizes that do not divide, and a run folder that is not writable.
@@ -52,12 +57,17 @@ def preflight(
     assert checked.steps is not None, "without a plan there is a problem"
     data, plan, trainer, folders = checked.data, checked.steps, experiment.trainer, checked.subject.folders
     device, rewards = planned_device(experiment.launch, subject.processes), experiment.rewards
-    lengths = row_tokens.longest_rows(checked.subject, data, checked.prompt_tokens)
+    lengths = memory = None
     # If it is unknown how rows will go through the models, assume TRL's way, which needs the most memory.
     passes = model.planned_passes(folders)
     mode: PassMode = passes.mode if passes is not None else "plain"
     at_once = plan.per_device * (plan.steps_per_generation if isinstance(plan, BatchPlan) else plan.accumulation)
     completions = at_once if trainer.row.generates or trainer.row.answers_up_to else 0
+    if is_shown or device.on_gpu:
+        from rlhf_cli.plan.memory_estimate import RunMemory
+
+        lengths = row_tokens.longest_rows(checked.subject, data, checked.prompt_tokens)
+        memory = RunMemory(experiment, lengths, completions, device, mode, folders.folder_of).plan()
     is_chat = prompts.has_conversations(experiment, data)
     return Plan(
         model=relative_to_cwd(checked.described),
@@ -73,7 +83,7 @@ def preflight(
         files=_files(checked),
         accelerate_env=checked.accelerate_env,
         notices=tuple(report.notices),
-        memory=RunMemory(experiment, lengths, completions, device, mode, folders.folder_of).plan(),
+        memory=memory,
         workload=workload.workload(trainer, plan, data.num_rows, lengths),
         evaluations=workload.evaluations(trainer, plan, data.num_held_out),
         checkpoints=workload.checkpoints(folders, plan),

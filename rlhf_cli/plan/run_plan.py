@@ -96,8 +96,8 @@ class Plan:
     """Reward code, data, local models and accelerate's file, whose hashes go into the provenance."""
     accelerate_env: dict[str, str]
     """What accelerate makes of the file in `launch.accelerate_config`: variables for the ranks."""
-    memory: MemoryPlan
-    """The device memory a process needs."""
+    memory: MemoryPlan | None
+    """The device memory a process needs; None if it was not asked for."""
     workload: Workload
     """Rounds, prompts, completions and tokens of the whole run."""
     notices: tuple[Notice, ...] = ()
@@ -134,6 +134,6 @@ class Plan:
             "rewards": dict(self.rewards),
             "processes": self.processes,
             **{name: None if part is None else asdict(part) for name, part in parts.items()},
-            "memory": self.memory.as_json(),
+            "memory": None if self.memory is None else self.memory.as_json(),
             "notices": [asdict(notice) for notice in self.notices],
         }

@@ -58,7 +58,7 @@ def run(options: Options, leader: Leader | None = None) -> int:
     earlier, is_dry, console = existing_run(prepared.experiment, prepared.composed), options.on("--dry-run"), Screen()
     plan: Plan | None
     if earlier is None:
-        plan = preflight(prepared.experiment, prepared.composed, tries_rewards=True)
+        plan = preflight(prepared.experiment, prepared.composed, is_shown=is_dry, tries_rewards=True)
     else:
         from rlhf_cli.launch.resuming import resume_once, resumed
 

@@ -62,7 +62,6 @@ from rlhf_cli.trainers.guard_mixin import GuardMixin
 from rlhf_cli.trainers.logging_mixin import LoggingMixin
 from rlhf_cli.trainers.pass_mixin import PassMixin
 from rlhf_cli.trainers.reward_mixin import RewardMixin
-from rlhf_cli.trainers.reward_samples import RewardSamples
 from rlhf_cli.trainers.rollout_mixin import RolloutMixin
 from rlhf_cli.trainers.step_profile import StepProfile, TokenSlots
 
@@ -327,6 +326,8 @@ def _show_pairs(trainer: ExtendedTrainer, experiment: Experiment, folder: RunFol
             logging.getLogger("rlhf").warning("pairs left out of %s: %s", name, reasons)
     num_samples = (experiment.reward_model or RewardModel()).show_samples
     if num_samples != 0:
+        from rlhf_cli.trainers.reward_samples import RewardSamples
+
         trainer.add_callback(RewardSamples(trainer, num_samples, file=folder.samples, on_pairs=on_pairs))
 
 
