@@ -199,6 +199,7 @@ def memory_table(plan: MemoryPlan) -> RenderableType:
         style = "red" if capacity is not None and moment.total > capacity else ""
         rows.append([(moment.phase, "bold"), (size(moment.total), style), ", ".join(parts)])
     table = plain_table([f"memory of each {holder}{device}"], ["peak"], ["estimated parts"], rows=rows, head="dim")
+    table.columns[0].no_wrap = True  # its heading stays in a line; the parts are what is folded
     largest, most = max(peak.parts.items(), key=lambda entry: entry[1])
     below = [Text(f"largest part: {largest}, {most / peak.total:.0%} ({peak.what})", "dim")]
     if plan.leaves_out:

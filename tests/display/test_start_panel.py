@@ -127,6 +127,12 @@ def test_a_row_a_phase_and_its_parts_by_size(width: int) -> None:
     assert most == "largest part: activations, 75% (learning from 8 rows)"
 
 
+def test_the_heading_stays_in_a_line_beside_long_parts() -> None:
+    parts = {"activations": 106_100_000, "logits": 37_300_000}
+    plan = MemoryPlan(Device(on_gpu=False, num_bytes=25 * GB), (Moment("training", "learning from 8 rows", parts),))
+    assert drawn(memory_table(plan), 76)[0].startswith("memory of each process (25.0 GB)")
+
+
 def test_more_than_there_is() -> None:
     plan = MemoryPlan(Device(on_gpu=True, num_bytes=7 * GB), (GENERATING, LEARNING))
     assert drawn(memory_table(plan))[-1] == "more than the 7.0 GB of the GPU: it will not fit"
