@@ -42,6 +42,9 @@ def refuse_unless_as_asked(launch: Launch, trainer: TrlTrainer) -> None:
         seen = {"FSDP": f"FSDP {version}", "DEEPSPEED": f"ZeRO-{stage}"}.get(kind, kind)
         why = "; on a CPU accelerate silently runs it in place of FSDP" if is_fsdp and device == "cpu" else ""
         raise _other("strategy", launch.strategy, f"{seen} on {device}{why}", "launch.strategy=ddp")
+    asked = None if launch.processes == "auto" else launch.processes * launch.nodes
+    if asked not in (None, accelerator.num_processes):
+        raise _other("processes", str(asked), str(accelerator.num_processes), "rlhf resume RUN  # starts all of them")
     if trainer.args.n_gpu > 1:
         spread = f"one process on {trainer.args.n_gpu} GPUs by DataParallel"
         hint = f"launch.processes={trainer.args.n_gpu}, or CUDA_VISIBLE_DEVICES=0"

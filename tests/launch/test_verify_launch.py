@@ -44,6 +44,7 @@ AS_ASKED = [
 ]
 
 OTHERS = [
+    ({"processes": 2, "nodes": 2}, TWO_GPUS, "launch.processes", "4", "2"),
     ({"strategy": "fsdp2"}, built("MULTI_CPU", 2, "no", "cpu"), "launch.strategy", "fsdp2", "MULTI_CPU on cpu"),
     ({"strategy": "fsdp2"}, built("FSDP", 2, "bf16", "cuda", fsdp=1), *("launch.strategy", "fsdp2", "FSDP 1 on cuda")),
     (

@@ -73,6 +73,23 @@ def test_a_device_of_a_reward_model_that_torch_does_not_know(refused: Refused, d
     assert "`device`" in str(error.expected)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "is_refused"),
+    [
+        *(
+            ("ACCELERATE_USE_FSDP", value, value in ("true", "1", "float32"))
+            for value in ("true", "1", "0", "FALSE", "")
+        ),
+        *(("ACCELERATE_MIXED_PRECISION", value, value == "bf16") for value in ("bf16", "No", "fp16")),
+        ("ACCELERATE_USE_CPU", "fp16", True),
+    ],
+)
+def test_variables_of_accelerate_s_that_contradict(monkeypatch, name: str, value: str, is_refused: bool) -> None:
+    monkeypatch.setenv(name, value)
+    found = told(gpu_problems(subject_of(QUICK, "launch=cpu", "launch.precision=fp16")))
+    assert found == [("launch", f"{name}={value}", None, f"unset {name}")] * is_refused
+
+
 def of_folder(subject: Subject) -> Findings:
     return folder_problems(subject, 3)
 

@@ -301,7 +301,7 @@ def length_notices(subject: Subject, steps: int | None) -> Findings:
         key = ".".join(part for part in ("expect", name, "at") if part)
         lasting.append(("expect", key, target.at, "no row is there", "end"))
     for kind, key, value, effect, instead in lasting:
-        if isinstance(value, int | float) and value > steps - (kind == "warm-up"):
+        if isinstance(value, int | float) and value >= steps + (kind != "warm-up"):
             text = f"{subject.where(key)} is {value:g}, but the run ends after {steps} steps: {effect}"
             is_listed = kind == "expect" and isinstance(experiment.expect, list)  # it has no key of its own
             yield Notice(kind, text if is_listed else f"{text}; {key}={instead}")

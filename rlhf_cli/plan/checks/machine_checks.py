@@ -19,11 +19,23 @@ from rlhf_cli.plan.workload import space_problems
 from rlhf_cli.tables.strategies import STRATEGIES
 from rlhf_cli.text.json_values import JsonTree, section
 
+_OVERRIDING = "USE_FSDP USE_DEEPSPEED USE_MEGATRON_LM USE_PARALLELISM_CONFIG USE_CPU MIXED_PRECISION"
+"""Ends of the variables by which accelerate would change what `launch` says."""
+
 
 def gpu_problems(subject: Subject) -> Findings:
-    """Yield an error for GPUs that this machine lacks. Which there are for a Slurm job, its node decides."""
+    """Yield an error for GPUs that this machine lacks, and for variables of accelerate's that would change `launch`.
+
+    Which GPUs there are for a Slurm job, its node decides.
+    """
     launch, there, where = subject.experiment.launch, len(devices.visible_gpus()), subject.where
     on_cpu = devices.runs_on_cpu(launch)
+    for name in (f"ACCELERATE_{end}" for end in _OVERRIDING.split()):
+        value = os.environ.get(name, "no").lower()
+        is_ours = name == "ACCELERATE_MIXED_PRECISION" and value in (launch.precision, "no")
+        if value not in ("no", "false", "0", "") and not is_ours:
+            what, got = f"{name} in the environment would change what `launch` says", f"{name}={os.environ[name]}"
+            yield ConfigError(what, where=where("launch"), got=got, hint=f"unset {name}")
     for key, value, is_refused, on_a_cpu, instead in (
         ("strategy", launch.strategy, not STRATEGIES[launch.strategy].runs_on_cpu, "accelerate runs plain DDP", "ddp"),
         ("rollout", launch.rollout, launch.rollout.startswith("vllm"), "TRL sends vLLM no weights", "hf"),

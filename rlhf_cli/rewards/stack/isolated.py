@@ -59,7 +59,7 @@ class Isolated:
         self._pool: ProcessPool | None = None
         self._starter: ThreadPoolExecutor | None = None
         self._workers: set[int | None] = set()
-        """Process ids of the workers since orphans were last killed, each the leader of its process group."""
+        """Process ids of the workers since orphans were last killed, each the leader of a session."""
 
     @property
     def func(self) -> RewardFunction:
@@ -89,12 +89,13 @@ class Isolated:
     def _kill_orphans(self) -> None:
         """Kill the processes of pools that the function had opened in workers that are gone."""
         alive = {worker.pid for worker in multiprocessing.active_children()}
-        for pid in self._workers - alive:
-            # A worker leads its group. The kernel may give its number to a stranger once the group is empty.
-            if pid is not None and not os.path.exists(f"/proc/{pid}"):
-                with contextlib.suppress(OSError):
-                    os.killpg(pid, signal.SIGKILL)
-        self._workers = alive
+        pids = {int(name) for name in os.listdir("/proc") if name.isdigit()}
+        # The kernel may give the number of a dead worker to a stranger, once the worker's session is empty.
+        dead, self._workers = self._workers - alive - pids, alive
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                if os.getsid(pid) in dead:
+                    os.kill(pid, signal.SIGKILL)
 
     def _schedule(self, row: Mapping[str, object]) -> ProcessFuture[WorkerAnswer]:
         try:

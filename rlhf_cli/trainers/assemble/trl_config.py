@@ -146,7 +146,9 @@ def start_process_group(trainer: Trainer, *, deepspeed: bool = False) -> None:
 
     Do nothing if the group exists already, or for a single process without DeepSpeed.
     """
-    timeout = timedelta(seconds=trainer.whole("ddp_timeout") or 0)
+    seconds = trainer.whole("ddp_timeout")
+    assert seconds is not None
+    timeout = timedelta(seconds=seconds)
     if deepspeed:
         from deepspeed import comm
 
