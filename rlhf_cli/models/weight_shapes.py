@@ -100,6 +100,7 @@ def damaged_weights(folder: Path) -> str | None:
 
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|h|blocks?)\.(\d+)\.")
+_NUM_LAYERS = re.compile(r"(?:n|num|decoder)_(?:\w+_)?layers?")
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_in.weight")
 
 
@@ -111,8 +112,11 @@ def unlike_config(shapes: Sequence[WeightShape], config: JsonTree) -> str | None
     """
     found = [(shape.name[: match.start(1)], int(match[1])) for shape in shapes if (match := _LAYER.search(shape.name))]
     stated, held = config.get("num_hidden_layers", config.get("n_layer")), {number + 1 for _, number in found}
-    if len({stack for stack, _ in found}) == 1 and isinstance(stated, int) and max(held) < stated:
-        return f"config.json has {stated} layers, the weights have {max(held)}"
+    if len({stack for stack, _ in found}) == 1:
+        if isinstance(stated, int) and max(held) < stated:
+            return f"config.json has {stated} layers, the weights have {max(held)}"
+        if config.get("architectures") and not any(_NUM_LAYERS.fullmatch(key) for key in config):
+            return f"config.json has no number of layers, the weights have {max(held)}"
     rows = [shape.shape[0] for shape in shapes if shape.name.endswith(_EMBEDDINGS) and shape.element_bytes > 1]
     size, padding = config.get("vocab_size"), config.get("pad_token_id")
     if isinstance(size, int) and len(rows) == 1 and rows[0] < size:

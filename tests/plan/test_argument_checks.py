@@ -101,6 +101,7 @@ warmup_steps=100                                          | 101 |
 warmup_steps=100                                          | 0   |
 warmup_steps=100                                          |     |
 warmup_steps=0.9                                          | 50  |
+warmup_steps=0.1                                          | 1   |
 trainer=ppo warmup_steps=30 critic.warmup_steps=40        | 30  | A.warmup_steps=3 critic.warmup_steps=3
 trainer=ppo warmup_steps=30 critic.warmup_steps=40        | 40  | critic.warmup_steps=4
 rewards.format.weight={start:0,end:1,steps:60}            | 59  | rewards.format.weight.steps=59

@@ -154,6 +154,11 @@ def test_weights_that_do_not_fit_their_config(family: str) -> None:
     more = unlike_config(shapes, text | {layers: text.get(layers, 0) + 1})
     judged = family not in ("t5gemma", "hrm_text")
     assert more == (f"config.json has {text[layers] + 1} layers, the weights have {text[layers]}" if judged else None)
+    without = {key: value for key, value in text.items() if key != layers}
+    assert unlike_config(shapes, without) is None
+    without["architectures"] = [kind]
+    if judged:
+        assert unlike_config(shapes, without) == f"config.json has no number of layers, the weights have {text[layers]}"
     if judged and family != "mllama":
         size = text["vocab_size"]
         told = [unlike_config(shapes, text | {"pad_token_id": number}) for number in (None, -1, size - 1, size)]
