@@ -306,8 +306,12 @@ class RewardMixin(LeftOutMixin):
         largest, by_token = self.accelerator.gather(own).max(dim=0).values.tolist()
         # A row's total does not determine token rewards, and a critic's errors always give advantages.
         totals_tell = self.algorithm.is_dead_by_totals and not by_token
-        totals = self.algorithm.compared(self._given)
-        if largest != 0.0 and (not totals_tell or reward_metrics.share_of_dead_groups(totals, group_size) < 1.0):
+        if largest != 0.0 and not totals_tell:
+            return None
+        if (
+            largest != 0.0
+            and reward_metrics.share_of_dead_groups(self.algorithm.compared(self._given), group_size) < 1.0
+        ):
             return None
         left_out = self.truncation.leaves_out(self._endings)
         valued = self.truncation.goes_on(self._endings) & self.truncation.replaces
