@@ -47,7 +47,9 @@ _SCALARS = {
 
 def kind_of(value: object) -> Kind:
     """Return the kind of a JSON value."""
-    if (scalar := _SCALARS.get(type(value))) is not None and (scalar != ColumnKind.INTEGER or _fits(value)):
+    if type(value) is int and not -(2**63) <= value < 2**63:
+        return ColumnKind.MIXED  # Arrow's integers have 64 bits
+    if (scalar := _SCALARS.get(type(value))) is not None:
         return scalar
     if isinstance(value, list):
         item: Kind = ColumnKind.NULL
@@ -59,16 +61,8 @@ def kind_of(value: object) -> Kind:
     return ColumnKind.MIXED
 
 
-def _fits(value: object) -> bool:
-    return isinstance(value, int) and -(2**63) <= value < 2**63
-
-
 def merge(first: Kind, second: Kind) -> Kind:
-    """Return the kind of a column that holds both kinds.
-
-    Null merges with any kind, integer and number give number, lists and records are merged recursively; all other pairs
-    are mixed.
-    """
+    """Return the kind of a column with both: integer and number are a number, null fits any, other pairs are mixed."""
     if first == second or second == ColumnKind.NULL:
         return first
     if first == ColumnKind.NULL:
@@ -84,10 +78,7 @@ def merge(first: Kind, second: Kind) -> Kind:
 
 
 def as_kind(value: object, kind: Kind, *, as_json: bool = False) -> object:
-    """Return a value as a table has it: numbers of a column with a fraction are floats, records have all keys.
-
-    `as_json` writes the values of a mixed kind as JSON.
-    """
+    """Return a value as a table has it: records with all keys, floats beside fractions, mixed ones `as_json`."""
     if isinstance(kind, RecordKind) and isinstance(value, Mapping):
         return {name: as_kind(value.get(name), field, as_json=as_json) for name, field in kind.fields.items()}
     if isinstance(kind, ListKind) and isinstance(value, list):

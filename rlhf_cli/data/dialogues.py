@@ -52,10 +52,7 @@ SYSTEM = ("system", "system_prompt")
 
 
 def _messages_in(value: object) -> object:
-    """Return a value as a list of messages; anything that is not a conversation is returned unchanged.
-
-    Raise ValueError for an unknown ShareGPT speaker and for a tool call that is not JSON.
-    """
+    """Return a conversation as a list of messages, anything else unchanged. Raise ValueError as `_message` does."""
     turns = _turns_of_lists(value) if isinstance(value, Mapping) else value
     if not (isinstance(turns, list) and turns and all(isinstance(turn, Mapping) for turn in turns)):
         return value
@@ -79,6 +76,7 @@ def _exchange(turn: Mapping[str, object], asked: str, answer: str) -> list[Row]:
 
 
 def _message(turn: Mapping[str, object]) -> Row:
+    """Return a turn under OpenAI's names. Raise ValueError for an unknown speaker or role, a call that is not JSON."""
     message = {key: value for key, value in turn.items() if value is not None and value != []}
     sender_key = next((key for key in _SENDERS if key in message), "")
     sender = message.pop(sender_key, None)
@@ -90,7 +88,11 @@ def _message(turn: Mapping[str, object]) -> Row:
         called = {"content": "", "tool_calls": content} if sender in _CALLS else {"content": content}
         message = {"role": SPEAKERS[str(sender).lower()], **called, **message}
     elif "role" in message:
-        message["role"] = _role(message["role"])
+        role = str(message["role"]).lower()
+        if role in SPEAKERS and role not in _CALLS:
+            message["role"] = SPEAKERS[role]
+        elif role not in ROLES and role.isalpha() and (near := nearest(role, (*ROLES, "human"))) is not None:
+            raise ValueError(f"an unknown role, {message['role']!r}: is it {near}?")
     if "content" not in message and (text := next((key for key in ("value", "text", "parts") if key in message), None)):
         message["content"] = message.pop(text)
     if "function_call" in message:  # OpenAI's earlier form
@@ -103,16 +105,6 @@ def _message(turn: Mapping[str, object]) -> Row:
         # transformers fills in these keys when it renders a template, but only from 5.21 on
         message = {"thinking": thought, **message, "reasoning_content": thought}
     return message
-
-
-def _role(given: object) -> object:
-    """Return OpenAI's name of a role; one that is like none stays. Raise ValueError for a misspelt one."""
-    role = str(given).lower()
-    if role in SPEAKERS and role not in _CALLS:
-        return SPEAKERS[role]
-    if role not in ROLES and role.isalpha() and (near := nearest(role, (*ROLES, "human"))) is not None:
-        raise ValueError(f"an unknown role, {given!r}: is it {near}?")
-    return given
 
 
 def _call(call: object) -> Row:
@@ -147,10 +139,8 @@ def _without_nulls(value: object) -> object:
 
 
 def _parsed(text: str) -> object:
-    """Return the value of a JSON text, or of Python's notation of it, which pandas writes into a CSV.
-
-    numpy ends a line between two objects, where Python has a comma.
-    """
+    """Return the value of a JSON text, or of Python's notation of it, which pandas writes into a CSV."""
+    # numpy ends a line between two objects, where Python has a comma
     for read, notation in ((json.loads, text), (ast.literal_eval, text.replace("}\n {", "}, {"))):
         try:
             value: object = read(notation)
@@ -251,10 +241,7 @@ def with_system(table: Table, columns: Sequence[str]) -> Table:
 
 
 def with_calls(table: Table, columns: Sequence[str]) -> Table:
-    """Return the rows with a message that makes the calls, as JSON text, if `completion` is JSON text of tool calls.
-
-    xLAM writes the calls so. Other rows are unchanged.
-    """
+    """Return the rows with a message that makes the calls if `completion` is JSON text of tool calls, as xLAM's."""
     values = values_of(table, "completion") if "completion" in columns else ()
     first = next((value for value in values if value), None)
     with contextlib.suppress(ValueError):
@@ -299,10 +286,7 @@ def without_repeats(table: Table, columns: Sequence[str]) -> Table:
 
 
 def _rest(prompt: object, answer: object) -> object:
-    """Return what follows the prompt's messages in an answer that begins with them, all or those behind the rules.
-
-    Other answers are unchanged.
-    """
+    """Return what follows the prompt's messages, all or those behind the rules, in an answer that begins with them."""
     if not (kind_of_text(prompt) == kind_of_text(answer) == "messages"):
         return answer
     asked, said = cast("list[Row]", prompt), cast("list[Row]", answer)
@@ -347,40 +331,21 @@ _ASSISTANT = "\n\nAssistant:"
 _PAIR = ("chosen", "rejected")
 
 
-def split_pair(chosen: str, rejected: str) -> tuple[str, str, str] | None:
-    """Return `(prompt, chosen, rejected)`: the prompt ends in the last "Assistant:" that both share; else None."""
-    if not chosen.lstrip().startswith("Human:"):
-        return None
-    before, sign, _ = os.path.commonprefix((chosen, rejected)).rpartition(_ASSISTANT)  # noqa: RUF071
-    prompt = before + sign
-    return (prompt, chosen.removeprefix(prompt), rejected.removeprefix(prompt)) if sign else None
-
-
-def made_columns(columns: Sequence[str], *, name: str = "data") -> tuple[str, ...]:
-    """Return the columns that are made of dialogues in a source with these columns: none if it has a `prompt`.
-
-    Raise DataError if it has neither a `prompt` nor dialogues.
-    """
-    if "prompt" in columns:
-        return ()
-    if set(_PAIR) <= set(columns):
-        return ("prompt", *_PAIR)
-    if any(column in columns for column in DIALOGUES):
-        return ("prompt", "completion")
-    missing = next(column for column in _PAIR if column not in columns)
-    raise missing_column(missing, columns, f"{name} (data.transcripts=true splits `chosen` and `rejected` or messages)")
-
-
 def split_transcripts(table: Table, *, is_whole: bool = True, name: str = "data") -> Table:
     """Return the rows with a `prompt` and answers instead of transcripts; unchanged if they have prompts.
 
-    A row without transcripts keeps its texts and gets an empty prompt. Raise DataError if that is every row of a table
-    that `is_whole`.
+    A row without transcripts keeps its texts and gets an empty prompt. Raise DataError without a column of dialogues,
+    or if that is every row of a table that `is_whole`.
     """
-    made = made_columns(table.column_names, name=name)
-    if not made:
+    columns = table.column_names
+    if "prompt" in columns:
         return table
-    dialogue = next((column for column in DIALOGUES if column in table.column_names and "completion" in made), "")
+    missing = [column for column in _PAIR if column not in columns]
+    dialogue = next((column for column in DIALOGUES if column in columns and missing), "")
+    if missing and not dialogue:
+        where = f"{name} (data.transcripts=true splits `chosen` and `rejected` or messages)"
+        raise missing_column(missing[0], columns, where)
+    made = ("prompt", "completion") if dialogue else ("prompt", *_PAIR)
     prepared = map_rows(table, split_row, dict.fromkeys(made, dialogue))
     if not is_whole or not len(prepared) or any(values_of(prepared, "prompt")):
         return prepared
@@ -393,7 +358,8 @@ def split_row(row: Mapping[str, object], _index: int = 0) -> dict[str, object]:
     """Return `prompt` and the answers of a row; of a pair without transcripts, an empty prompt and its texts.
 
     Of a conversation, the answer is its last message if that is the assistant's. Of a pair of them, the prompt is what
-    both begin with; a rejected answer alone stands in the place of the last message.
+    both begin with; a rejected answer alone stands in the place of the last message. Of transcripts, the prompt ends in
+    the last "Assistant:" that both share.
     """
     if not set(_PAIR) <= set(row):
         messages = next((row[name] for name in DIALOGUES if row.get(name) is not None), None)
@@ -410,5 +376,8 @@ def split_row(row: Mapping[str, object], _index: int = 0) -> dict[str, object]:
         pairs = zip(better[:-1], worse[:-1], strict=False)
         shared = len([*takewhile(lambda messages: messages[0] == messages[1], pairs)])
         return {"prompt": better[:shared] or "", "chosen": better[shared:], "rejected": worse[shared:] or rejected}
-    parts = split_pair(chosen, rejected) if isinstance(chosen, str) and isinstance(rejected, str) else None
-    return dict(zip(("prompt", *_PAIR), parts or ("", chosen, rejected), strict=True))
+    prompt = ""
+    if isinstance(chosen, str) and isinstance(rejected, str) and chosen.lstrip().startswith("Human:"):
+        prompt = "".join(os.path.commonprefix((chosen, rejected)).rpartition(_ASSISTANT)[:2])  # noqa: RUF071
+        chosen, rejected = chosen.removeprefix(prompt), rejected.removeprefix(prompt)
+    return {"prompt": prompt, "chosen": chosen, "rejected": rejected}

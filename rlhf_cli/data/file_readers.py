@@ -25,10 +25,7 @@ from rlhf_cli.errors import DataError, in_a_line
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield `(line number from 1, line with its line end)` of a text file, plain or gzip.
-
-    Raise DataError on bytes that are not UTF-8, on broken gzip and on an unreadable file.
-    """
+    """Yield `(line number from 1, line with its end)` of a text, plain or gzip. Raise DataError if it is unreadable."""
     number = 0
     try:
         with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as stream:
@@ -210,7 +207,13 @@ def _cells(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
             if not row or (is_stated and reader.line_num == 1):  # a blank line, or `sep=;`
                 continue
             if not header:
-                header = _checked_header(row, where)
+                header, got = row, shorten(",".join(row))
+                for position, column in enumerate(header):
+                    if not column.strip():
+                        advice = "name it in the first line; pandas: df.to_csv(FILE, index=False)"
+                        raise DataError(f"column {position + 1} has no name", where=where, got=got, advice=advice)
+                    if column in header[:position]:
+                        raise DataError(f"two columns are named {column!r}", where=where, got=got)
             elif len(row) != len(header):
                 what = f"this row has {len(row)} cells, and the header {len(header)} columns"
                 got, expected = shorten(",".join(row)), ", ".join(header)
@@ -224,25 +227,12 @@ def _cells(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def _separator(path: Path) -> tuple[str, bool]:
-    """Return what separates the columns, and whether the first line states it, as Excel's `sep=;` does.
-
-    It is a comma if the header has one, else a semicolon, a tab or a bar.
-    """
+    """Return what separates the columns, and whether the first line states it, as Excel's `sep=;` does."""
     header = next((line for _, line in numbered_lines(path) if line.strip()), "")
     if stated := re.fullmatch(r'"?sep=([,;|\t])"?[,;|\t]*\s*', header, re.IGNORECASE):
         return stated[1], True
     signs = "\t,;|" if ".tsv" in path.name.lower() else ",;\t|"
     return next((sign for sign in signs if sign in header), ","), False
-
-
-def _checked_header(header: list[str], where: str) -> list[str]:
-    got, advice = shorten(",".join(header)), "name it in the first line; pandas: df.to_csv(FILE, index=False)"
-    for position, column in enumerate(header):
-        if not column.strip():
-            raise DataError(f"column {position + 1} has no name", where=where, got=got, advice=advice)
-        if column in header[:position]:
-            raise DataError(f"two columns are named {column!r}", where=where, got=got)
-    return header
 
 
 def _kind_of_cell(cell: str) -> Kind:

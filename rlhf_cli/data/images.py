@@ -44,12 +44,9 @@ def _whole_paths(row: Mapping[str, object], _: int, columns: Sequence[str], fold
         if not isinstance(value, str) or "://" in value or Path(value).is_absolute():
             return value
         if len(folders) > 1:
-            what, got = (
-                "which folder a picture lies in is unknown",
-                f"{value}, and files in {folders[0]} and {folders[1]}",
-            )
+            what, others = "which folder a picture lies in is unknown", f"{folders[0]} and {folders[1]}"
             expected = "whole paths of pictures, or all data files in one folder, or a source under data.mix for each"
-            raise DataError(what, where=where, got=got, expected=expected)
+            raise DataError(what, where=where, got=f"{value}, and files in {others}", expected=expected)
         return str(folders[0] / value)
 
     return {name: list(map(whole, one)) if isinstance(one := row[name], list) else whole(one) for name in columns}

@@ -84,25 +84,17 @@ def _read(source: DataSource, seed: int, prompt: Template | None, *, is_alone: b
         with quiet():
             dataset = _read_files(source)
     if source.split is not None and not source.is_hub:
-        dataset = _split(dataset, source)
+        try:
+            ranges = datasets.ReadInstruction.from_spec(source.split).to_absolute({"train": len(dataset)})
+        except (ValueError, AssertionError, KeyError) as error:
+            raise source.no_such_split() from error
+        dataset = dataset.select([index for part in ranges for index in range(part.from_ or 0, part.to or 0)])
     if source.bounds is not None:
         source.check_selection(len(dataset))
         dataset = dataset.select(range(*source.bounds))
     dataset._fingerprint = Hasher.hash([dataset._fingerprint, _code()])
     with quiet():
         return cast(datasets.Dataset, prepare(dataset, source, prompt, is_alone=is_alone))
-
-
-def _split(dataset: datasets.Dataset, source: DataSource) -> datasets.Dataset:
-    """Take the part of a world or of files that `split` names."""
-    assert source.split is not None
-    try:
-        ranges = datasets.ReadInstruction.from_spec(source.split).to_absolute({"train": len(dataset)})
-    except (ValueError, AssertionError, KeyError) as error:
-        raise source.no_such_split() from error
-    rows = [index for part in ranges for index in range(part.from_ or 0, part.to or 0)]
-    sliced: datasets.Dataset = dataset.select(rows)
-    return sliced
 
 
 def _read_files(source: DataSource) -> datasets.Dataset:
@@ -153,10 +145,7 @@ def _write(file: Path, paths: Sequence[Path], file_format: Format, source: DataS
 
 
 def features_of(kinds: Mapping[str, Kind], mixed: Feature | None = None) -> datasets.Features:
-    """Return the column types as `datasets` features; `mixed` is the type of a mixed kind, JSON if not given.
-
-    JSON holds, for example, message contents that are text in one row and a list in another.
-    """
+    """Return the types of columns; `mixed` is that of a mixed kind, JSON if not given: contents in text or in parts."""
     return datasets.Features(**{column: _feature(kind, mixed or datasets.Json()) for column, kind in kinds.items()})
 
 
@@ -177,9 +166,8 @@ def _read_hub(source: DataSource) -> datasets.Dataset:
     if answer.state == "unreachable" and not answer.is_silence:
         raise _unreadable_hub(source, ConnectionError(answer.detail))
     try:
-        return datasets.load_dataset(
-            hub_id, name=source.subset, split=source.split or "train", revision=source.revision
-        )
+        split = source.split or "train"
+        return datasets.load_dataset(hub_id, name=source.subset, split=split, revision=source.revision)
     except Exception as error:  # requests, httpx, hub, fsspec and builders each have their own
         raise _unreadable_hub(source, error) from error
 
@@ -196,10 +184,7 @@ def _unreadable_hub(source: DataSource, error: Exception) -> DataError:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Hide the progress bars of `datasets` in the `with` block, whose work takes a second.
-
-    The environment variable for progress bars takes precedence.
-    """
+    """Hide the progress bars of `datasets`, for work of a second; its environment variable for them wins."""
     was_disabled = datasets.utils.are_progress_bars_disabled() or "HF_DATASETS_DISABLE_PROGRESS_BARS" in os.environ
     if not was_disabled:
         datasets.disable_progress_bars()

@@ -30,41 +30,35 @@ def prompt_limit(read: object, served: object, completion: object, *, where: str
     return context - written
 
 
-def overlong_in(
-    dataset: Dataset, limit: int, longer_than: Callable[[int, Sequence[object]], Mapping[int, int]]
-) -> dict[int, int]:
-    """Return row -> tokens of every prompt longer than `limit` tokens; `longer_than` counts."""
-    found: dict[int, int] = {}
-    for first in range(0, len(dataset), _BATCH):
-        prompts = dataset[first : first + _BATCH]["prompt"]
-        found |= {first + row: tokens for row, tokens in longer_than(limit, prompts).items()}
-    return found
-
-
 def without_overlong(
     dataset: Dataset,
-    overlong: Mapping[int, int],
     limit: int,
     *,
     policy: OverlongPrompts,
+    longer_than: Callable[[int, Sequence[object]], Mapping[int, int]],
     last: Callable[[str, int], str],
     name: str = "data",
-) -> Dataset:
-    """Return the dataset without prompts longer than `limit` tokens, according to `policy`.
+) -> tuple[Dataset, list[str]]:
+    """Return the rows without prompts of more than `limit` tokens, according to `policy`, and what happened to them.
 
-    `overlong` comes from `overlong_in` and has at least one row; `last(text, limit)` returns the end of a text. Raise
-    DataError like `check_overlong`.
+    `longer_than(limit, prompts)` returns row -> tokens of those that are longer, `last(text, limit)` the end of a text.
+    Raise DataError like `check_overlong`.
     """
+    overlong: dict[int, int] = {}
+    for first in range(0, len(dataset), _BATCH):
+        prompts = dataset[first : first + _BATCH]["prompt"]
+        overlong |= {first + row: tokens for row, tokens in longer_than(limit, prompts).items()}
+    if not overlong:
+        return dataset, []
     check_overlong(dataset, overlong, limit, policy=policy, name=name)
+    notes = [f"{name}: {describe_overlong(overlong, len(dataset), limit, policy)}"]
     if policy == "drop":
-        fitting: Dataset = dataset.select([row for row in range(len(dataset)) if row not in overlong])
-        return fitting
+        return dataset.select([row for row in range(len(dataset)) if row not in overlong]), notes
 
     def cut(row: dict[str, str], number: int) -> dict[str, str]:
         return {"prompt": last(row["prompt"], limit)} if number in overlong else {}
 
-    shortened: Dataset = dataset.map(cut, with_indices=True, load_from_cache_file=False)
-    return shortened
+    return dataset.map(cut, with_indices=True, load_from_cache_file=False), notes
 
 
 def check_overlong(

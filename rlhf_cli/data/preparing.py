@@ -38,17 +38,7 @@ def prepare(
     `is_alone`: the source is no part of a mixture. `is_whole`: these are all of its rows, so `keep` has to keep one.
     Raise DataError if `rename` or the template uses a column that the source lacks, or if a row cannot be read.
     """
-    renamed(table.column_names, source.rename, name=source.name)  # refuses what cannot be renamed
-    inner = nested(table.column_names, source.rename)
-    if inner:
-        for new in filter(source.is_read, inner):
-            column, path = inner[new].partition(".")[0], {new: inner[new]}
-            values = (take_nested({column: value}, 0, path, source.name)[new] for value in values_of(table, column))
-            if _kind_of(values) == ColumnKind.MIXED:
-                what, where = f"{inner[new]} holds values of several kinds", f"{source.name}.rename.{new}"
-                raise DataError(what, where=where, expected="text in every row, or a number in every row")
-        table = map_rows(table, take_nested, inner, inner=inner, name=source.name)
-    table = table.rename_columns({old: new for new, old in source.rename.items() if new not in inner})
+    table = renamed(table, source)
     read = read_columns(source.trainer, (*table.column_names, "prompt")) if source.trainer is not None else []
     read += ["prompt", *(DIALOGUES if source.transcripts else ())]
     columns = [name for name in dict.fromkeys(read) if name in table.column_names]
@@ -76,13 +66,13 @@ def prepare(
     return with_images(table, source) if source.trainer is not None and "images" in source.trainer.along else table
 
 
-def renamed(columns: Sequence[str], rename: Mapping[str, str], *, name: str = "data") -> tuple[str, ...]:
-    """Return `columns` under their new names, in their old order, then those taken from inside a column.
+def renamed(table: Table, source: DataSource) -> Table:
+    """Return the rows under their new names, with the columns that are taken from inside another one last.
 
-    Raise DataError if a column does not exist or if two columns would get the same name.
+    Raise DataError if a column does not exist, if two would get the same name, or if one gets values of several kinds.
     """
-    new_names: dict[str, str] = {}
-    inner = nested(columns, rename)
+    columns, rename, name, new_names = table.column_names, source.rename, source.name, dict[str, str]()
+    inner = {new: old for new, old in rename.items() if old not in columns and old.partition(".")[0] in columns}
     for new, old in rename.items():
         where = f"{name}.rename.{new}"
         is_taken = new in columns and new not in rename.values() and old.partition(".")[0] != new
@@ -99,19 +89,19 @@ def renamed(columns: Sequence[str], rename: Mapping[str, str], *, name: str = "d
             advice = f"rename the existing column too: {name}.rename.old_{new}={new}"
             raise DataError(f"there is a column {new!r} already", where=where, got=f"{new}: {old}", advice=advice)
         new_names[old] = new
-    return (*(new_names.get(column, column) for column in columns), *inner)
-
-
-def nested(columns: Sequence[str], rename: Mapping[str, str]) -> dict[str, str]:
-    """Return new name -> path of each renamed value that lies inside a column, such as `reward_model.ground_truth`."""
-    return {new: old for new, old in rename.items() if old not in columns and old.partition(".")[0] in columns}
+    for new in filter(source.is_read, inner):
+        column, path = inner[new].partition(".")[0], {new: inner[new]}
+        values = (take_nested({column: value}, 0, path, name)[new] for value in values_of(table, column))
+        if _kind_of(values) == ColumnKind.MIXED:
+            what, where = f"{inner[new]} holds values of several kinds", f"{name}.rename.{new}"
+            raise DataError(what, where=where, expected="text in every row, or a number in every row")
+    if inner:
+        table = map_rows(table, take_nested, inner, inner=inner, name=name)
+    return table.rename_columns({old: new for old, new in new_names.items() if new not in inner})
 
 
 def take_nested(row: Mapping[str, object], _index: int, inner: Mapping[str, str], name: str = "data") -> Row:
-    """Return new name -> the value at its path in a row; a number in a path is the place in a list.
-
-    Raise DataError if a value on the path has no such part.
-    """
+    """Return new name -> the value at its path, where a number is a place in a list. Raise DataError without one."""
     taken: Row = {}
     for new, path in inner.items():
         value: object = row
@@ -128,10 +118,7 @@ def take_nested(row: Mapping[str, object], _index: int, inner: Mapping[str, str]
 
 
 def render(template: Template, row: Mapping[str, object], *, name: str = "data.prompt") -> str | list[dict[str, str]]:
-    """Fill a template from one row: a text gives a plain prompt, messages give a conversational one.
-
-    Raise DataError if a column is missing, null, a list or an object.
-    """
+    """Return a text or messages filled in from a row. Raise DataError for a column that is missing or no text."""
     if isinstance(template, str):
         return _fill(template, row, name)
     return [
@@ -152,7 +139,7 @@ def _add_prompt(row: Row, index: int, template: Template, name: str) -> Row:
 
 def _fill(template: str, row: Mapping[str, object], name: str) -> str:
     parsed = parse(template, where=name, error=DataError)
-    is_filled = any(row.get(column) is not None for column in parsed.columns)
+    is_filled, written = any(row.get(column) is not None for column in parsed.columns), dict[str, object]()
     for column in parsed.columns:
         if column not in row:
             raise missing_column(column, list(row), name)
@@ -162,14 +149,10 @@ def _fill(template: str, row: Mapping[str, object], name: str) -> str:
             got = "nothing (null)" if value is None else f"a {type(value).__name__}"
             what = f"the prompt template cannot use the column {column!r}"
             raise DataError(what, where=name, got=got, expected="text or a number")
-    return parsed.fill({column: _written(row[column]) for column in parsed.columns})
-
-
-def _written(value: object) -> object:
-    """Return a value as a template writes it: a whole number without the point that its column needs."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return "" if value is None else value
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)  # without the point that its column needs
+        written[column] = "" if value is None else value
+    return parsed.fill(written)
 
 
 def mixed_kinds(sources: Sequence[DataSource], tables: Sequence[Table]) -> dict[str, Kind]:

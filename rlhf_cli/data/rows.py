@@ -70,17 +70,14 @@ def map_rows(
         rows = [table[index] | dict(function(table[index], index, **arguments)) for index in range(len(table))]
         return RowTable(rows, tuple(dict.fromkeys((*table.column_names, *adds))))
     features = table.features.copy()
-    features.update({name: _type_at(table.features, path) for name, path in adds.items()})
+    for name, path in adds.items():
+        kind: object = table.features
+        for part in path.split("."):
+            kind = kind.get(part) if isinstance(kind, dict) else getattr(kind, "feature", None)
+        features.update({name: kind})  # None if it is not known
     known = features if None not in features.values() else None
     mapped: Dataset = table.map(function, with_indices=True, fn_kwargs=arguments, features=known)
     return mapped
-
-
-def _type_at(kind: object, path: str) -> object:
-    """Return the type of the values at a path into columns, None if it is not known."""
-    for part in path.split("."):
-        kind = kind.get(part) if isinstance(kind, dict) else getattr(kind, "feature", None)
-    return kind
 
 
 DIALOGUES = ("messages", "conversations")

@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.images import in_parts
-from rlhf_cli.data.overlong_prompts import (
-    OverlongPrompts,
-    describe_overlong,
-    overlong_in,
-    prompt_limit,
-    without_overlong,
-)
+from rlhf_cli.data.overlong_prompts import OverlongPrompts, prompt_limit, without_overlong
 from rlhf_cli.data.rows import kind_of_text
 from rlhf_cli.models.tokenizer_files import PromptTokens
 from rlhf_cli.tables.trl_trainers import IMAGES
@@ -38,11 +32,8 @@ class PromptRoom:
         kind = kind_of_text(rows[0]["prompt"])
         if kind is None or (kind == "messages" and self.tokens.tokenizer.chat_template is None):
             return rows, []  # who reads them reports it
-        overlong = overlong_in(rows, self.limit, self.tokens.longer_than)
-        if not overlong:
-            return rows, []
-        fitting = without_overlong(rows, overlong, self.limit, policy=self.policy, last=self.tokens.last, name=name)
-        return fitting, [f"{name}: {describe_overlong(overlong, len(rows), self.limit, self.policy)}"]
+        longer, last = self.tokens.longer_than, self.tokens.last
+        return without_overlong(rows, self.limit, policy=self.policy, longer_than=longer, last=last, name=name)
 
 
 def served_tokens(experiment: Experiment) -> object:

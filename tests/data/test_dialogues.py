@@ -9,7 +9,7 @@ import datasets
 import pytest
 
 from rlhf_cli.data import dialogues
-from rlhf_cli.data.dialogues import read_conversations, split_pair, split_transcripts, with_answers
+from rlhf_cli.data.dialogues import read_conversations, split_transcripts, with_answers
 from rlhf_cli.data.preparing import prepare
 from rlhf_cli.data.rows import RowTable
 from rlhf_cli.data.source import DataSource
@@ -233,18 +233,18 @@ def test_answers_lose_the_messages_of_the_prompt_that_they_begin_with() -> None:
 @pytest.mark.parametrize(
     ("columns", "made"),
     [
-        ("chosen rejected", ("prompt", "chosen", "rejected")),
-        ("chosen rejected x", ("prompt", "chosen", "rejected")),
-        ("messages", ("prompt", "completion")),
-        ("conversations chosen", ("prompt", "completion")),
-        ("prompt chosen rejected messages", ()),
+        ("chosen rejected", "prompt"),
+        ("chosen rejected messages", "prompt"),
+        ("messages", "prompt completion"),
+        ("conversations chosen", "prompt completion"),
     ],
 )
-def test_what_is_made_of_dialogues(columns: str, made: tuple[str, ...], refusal) -> None:
-    assert dialogues.made_columns(columns.split()) == made
-    error = refusal(dialogues.made_columns, ["chosen", "rejectd"], name="data.eval")
+def test_what_is_made_of_dialogues(columns: str, made: str, refusal) -> None:
+    rows = table(dict.fromkeys(columns.split(), None))
+    assert split_transcripts(rows, is_whole=False).column_names == (*columns.split(), *made.split())
+    error = refusal(split_transcripts, table({"chosen": "a", "rejectd": "b"}), name="data.eval")
     assert (error.where.split()[0], error.hint, error.expected) == ("data.eval", "rejectd", "one of chosen, rejectd")
-    same = table({"prompt": "p", "chosen": f"{HELLO} a", "rejected": f"{HELLO} b"})
+    same = table({"prompt": "p", "chosen": f"{HELLO} a", "rejected": f"{HELLO} b", "messages": CHAT})
     assert split_transcripts(same) is same
     talks = [{"messages": None, "conversations": talk} for talk in ([ASKED, TOLD, ASKED], None)]
     assert contents(split_transcripts(table(*talks))) == [
@@ -317,10 +317,9 @@ def test_a_transcript_is_split_at_the_last_answer_that_both_share(
     prompt: str | None, chosen: str, rejected: str
 ) -> None:
     """Later turns of one of two dialogues are no part of the prompt."""
-    whole = prompt or ""
-    expected = prompt and (prompt, chosen, rejected)
-    assert split_pair(whole + chosen, whole + rejected) == expected
-    assert split_pair(whole + rejected, whole + chosen) == (prompt and (prompt, rejected, chosen))
+    for better, worse in ((chosen, rejected), (rejected, chosen)):
+        row = {"chosen": (prompt or "") + better, "rejected": (prompt or "") + worse}
+        assert dialogues.split_row(row) == {"prompt": prompt or "", "chosen": better, "rejected": worse}
 
 
 @pytest.mark.parametrize("is_stored", [True, False])

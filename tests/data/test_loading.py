@@ -9,6 +9,7 @@ import datasets
 import pytest
 
 from rlhf_cli.data import loading
+from rlhf_cli.data.dialogues import SPEAKERS
 from rlhf_cli.data.loading import load_split, quiet
 from rlhf_cli.data.peeking import peek, prepare_preview
 from rlhf_cli.data.source import DataSource
@@ -111,7 +112,7 @@ def test_rows_that_other_code_has_made_are_not_taken_from_the_cache(jsonl, monke
     """`datasets` knows a function by its name: a later version of it would get the rows of the one before."""
     source = DataSource(path=jsonl([{"prompt": [{"role": "human", "content": "q"}]}] * 3))
     seen = [load_split([source], seed=0)[0]["prompt"][0]["role"]]
-    monkeypatch.setattr("rlhf_cli.data.dialogues._role", lambda given: "later")
+    monkeypatch.setitem(SPEAKERS, "human", "later")
     for code in (loading._code(), "of a later version"):
         monkeypatch.setattr(loading, "_code", lambda found=code: found)
         seen.append(load_split([source], seed=0)[0]["prompt"][0]["role"])

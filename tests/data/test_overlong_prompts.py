@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from datasets import Dataset
 
-from rlhf_cli.data.overlong_prompts import overlong_in, prompt_limit, without_overlong
+from rlhf_cli.data.overlong_prompts import prompt_limit, without_overlong
 from rlhf_cli.errors import ConfigError
 
 TEXTS = ["a", "b b b b", "c c", "d d d"]
@@ -24,9 +24,8 @@ def last(text: str, limit: int) -> str:
     return " ".join(text.split()[-limit:])
 
 
-def fitted(policy, rows: Dataset = ROWS, limit: int = 2) -> Dataset:
-    overlong = overlong_in(rows, limit, longer_than)
-    return without_overlong(rows, overlong, limit, policy=policy, last=last)
+def fitted(policy, rows: Dataset = ROWS, name: str = "data.eval") -> tuple[Dataset, list[str]]:
+    return without_overlong(rows, 2, policy=policy, longer_than=longer_than, last=last, name=name)
 
 
 @pytest.mark.parametrize(
@@ -62,8 +61,7 @@ def test_a_completion_that_fills_the_context_is_refused(completion: int) -> None
     ],
 )
 def test_prompts_that_a_policy_cannot_handle_are_refused(policy, rows, where, counts, hint, refusal) -> None:
-    overlong = overlong_in(rows, 2, longer_than)
-    error = refusal(without_overlong, rows, overlong, 2, policy=policy, last=last, name="data.eval")
+    error = refusal(fitted, policy, rows)
     got = f"{counts} prompts are longer, the longest has 4 tokens"
     assert (error.where, error.got, error.hint) == (where, got, hint)
     assert ("at most 2," in error.expected, bool(error.advice)) == (True, policy == "error")
@@ -72,6 +70,12 @@ def test_prompts_that_a_policy_cannot_handle_are_refused(policy, rows, where, co
 @pytest.mark.fault(43)
 def test_they_are_dropped_or_truncated() -> None:
     rows = Dataset.from_dict({"prompt": ["a"] * 1999 + ["b b b"] + ["a"] * 5})
-    assert overlong_in(rows, 2, longer_than) == {1999: 3}  # beyond the first batch
-    assert fitted("drop")[:] == {"prompt": ["a", "c c"], "answer": [1, 3]}
-    assert fitted("truncate")[:] == {"prompt": ["a", "b b", "c c", "d d"], "answer": [1, 2, 3, 4]}
+    (kept, notes), two = fitted("drop", rows), "2 of 4 prompts have more than 2 tokens (the longest 4) and"
+    assert kept["prompt"][:] == ["a"] * 2004, "one beyond the first batch"
+    assert notes == ["data.eval: 1 of 2005 prompts have more than 2 tokens (the longest 3) and are left out"]
+    (dropped, said), (cut, lost) = fitted("drop"), fitted("truncate")
+    assert dropped[:] == {"prompt": ["a", "c c"], "answer": [1, 3]}
+    assert cut[:] == {"prompt": ["a", "b b", "c c", "d d"], "answer": [1, 2, 3, 4]}
+    assert [*said, *lost] == [f"data.eval: {two} are left out", f"data.eval: {two} lose their beginnings"]
+    fits = Dataset.from_dict({"prompt": ["a b"]})
+    assert fitted("error", fits) == (fits, [])

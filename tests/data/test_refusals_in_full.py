@@ -68,7 +68,8 @@ def judged(rules: PairRules, name: str = MINE, **row: object) -> datasets.Datase
 
 
 def cut(policy: Any, prompt: object) -> object:
-    return without_overlong(dataset(prompt=prompt), {0: 9}, 2, policy=policy, last=lambda text, limit: text, name=MINE)
+    given: dict[str, Any] = {"longer_than": lambda limit, prompts: {0: 9}, "last": lambda text, limit: text}
+    return without_overlong(dataset(prompt=prompt), 2, policy=policy, **given, name=MINE)
 
 
 NO_SUM = DataSource(world="toy_sums", args={"max_value": 0}, name=MINE)

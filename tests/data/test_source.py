@@ -14,7 +14,7 @@ from rlhf_cli.data.data_files import find_files
 from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.peeking import first_rows, peek, prepare_preview
 from rlhf_cli.data.preparing import renamed, template_columns
-from rlhf_cli.data.rows import check_rows
+from rlhf_cli.data.rows import RowTable, check_rows
 from rlhf_cli.data.source import DataSource
 
 
@@ -184,14 +184,15 @@ def test_first_rows_and_a_preview_equal_those_of_a_training(workplace: Path, sou
     ],
 )
 def test_renames(rename: dict[str, str], expected: Any, refusal) -> None:
+    rows, source = RowTable([], ("a", "b", "c")), DataSource(path="rows.csv", rename=rename)
     if isinstance(expected, str):
-        error = refusal(renamed, ("a", "b", "c"), rename)
+        error = refusal(renamed, rows, source)
         got = {"data.rename.a": "a: b"}.get(expected, "x and y" if "a" in rename.values() else None)
         assert (error.where, error.got) == (expected, got)
         assert error.hint == ("data.rename.x=b" if rename == {"b": "x"} else None)
         assert error.advice == ("rename the existing column too: data.rename.old_a=a" if got == "a: b" else None)
     else:
-        assert renamed(("a", "b", "c"), rename) == expected
+        assert tuple(renamed(rows, source).column_names) == expected
 
 
 FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "data").glob("*.yaml"))

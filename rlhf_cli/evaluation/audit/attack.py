@@ -36,7 +36,6 @@ _NEARLY = 0.8
 """An answer that closes this share of the gap between the median degenerate total and the gold's is nearly as good."""
 _MOST_CHARACTERS = 20_000
 _CHARACTERS_A_TOKEN = 4
-
 _Variant = Mapping[int, tuple[str, ScoredRow]]
 """Row -> (text, its score), for one variant of a kind."""
 
@@ -226,7 +225,7 @@ def attack(experiment: Experiment, plan: AuditPlan, *, left_out: dict[str, str])
         num_unrecognised=num_unrecognised,
         unrecognised=share.low is not None and share.low > LEAST_SHARE,
         blind=tuple(name for name in names if _is_blind(name, gold_scores, [scored for _, scored in attacks])),
-        kinds=tuple(_ordered(kinds, has_gold=bool(gold))),
+        kinds=tuple(sorted(kinds, key=_danger, reverse=True)),
         left_out=left_out,
         notes=tuple(trial.notes),
     )
@@ -235,12 +234,11 @@ def attack(experiment: Experiment, plan: AuditPlan, *, left_out: dict[str, str])
 def _attacks(trial: Trial, plan: AuditPlan, way: AnswerFormat) -> dict[str, list[_Variant]]:
     """Return kind -> its variants."""
     inputs = _inputs(trial, way)
-    written = {kind.name: [list(kind.write(row))[: plan.variants] for row in inputs] for kind in plan.kinds}
     texts = [
         (kind, variant, row, text)
         for kind in plan.kinds
-        for row, variants_of_row in enumerate(written[kind.name])
-        for variant, text in enumerate(variants_of_row)
+        for row, given in enumerate(inputs)
+        for variant, text in enumerate([*kind.write(given)][: plan.variants])
         if text is not None
     ]
     scored = trial.scored([(row, text) for *_, row, text in texts], is_cut=[kind.is_cut for kind, *_ in texts])
@@ -262,7 +260,12 @@ def _inputs(trial: Trial, way: AnswerFormat) -> list[AttackInputs]:
         AttackInputs(
             prompt=last_text(trial.rows[row].get("prompt", "")),
             gold=gold,
-            others=_others(known, gold, row),
+            # The distinct right answers of other rows, starting after this row.
+            others=[
+                answer
+                for answer in dict.fromkeys([*known[row + 1 :], *known[: row + 1]])
+                if gold is None or answer.casefold() != gold.casefold()
+            ],
             common=common,
             most_common=most_common,
             way=way,
@@ -276,30 +279,18 @@ def _inputs(trial: Trial, way: AnswerFormat) -> list[AttackInputs]:
 
 def _is_blind(name: str, gold: Sequence[ScoredRow], attacks: Sequence[ScoredRow]) -> bool:
     """Return whether a component does not distinguish gold answers from any other text."""
-    gold_scores, attack_scores = (
-        {row.rewards[name].raw for row in rows if row.rewards[name].open} for rows in (gold, attacks)
-    )
-    return len(gold_scores) == 1 and gold_scores == attack_scores
+    right, other = ({row.rewards[name].raw for row in rows if row.rewards[name].open} for rows in (gold, attacks))
+    return len(right) == 1 and right == other
 
 
 def _danger(kind: KindResult) -> tuple[bool, bool, float, float]:
-    """Return a key for sorting: a hole is worse than what is near, then what is paid more often, then by more."""
+    """Return a key for sorting: a hole is worse than what is near, then what is paid more often, then by more.
+
+    Without gold answers there is no hole, and a kind has no share and no margin: its mean total decides.
+    """
     size = kind.mean_total if kind.margin is None else kind.margin
     share = (kind.beats + kind.ties) / kind.rows if kind.rows else 0.0
     return kind.is_hole, kind.is_near, share, -math.inf if size is None else size
-
-
-def _ordered(kinds: list[KindResult], *, has_gold: bool) -> list[KindResult]:
-    """Return the holes first, the worst at the top; without gold answers, sort by mean total."""
-    if not has_gold:
-        return sorted(kinds, key=lambda kind: -(kind.mean_total if kind.mean_total is not None else -math.inf))
-    return sorted(kinds, key=_danger, reverse=True)
-
-
-def _others(known: Sequence[str], gold: str | None, row: int) -> list[str]:
-    """Return the distinct right answers of other rows, starting after this row."""
-    turned = [*known[row + 1 :], *known[: row + 1]]
-    return [answer for answer in dict.fromkeys(turned) if gold is None or answer.casefold() != gold.casefold()]
 
 
 def expensive(experiment: Experiment) -> dict[str, str]:

@@ -86,9 +86,8 @@ def find_gold(rows: Sequence[Row], required: Sequence[str], *, named: str | None
     known = [name for name in GOLD_COLUMNS if name in columns]
     known.sort(key=lambda name: name not in required)
     # If a reward reads only one column, it compares with that column; `entry` and `tests` hold no answer alone.
-    if len(only := sorted({name for name in required if name not in ("prompt", "entry", "tests")})) == 1 and isinstance(
-        rows[0].get(only[0]), str
-    ):
+    only = {name for name in required if name not in ("prompt", "entry", "tests")}
+    if len(only) == 1 and all(isinstance(rows[0].get(name), str) for name in only):
         known = [*only, *known]
     for name in known:
         answers = [answer_of(row[name]) for row in rows]
@@ -223,7 +222,9 @@ class Trial:
         self.gold: Gold | None = find_gold(rows, required, named=gold)
         self.is_gold_named = gold is not None
         self.limit_tokens = experiment.trainer.whole("max_completion_length")
-        self.tags = _tags(experiment)
+        given = [tags for one in experiment.rewards.values() if isinstance(tags := one.args.get("tags"), list) and tags]
+        typed = (tags for tags in given if all(isinstance(tag, str) for tag in tags))
+        self.tags = [str(tag) for tag in next(typed, DEFAULT_TAGS)]
 
     def scored(self, texts: Sequence[tuple[int, str]], *, is_cut: Sequence[bool] | None = None) -> list[ScoredRow]:
         """Return the scores of (row, text); `is_cut`: the length limit truncated it, None if no text was truncated."""
@@ -307,12 +308,3 @@ def _written(gold: Gold, row: int, way: AnswerFormat) -> str:
     answer = gold.answers[row]
     assert answer is not None
     return way.write(answer if way.text == "{gold}" else final_part(answer))
-
-
-def _tags(experiment: Experiment) -> list[str]:
-    """Return the tags that a reward of the experiment requires."""
-    for reward in experiment.rewards.values():
-        tags = reward.args.get("tags")
-        if isinstance(tags, list) and tags and all(isinstance(tag, str) for tag in tags):
-            return [str(tag) for tag in tags]
-    return list(DEFAULT_TAGS)

@@ -8,16 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.evaluation.audit.attack import (
-    AuditPlan,
-    GoldRow,
-    _best_paid,
-    _danger,
-    _ordered,
-    attack,
-    compared,
-    main_component,
-)
+from rlhf_cli.evaluation.audit.attack import AuditPlan, GoldRow, _best_paid, _danger, attack, compared, main_component
 from rlhf_cli.evaluation.audit.audit_result import HINTS, AuditResult, Contribution, KindResult, with_advice
 from rlhf_cli.evaluation.audit.degenerate_answers import KINDS, AttackInputs, AttackKind
 from rlhf_cli.evaluation.audit.trial import AnswerFormat, ways_to_write
@@ -231,8 +222,9 @@ def test_the_worst_kind_is_first() -> None:
         kind("b", 0, 0, -9.0, is_near=True, mean_total=-1.0),
         kind("a", 0, 1, 0.0, is_hole=True, mean_total=4.0),
     ]
-    assert [one.name for one in _ordered(kinds, has_gold=True)] == list("abcdefg")
-    assert [one.name for one in _ordered(kinds, has_gold=False)] == list("cagfbed")
+    assert [one.name for one in sorted(kinds, key=_danger, reverse=True)] == list("abcdefg")
+    alone = [replace(compared(KIND, attacks(row(a=0.5)), {}, main=None), mean_total=mean) for mean in (1.0, None, 2.0)]
+    assert [one.mean_total for one in sorted(alone, key=_danger, reverse=True)] == [2.0, 1.0, None]
 
 
 def test_large_totals_tie_up_to_their_rounding() -> None:
