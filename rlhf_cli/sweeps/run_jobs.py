@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import FrameType
 
 from rich.console import Console
@@ -31,16 +29,8 @@ _THREADS = "OMP_NUM_THREADS"
 _GPUS = "CUDA_VISIBLE_DEVICES"
 
 
-@dataclass(frozen=True)
-class Slot:
-    """The resources of a job: GPUs, locked by this process, and the environment that exposes them."""
-
-    held: HeldGpus
-    environment: dict[str, str]
-
-
-def slot_for(job: ReadyJob, threads: int | None) -> Slot | None:
-    """Return the resources for a job, None if too few GPUs are free; `threads` None: as usual."""
+def slot_for(job: ReadyJob, threads: int | None) -> tuple[HeldGpus, dict[str, str]] | None:
+    """Lock a job's GPUs; return them and its environment, None if too few are free. `threads` None: as usual."""
     own = job.plan.accelerate_env
     launch = plan_launch(job.experiment, job.folder.path, accelerate_env=own)
     gpus, run, is_pinned = gpus_of(launch), job.folder.shown, _GPUS in own
@@ -53,7 +43,7 @@ def slot_for(job: ReadyJob, threads: int | None) -> Slot | None:
     # A run with several ranks uses one thread per rank, as it does outside a sweep.
     if threads is not None and launch.in_this_process:
         environment[_THREADS] = str(threads)
-    return Slot(held, environment)
+    return held, environment
 
 
 def threads_of_each(at_once: int) -> int | None:
@@ -117,7 +107,7 @@ class _Runner:
         self._processes = WarmProcesses(threads=self._threads)
         self._jobs = list(jobs)
         self._waiting = deque(range(len(jobs)))
-        self._running: dict[int, Slot] = {}
+        self._running: dict[int, HeldGpus] = {}
         self._pids: dict[int, int] = {}
         self._codes: list[int] = []
         self._asked: list[str] = []
@@ -154,8 +144,8 @@ class _Runner:
 
     def close(self) -> None:
         self._processes.close()
-        for slot in self._running.values():
-            slot.held.release()
+        for held in self._running.values():
+            held.release()
 
     def _may_begin(self) -> bool:
         if self._asked:
@@ -164,51 +154,34 @@ class _Runner:
             self._jobs.append(job)
             self._waiting.append(len(self._jobs) - 1)
         self._display.num_to_come = self._to_come.num_to_come
-        return bool(self._waiting) and not self._is_too_late()
-
-    def _is_too_late(self) -> bool:
-        """Return whether the next job would begin in the grace period of its deadline, and say so once."""
-        launch = self._jobs[self._waiting[0]].experiment.launch
+        if not self._waiting:
+            return False
+        launch, left = self._jobs[self._waiting[0]].experiment.launch, count(len(self._waiting), "run")
         is_late = launch.must_save_by is not None and has_passed(launch.must_save_by, grace_s=launch.grace_s)
         if is_late and not self._has_said_late:
             self._has_said_late = True
-            self._display.say(
-                f"launch.must_save_by={launch.must_save_by} leaves no time for {count(len(self._waiting), 'run')}"
-            )
-        return is_late
+            self._display.say(f"launch.must_save_by={launch.must_save_by} leaves no time for {left}")
+        return not is_late
 
     def _begin_next(self) -> bool:
         """Start the first waiting job. Return False if no GPU is free for it now."""
         number = self._waiting[0]
         job = self._jobs[number]
-        slot = slot_for(job, self._threads)
-        if slot is None:
+        if (slot := slot_for(job, self._threads)) is None:
             if not self._has_said_busy and not self._running:  # others hold the GPUs, not this sweep
                 self._has_said_busy = True
                 self._display.say(f"{job.name} waits for a GPU. {'; '.join(holders_of(visible_gpus()))}")
             return False
         self._waiting.popleft()
-        self._running[number] = slot
+        self._running[number], environment = slot
         job.begins()
         self._display.began(job)
-        self._processes.begin(
-            JobRequest(
-                id=number,
-                run=str(job.folder.path),
-                console=str(job.folder.console),
-                resume=job.resume,
-                take_over=job.take_over,
-                environment=slot.environment,
-                cwd=os.getcwd(),
-                argv=sys.argv,
-                sys_path=sys.path,
-            )
-        )
+        self._processes.begin(JobRequest(number, str(job.folder.path), job.resume, job.take_over, environment))
         return True
 
     def _end(self, number: int, code: int) -> None:
         job = self._jobs[number]
-        self._running.pop(number).held.release()
+        self._running.pop(number).release()
         self._pids.pop(number, None)
         status = end_status(job.folder, code, asked_by=self._asked[0] if self._heard else None)
         job.ends(status)

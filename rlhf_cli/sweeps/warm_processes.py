@@ -23,7 +23,7 @@ import tempfile
 import time
 import traceback
 import weakref
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
@@ -40,17 +40,16 @@ from rlhf_cli.text.terminal_output import safe_output, traceback_of
 
 @dataclass(frozen=True)
 class JobRequest:
-    """A job to start: its folder, the file for its output, and what its own command would have had."""
+    """A job to start: its folder, and what its own command would have had."""
 
     id: int
     run: str
-    console: str
     resume: bool
     take_over: bool
     environment: dict[str, str]
-    cwd: str
-    argv: list[str]
-    sys_path: list[str]
+    cwd: str = field(default_factory=os.getcwd)
+    argv: list[str] = field(default_factory=lambda: sys.argv)
+    sys_path: list[str] = field(default_factory=lambda: sys.path)
 
 
 _LAST_LINES = 20
@@ -159,65 +158,58 @@ def main(argv: list[str]) -> None:
         raise RuntimeError("an import has initialised CUDA, which no child of a fork can use")
     gc.collect()
     gc.freeze()  # otherwise each child's first collection would write to, and so copy, all imported objects
-    _Server(Connection(pipe)).serve()
+    _serve(Connection(pipe))
     leave(EXIT_OK)
 
 
-class _Server:
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe = pipe
-        self._jobs: dict[int, int] = {}
-        """Process id -> job id."""
-
-    def serve(self) -> None:
-        """Serve until the sweep closes its end of the pipe."""
-        while True:
-            if self._pipe.poll(_LOOK_EVERY_S):
-                try:
-                    self._begin(JobRequest(**self._pipe.recv()))
-                except (EOFError, OSError):
-                    return
-            self._say_ended()
-
-    def _begin(self, request: JobRequest) -> None:
-        server = os.getpid()
-        # Block signals, so that one sent to the child before its handlers are set waits instead of being lost.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_FOR_US)
-        pid = os.fork()
-        if pid == 0:
-            code = EXIT_CRASH
+def _serve(pipe: Connection) -> None:
+    """Start jobs, and report those that end, until the sweep closes its end of the pipe."""
+    jobs: dict[int, int] = {}  # process id -> job id
+    while True:
+        if pipe.poll(_LOOK_EVERY_S):
             try:
-                self._become_a_process(server)
-                code = _run(request)
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                leave(code)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _NOT_FOR_US)
-        self._jobs[pid] = request.id
-        self._pipe.send((request.id, pid))
-
-    def _become_a_process(self, server: int) -> None:
-        """Undo the server's setup in the child. A new session keeps the terminal's signals away from it."""
-        for number in _NOT_FOR_US:
-            signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        os.setsid()
-        die_with(server)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _NOT_FOR_US)
-        self._pipe.close()
-        _forget_exits()
-
-    def _say_ended(self) -> None:
-        while self._jobs:
+                request = JobRequest(**pipe.recv())
+                pid = _begin(request, pipe)
+                jobs[pid] = request.id
+                pipe.send((request.id, pid))
+            except (EOFError, OSError):
+                return
+        while jobs:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
-                return
-            self._pipe.send((self._jobs.pop(pid), None, os.waitstatus_to_exitcode(status)))
+                break
+            pipe.send((jobs.pop(pid), None, os.waitstatus_to_exitcode(status)))
 
 
-def _forget_exits() -> None:
-    """Keep only the child's own exit handlers: those of libraries would remove folders that all jobs share."""
+def _begin(request: JobRequest, pipe: Connection) -> int:
+    """Fork the process of a job, and return its id."""
+    server = os.getpid()
+    # Block signals, so that one sent to the child before its handlers are set waits instead of being lost.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_FOR_US)
+    pid = os.fork()
+    if pid == 0:
+        code = EXIT_CRASH
+        try:
+            _undo_setup(server, pipe)
+            code = _run(request)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            leave(code)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _NOT_FOR_US)
+    return pid
+
+
+def _undo_setup(server: int, pipe: Connection) -> None:
+    """Undo the server's setup in the child. A new session keeps the terminal's signals away from it."""
+    for number in _NOT_FOR_US:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.setsid()
+    die_with(server)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _NOT_FOR_US)
+    pipe.close()
+    # Keep only the child's own exit handlers: those of libraries would remove folders that all jobs share.
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         finalizer.atexit = False
     atexit._clear()
@@ -227,18 +219,19 @@ def _forget_exits() -> None:
 
 def _run(request: JobRequest) -> int:
     """Become the process that a command would have started, run the job in it, and return the exit code."""
+    folder = RunFolder(Path(request.run))
     os.environ.clear()
     os.environ.update(request.environment)
     os.chdir(request.cwd)
     sys.path[:], sys.argv = request.sys_path, request.argv
-    console = os.open(request.console, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    console = os.open(folder.console, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for descriptor in (1, 2):
         os.dup2(console, descriptor)
     os.close(console)
     remember_typed(sys.argv[1:])
     with lasting_output(), safe_output():
         try:
-            _train(RunFolder(Path(request.run)), request)
+            _train(folder, request)
         except RlhfError as error:
             if isinstance(error, RewardFailed) and error.__cause__ is not None:
                 print(traceback_of(error.__cause__), end="", file=sys.stderr)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,15 +54,12 @@ def another_process_holds(gpu: str, run: str = "runs/theirs") -> Iterator[int]:
 def test_each_job_gets_its_own_gpus_and_the_next_waits(place: Path, have_gpus) -> None:
     have_gpus(4)
     two = job(place, "launch.processes=2")
-    first, second = slot_for(two, 1), slot_for(two, 1)
-    assert first is not None
-    assert second is not None
-    assert (first.environment["CUDA_VISIBLE_DEVICES"], second.environment["CUDA_VISIBLE_DEVICES"]) == ("0,1", "2,3")
+    slots: list[Any] = [slot_for(two, 1), slot_for(two, 1)]
+    assert [environment["CUDA_VISIBLE_DEVICES"] for _, environment in slots] == ["0,1", "2,3"]
     assert slot_for(job(place, "launch.processes=1"), 1) is None
-    first.held.release()
-    third = slot_for(job(place, "launch.processes=1"), 1)
-    assert third is not None
-    assert third.environment["CUDA_VISIBLE_DEVICES"] == "0"
+    slots[0][0].release()
+    third: Any = slot_for(job(place, "launch.processes=1"), 1)
+    assert third[1]["CUDA_VISIBLE_DEVICES"] == "0"
 
 
 def test_a_gpu_has_one_lock_for_its_number_and_its_uuid(have_gpus, monkeypatch) -> None:

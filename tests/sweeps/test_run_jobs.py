@@ -109,7 +109,7 @@ class Pretended:
     def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch, *ends: tuple[str, int]) -> None:
         self.processes, self.released, self.sent = Processes(*ends), 0, list[tuple[int, int]]()
         self._place = place
-        slot = SimpleNamespace(held=SimpleNamespace(release=self._release), environment={"ITS": "own"})
+        slot = SimpleNamespace(release=self._release), {"ITS": "own"}
         monkeypatch.setattr(run_jobs, "slot_for", lambda job, threads: slot)
         self.threads: list[int | None] = []
         monkeypatch.setattr(run_jobs, "WarmProcesses", self._server)
@@ -207,8 +207,7 @@ def test_no_more_jobs_run_at_a_time_than_asked_for(
     assert sweep.threads[1:] == [1, min(at_once, 3), min(at_once, 4)]
     first, second, *_ = sweep.processes.begun
     assert (first.run, first.resume, second.resume, first.take_over) == (str(place / "job=0"), False, True, False)
-    assert (first.console, first.cwd) == (str(place / "job=0" / "console.txt"), str(place))
-    assert first.environment == {"ITS": "own"}
+    assert (first.cwd, first.environment) == (str(place), {"ITS": "own"})
 
 
 def test_each_request_to_stop_is_stronger_and_reaches_jobs_that_begin_late(

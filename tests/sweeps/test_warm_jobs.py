@@ -90,8 +90,8 @@ class Server:
 
 
 def request(number: int, **changes: Any) -> JobRequest:
-    given: dict[str, Any] = {"run": "swept/one", "console": "said.txt", "resume": False, "take_over": False}
-    given |= {"environment": {"MINE": "1"}, "cwd": os.getcwd(), "argv": ["rlhf", "train"], "sys_path": sys.path}
+    given: dict[str, Any] = {"run": "swept/one", "resume": False, "take_over": False, "argv": ["rlhf", "train"]}
+    given["environment"] = {"MINE": "1"}
     return JobRequest(id=number, **given | changes)
 
 
@@ -161,8 +161,9 @@ def test_a_job_has_what_its_own_command_would_have_had(
 
     monkeypatch.setattr(warm_processes, "_train", train)
     (place / "there").mkdir()
-    (place / "said.txt").write_text("before\n")
-    given = request(0, console=str(place / "said.txt"), cwd=str(place / "there"), sys_path=["/p"])
+    said_there = place / "console.txt"
+    said_there.write_text("before\n")
+    given = request(0, run=str(place), cwd=str(place / "there"), sys_path=["/p"])
 
     def becomes() -> None:
         sys.stdout, sys.stderr = (os.fdopen(number, "w", 1, closefd=False) for number in (1, 2))
@@ -172,8 +173,8 @@ def test_a_job_has_what_its_own_command_would_have_had(
     child.start()
     child.join(60)
     assert child.exitcode == code
-    first, typed, *rest = (place / "said.txt").read_text().splitlines()
-    assert (first, typed) == ("before", f"typed rlhf train /p {{'MINE': '1'}} {place / 'there'} swept/one")
+    first, typed, *rest = said_there.read_text().splitlines()
+    assert (first, typed) == ("before", f"typed rlhf train /p {{'MINE': '1'}} {place / 'there'} {place}")
     assert said in "\n".join(rest)
     assert bool(rest) is bool(said)
     assert "and a note" in rest or not isinstance(error, RlhfError)
