@@ -62,10 +62,7 @@ def fill_from_accelerate_file(launch: JsonTree, origins: Origins, *, generates: 
 
 
 def _keys_of_launch(path: Path, where: str, *, generates: bool) -> dict[str, JsonValue]:
-    """Return the keys of `launch` that a file sets, None for those that it does not set.
-
-    Raise ConfigError if it cannot be read, or asks for something that a run could not honour.
-    """
+    """Return the keys of `launch` in a file, None if unset. Raise ConfigError if a run cannot read or honour it."""
     tree = _read(path, where)
     kind, fsdp, parallel = tree["distributed_type"], section(tree, "fsdp_config"), section(tree, "parallelism_config")
     stage, offloads = _zero(section(tree, "deepspeed_config"), where) if kind == "DEEPSPEED" else (None, False)
@@ -134,10 +131,7 @@ def _number(tree: JsonTree, name: str) -> int | None:
 
 
 def accelerate_environment(file: Path, *, where: str) -> dict[str, str]:
-    """Return the variables that accelerate sets for `file`, without those that place a rank.
-
-    Raise ConfigError with accelerate's own message if accelerate rejects the file.
-    """
+    """Return the variables that accelerate sets for `file`, but a rank's. Raise ConfigError if it rejects it."""
     python_path = os.pathsep.join(entry for entry in sys.path if entry)
     command, environment = [sys.executable, "-m", __name__, str(file)], {**os.environ, "PYTHONPATH": python_path}
     try:

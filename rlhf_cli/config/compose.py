@@ -116,10 +116,7 @@ def compose(typed: list[str], frozen: tuple[JsonTree, Path | None] | None = None
 
 
 def rewrite(typed: list[str]) -> list[str]:
-    """Return the Hydra overrides for the typed words, in the order in which Hydra applies them.
-
-    Raise ConfigError for a word that is not an override and for a group option that does not exist.
-    """
+    """Return the words as overrides, in Hydra's order. Raise ConfigError for a word or an option that is none."""
     known = groups()
     rewritten: list[str] = []
     appended: dict[str, list[str]] = {group: [] for group in APPENDED_GROUPS}
@@ -178,10 +175,7 @@ class NotingLoader(ConfigLoaderImpl):
     merged: Sequence[ResultDefault] = ()
 
     def compose(self, config_name: str, overrides: list[str]) -> tuple[DictConfig, dict[str, str | None]]:
-        """Return what Hydra composes, without its own settings, and the option chosen for each group.
-
-        Raise the errors of Hydra's `compose`.
-        """
+        """Return what Hydra composes, without its own settings, and each group's option. Raise what Hydra raises."""
         try:
             parsed, repo = self._parse_overrides_and_create_caching_repo(config_name, overrides)
             self.validate_sweep_overrides_legal(overrides=parsed, run_mode=RunMode.RUN, from_shell=False)

@@ -45,10 +45,7 @@ _NOT_COMPOSED, _NOT_READ = "the configuration cannot be composed", "a configurat
 def explain(
     error: Exception, overrides: list[str], of_files: Origins, composed: Callable[[list[str]], DictConfig]
 ) -> NoReturn:
-    """Raise ConfigError, or Problems, for mistakes in the words or files; re-raise `error` if there is none.
-
-    `of_files` holds the origins of the files that were merged before the error.
-    """
+    """Raise the mistakes in words and files, of which `of_files` were merged before the error; without any, `error`."""
     raise_any(_bad_files(), because=error)
     if isinstance(error, RecursionError | AssertionError):
         raise _without_end() from error

@@ -23,10 +23,7 @@ Groups = dict[str, dict[str, Path]]
 
 @cache
 def shipped_dir() -> Path:
-    """Return the `conf/` of this installation: inside the package in a wheel, beside it in a checkout.
-
-    Raise FileNotFoundError if neither contains a train.yaml.
-    """
+    """Return the `conf/` in a wheel's package, or beside it in a checkout. Raise FileNotFoundError without it."""
     folder = _shipped("conf", "conf")
     if (folder / "train.yaml").is_file():
         return folder

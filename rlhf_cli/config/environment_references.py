@@ -34,10 +34,7 @@ _NAMES_OF_THINGS = frozenset(
 
 
 def references_of(config: DictConfig) -> References:
-    """Return the texts of a composed configuration that came from the environment, even through other keys.
-
-    From now on, all output hides their values.
-    """
+    """Return the composed texts from the environment, even through other keys; output hides them from now on."""
     raw = leaves(OmegaConf.to_container(config, resolve=False))
     if not any("oc.env:" in value for _, value in raw if isinstance(value, str)):
         return {}
@@ -67,10 +64,7 @@ def with_references(tree: JsonTree, references: References) -> JsonTree:
 
 
 def resolved_references(tree: JsonTree) -> JsonTree:
-    """Return a frozen configuration with its environment references resolved; output hides their values from now on.
-
-    Raise ConfigError for a variable that is not set, with the key that reads it.
-    """
+    """Return a frozen configuration, references resolved and hidden in output. Raise ConfigError for an unset one."""
     return _changed(
         tree,
         lambda text, path: _REFERENCE.sub(lambda match: match[0][1:] if match[1] else _value_of(match[2], path), text),

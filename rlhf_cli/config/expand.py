@@ -19,10 +19,7 @@ from rlhf_cli.user_files import class_file
 
 
 def expanded(experiment: Experiment) -> Experiment:
-    """Return the experiment with `primary` turned into ordinary gates, and with `truncation.mode` filled in.
-
-    The primary reward and those it depends on come before it and get no gate.
-    """
+    """Return the experiment with `primary` as gates of all rewards but those before it, and with `truncation.mode`."""
     gate, rewards, truncation = experiment.primary, experiment.rewards, experiment.truncation
     changes: dict[str, object] = {}
     if gate is not None and gate.by in rewards:

@@ -86,10 +86,7 @@ def nearest_path(typed: str, keys: Iterable[str]) -> str | None:
 
 
 def former_name(name: str, known: KnownKeys) -> tuple[FormerName, str] | None:
-    """Return the entry of a name that a setting has in another tool or an older version, and today's key.
-
-    Return None if today's trainer has an argument of that name.
-    """
+    """Return the entry of another tool's or an older name, and today's key; None if today's trainer has the name."""
     row = FORMER_NAMES.get(name)
     if row is None or name in known.arguments:
         return None

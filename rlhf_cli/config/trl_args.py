@@ -53,10 +53,7 @@ class WrongArgument(NamedTuple):
 
 @cache
 def package_dir(package: str) -> Path:
-    """Return the folder of an installed package without importing it.
-
-    Raise ModuleNotFoundError if the package is not installed.
-    """
+    """Return the folder of an installed package without importing it. Raise ModuleNotFoundError if there is none."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(f"{package} is not installed: pip install -e . -c constraints.txt")
@@ -65,10 +62,7 @@ def package_dir(package: str) -> Path:
 
 @cache
 def fields_of(trainer: str) -> dict[str, TrlField]:
-    """Return the arguments of a trainer: the fields of its config class that `__init__` takes, inherited ones first.
-
-    Raise KeyError for a trainer without a row in the table.
-    """
+    """Return what `__init__` of a trainer's config class takes, inherited fields first. Raise KeyError for others."""
     return fields_in(class_bodies(TRAINERS[trainer].config_class))
 
 

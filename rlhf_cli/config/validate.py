@@ -12,13 +12,13 @@ from rlhf_cli.config.rules.class_rules import callback_problems, trainer_class_p
 from rlhf_cli.config.rules.launch_rules import rollout_problems, slurm_problems, strategy_problems
 from rlhf_cli.config.rules.metric_rules import evaluation_problems, expect_problems, stop_problems, sweep_problems
 from rlhf_cli.config.rules.reward_rules import reward_problems, sampling_problems, tool_problems, truncation_problems
-from rlhf_cli.config.rules.section_rules import section_problems
 from rlhf_cli.config.rules.trainer_rules import (
     adapter_problems,
     advantage_problems,
     name_problems,
     ppo_problems,
     quantize_problems,
+    section_problems,
     template_problems,
     wrong_arguments,
 )

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.trainer_sections import PpoArgs, Sampling
+from rlhf_cli.config.schema.reward_sections import Sampling
+from rlhf_cli.config.schema.trainer_sections import PpoArgs
 from rlhf_cli.data.source import Row
 from rlhf_cli.evaluation.score_completions import EndOfRun, Interact
 from rlhf_cli.runs.heartbeat import Heartbeat

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 from rlhf_cli import tools_and_environments as calls
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import AGGREGATES
-from rlhf_cli.config.schema.rollout_sections import CallLimits, environment_key
+from rlhf_cli.config.schema.trainer_sections import CallLimits, environment_key
 from rlhf_cli.errors import RewardError
 from rlhf_cli.plan.sources_and_components import component, timeout_of
 from rlhf_cli.rewards.stack.aggregating import Aggregate

@@ -68,10 +68,7 @@ class Trials(JobsToCome):
         return len(self._left) + max(0, self._plan.sweep.trials - self._asked)
 
     def next_job(self) -> sweep_folder.ReadyJob | None:
-        """Return the next trial, frozen, or None: the last has begun, or the deadline has passed and a resume goes on.
-
-        Raise the error of an invalid proposal after several in a row.
-        """
+        """Return the next trial, frozen; None if no other may begin. Raise the last of several invalid proposals."""
         from optuna.trial import Trial, TrialState
 
         while self._left:

@@ -14,7 +14,7 @@ from hydra.errors import HydraException
 
 from rlhf_cli.analysis.comparison.logged_run import is_seed
 from rlhf_cli.config.origins import Origins
-from rlhf_cli.config.rules.metric_rules import moves_the_total, moving_total
+from rlhf_cli.config.rules.metric_rules import MOVES_THE_TOTAL, moving_total
 from rlhf_cli.config.schema.launch_sections import Sweep
 from rlhf_cli.errors import ConfigError, RunError, UserError, raise_any
 from rlhf_cli.plan.prepare import prepare
@@ -181,10 +181,7 @@ def words_of(values: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def search_plan(typed: list[str]) -> SearchPlan | None:
-    """Return the search that the words describe, or None for a grid; a search has a `sweep` section.
-
-    Raise ConfigError for a space that is empty, contains the seed, or changes the objective itself.
-    """
+    """Return the search that the words describe, None for a grid. Raise ConfigError for a space that is refused."""
     is_typed = any(_is_of_section(word) for word in typed)
     fixed, swept = split_words(typed)
     words: list[str] = []
@@ -225,7 +222,7 @@ def _refuse(space: Space, objectives: Sequence[Objective], rewards: list[str]) -
         what, got = "the seed cannot be searched: the best seed is luck", f"{seeds[0]} in the space of the search"
         advice = "after the search, run the best settings with several seeds: rlhf train -m ... seed=1,2,3"
         raise ConfigError(what, where="command line", got=got, advice=advice)
-    moving = [key for key in space if moves_the_total(key)]
+    moving = [key for key in space if MOVES_THE_TOTAL.match(key)]
     for objective in objectives:
         metric = objective.metric.removeprefix("eval_")
         if moving and (metric == TOTAL or metric.endswith("/total")):

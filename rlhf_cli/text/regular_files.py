@@ -123,10 +123,7 @@ SAFE_LOADER: type[yaml.SafeLoader] = _LimitedLoader
 
 
 def _refuse_bombs(text: str) -> None:
-    """Raise OversizedYaml for nesting so deep that libyaml's recursion would crash the process, and for bad aliases.
-
-    These lie inside the node that they name, or stand for too many values when they are written out.
-    """
+    """Raise OversizedYaml for nesting that would crash libyaml, an alias in its own node, and a flood of aliases."""
     sizes: dict[str | None, int] = {}
     open_nodes: list[tuple[str | None, int]] = [(None, 0)]  # name and size of each node around the event
     for event in yaml.parse(text, Loader=_BASE):

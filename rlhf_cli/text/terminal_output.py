@@ -33,13 +33,6 @@ def printable(text: str) -> str:
     return CONTROL.sub(lambda match: f"\\x{code:02x}" if (code := ord(match[0])) < 0x100 else f"\\u{code:04x}", text)
 
 
-def spelled_in_json(quoted: str) -> str:
-    """Return a JSON string with control codes as JSON's `\\u009b`: the same value, safe to print."""
-    if quoted.isascii() and "\x7f" not in quoted:
-        return quoted  # JSON has escaped the others; the pattern takes twenty times as long
-    return CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", quoted)
-
-
 class OverStream:
     """A text stream that changes what is written to another stream."""
 

@@ -64,9 +64,7 @@ def rollout_problems(experiment: Experiment, origins: Origins) -> Iterator[UserE
 
 
 def rollout_warnings(experiment: Experiment) -> Iterator[str]:
-    """Yield a warning if vLLM's importance ratio is biased because its sampler truncates probabilities, or if vLLM
-    rounds more than a float32 run does.
-    """
+    """Yield a warning if vLLM cuts off probabilities, which biases importance ratios, or rounds more than float32."""
     args, launch = experiment.trainer.args, experiment.launch
     if (launch.rollout, launch.precision) == ("vllm", "float32"):
         yield (
@@ -110,10 +108,7 @@ def slurm_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
 
 
 def seconds(time: str) -> int | None:
-    """Return the seconds that sbatch's --time means, or None if the text has another form.
-
-    The forms are D-H, D-H:M, D-H:M:S, H:M:S, M:S and M.
-    """
+    """Return the seconds of sbatch's --time (D-H, D-H:M, D-H:M:S, H:M:S, M:S or M); None for a text of another form."""
     days, dash, clock = time.strip().rpartition("-")
     parts = clock.split(":")
     if len(parts) > 3 or not all(re.fullmatch(r"\d+", part) for part in (*parts, *([days] if dash else []))):

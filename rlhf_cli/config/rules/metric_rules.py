@@ -230,9 +230,10 @@ def evaluation_problems(experiment: Experiment, origins: Origins) -> Iterator[Us
 
 _IS_TOTAL = re.compile(r"reward|eval_(\w+_)?(reward|(greedy|sampled)/total)")
 _SCORES = re.compile(r"^rewards\.([^.]+)\.(fn|model|environment|args|per|with_eos|max_length)\b")
-_MOVES_THE_TOTAL = re.compile(
+MOVES_THE_TOTAL = re.compile(
     rf"{_SCORES.pattern}|^(rewards\.[^.]+\.(weight|gate|offset|clip|normalize|on_error)|primary|aggregate|truncation)\b"
 )
+"""The keys that affect how rewards become a total."""
 
 
 def sweep_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
@@ -247,7 +248,7 @@ def sweep_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
             what, expected = f"no run of this experiment logs {typed}: {problem[0]}", examples_of_metrics(experiment)
             yield origins.error(key, what, objective, hint, expected=expected)
         is_total = _IS_TOTAL.fullmatch(logged_name(typed, experiment.rewards))
-        if is_total and (moving := [moved for moved in sweep.space if moves_the_total(moved)]):
+        if is_total and (moving := [moved for moved in sweep.space if MOVES_THE_TOTAL.match(moved)]):
             yield moving_total(objective, moving, list(experiment.rewards), where=origins.where(key))
     if len(sweep.objective) > 1 and sweep.prune != "off":
         what, got = "sweep.prune needs a single objective", f"{sweep.prune}, and {len(sweep.objective)} objectives"
@@ -261,8 +262,3 @@ def moving_total(objective: str, keys: list[str], rewards: list[str], *, where: 
     expected, got = "raw scores, which the search does not change", f"a search over {', '.join(keys)}"
     what = f"the search itself changes {objective}: the largest weight, or the most lenient scorer, would win"
     return ConfigError(what, where=where, got=got, expected=expected, hint=f"sweep.objective='[{raw}]'")
-
-
-def moves_the_total(key: str) -> bool:
-    """Return whether a key affects how rewards become a total."""
-    return _MOVES_THE_TOTAL.match(key) is not None

@@ -16,11 +16,10 @@ from pydantic.fields import FieldInfo
 
 from rlhf_cli.config.schema.launch_sections import Launch, Sweep
 from rlhf_cli.config.schema.model_and_data import Data, Model, Teacher
-from rlhf_cli.config.schema.reward_sections import Advantages, Gate, Reward, RewardModel, Truncation
-from rlhf_cli.config.schema.rollout_sections import Environment, Environments, Rollout, Tool
+from rlhf_cli.config.schema.reward_sections import Advantages, Gate, Reward, RewardModel, Sampling, Truncation
 from rlhf_cli.config.schema.run_sections import ONE_WORD, Expectations, Guards, Profile, Run, StopRules, Track, Warn
 from rlhf_cli.config.schema.section import Section
-from rlhf_cli.config.schema.trainer_sections import Critic, Kl, Sampling, Trainer
+from rlhf_cli.config.schema.trainer_sections import Critic, Environment, Environments, Kl, Rollout, Tool, Trainer
 from rlhf_cli.tables.trl_values import TURN_TEXTS
 
 
@@ -97,8 +96,7 @@ class Experiment(Section):
 
 def valid_keys(path: Sequence[int | str]) -> list[str]:
     """Return the keys of the section at a path; none if there is no section."""
-    section = section_at(path)
-    return _keys(section) if section is not None else []
+    return _keys(section_at(path))
 
 
 def possible_section(path: Sequence[int | str]) -> type[BaseModel] | None:
@@ -108,8 +106,7 @@ def possible_section(path: Sequence[int | str]) -> type[BaseModel] | None:
 
 def keys_of_section(path: Sequence[int | str]) -> list[str]:
     """Return the keys of the section at a path, also where a mapping of the user's names may stand instead."""
-    section = possible_section(path)
-    return _keys(section) if section is not None else []
+    return _keys(possible_section(path))
 
 
 def section_at(path: Sequence[int | str]) -> type[BaseModel] | None:
@@ -168,8 +165,8 @@ def _arm(annotation: object, part: int | str) -> object:
     return [*(by_number + by_name if str(part).isdigit() else by_name + by_number), *arms][0]
 
 
-def _keys(section: type[BaseModel]) -> list[str]:
-    return [field.alias or name for name, field in section.model_fields.items()]
+def _keys(section: type[BaseModel] | None) -> list[str]:
+    return [] if section is None else [field.alias or name for name, field in section.model_fields.items()]
 
 
 def _is_section(kind: object) -> TypeGuard[type[BaseModel]]:

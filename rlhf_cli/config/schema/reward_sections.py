@@ -1,4 +1,4 @@
-"""The sections `rewards`, `truncation` and `reward_model`. Rules across sections are in config/rules."""
+"""The sections `rewards`, `advantages`, `truncation`, `sampling`, `reward_model`. Rules across them are in rules/."""
 
 from __future__ import annotations
 
@@ -50,10 +50,7 @@ class Gate(Section):
 
 
 def gate_text(gate: Mapping[str, Any]) -> str:
-    """Return a gate's condition as in `correct >= 1`. gate: its keys `by` and `at_least`, `at_most`, ... as in YAML.
-
-    The keys may come from a damaged file: a bound that is not a number is shown as it is.
-    """
+    """Return `correct >= 1` for a gate with its keys as in YAML; a damaged file's bound that is no number as it is."""
     name, between = gate.get("by"), gate.get("between")
     if isinstance(between, list | tuple) and len(between) == 2:
         return f"{_number_text(between[0])} <= {name} <= {_number_text(between[1])}"
@@ -192,6 +189,23 @@ class Truncation(Section):
     def rule(self) -> TruncationPolicy:
         """Return the policy with the values of this section."""
         return POLICIES[self.policy](penalty=self.penalty, mode=self.mode, cache=self.cache, also=tuple(self.also))
+
+
+class KeepGroups(Section):
+    """A round that is drawn again until its groups differ in a reward.
+
+    `by` names the reward whose raw score has to differ between the completions of a prompt; `total` means the rewards'
+    total. `tries` is how often a round is drawn at most.
+    """
+
+    by: str
+    tries: int = Field(default=3, ge=1)
+
+
+class Sampling(Section):
+    """Which of the sampled completions are trained on. `keep_groups` keeps groups that differ; null keeps all."""
+
+    keep_groups: KeepGroups | None = None
 
 
 class Margin(Section):

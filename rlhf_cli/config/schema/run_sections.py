@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, Tag, TypeAdapter, model_validator
@@ -110,12 +109,7 @@ class Warn(Section):
     time: Switch = True
 
 
-_OPERATORS: dict[str, Callable[[float, float], bool]] = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    ">": operator.gt,
-    "<": operator.lt,
-}
+_OPERATORS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 _WHEN = re.compile(r"^\s*(?P<metric>[^\s<>=]+)\s*(?P<sign>>=|<=|>|<)\s*(?P<number>[^\s<>=]+)\s*$")
 
 
@@ -152,7 +146,7 @@ class StopRule(Section):
     def holds(self, value: float) -> bool:
         """Return whether a value of the metric meets the rule; NaN never does."""
         _, sign, bound = parsed(self.when)
-        return _OPERATORS[sign](value, bound)
+        return bool(_OPERATORS[sign](value, bound))
 
 
 StopRules: TypeAlias = Annotated[

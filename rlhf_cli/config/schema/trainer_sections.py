@@ -1,13 +1,13 @@
-"""The sections `trainer`, `kl` and `critic`."""
+"""The sections `trainer`, `kl` and `critic`, and of what a model may call: `tools`, `environment` and `rollout`."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, Tag
 
 from rlhf_cli.config import trl_args
-from rlhf_cli.config.schema.section import Section
+from rlhf_cli.config.schema.section import OFF, Seconds, Section, one_or_several
 from rlhf_cli.tables.passes import GenerationSetting, PassSetting
 from rlhf_cli.tables.trl_trainers import TEXT, TRAINERS, TrainerRow
 
@@ -122,11 +122,8 @@ class Trainer(Section):
     @property
     def ppo(self) -> PpoArgs | None:
         """Return PPO's own arguments, None without a critic."""
-        if not self.has_critic:
-            return None
-        return PpoArgs.model_validate(
-            {name: value for name, value in self.args.items() if name in PpoArgs.model_fields}
-        )
+        own = {name: value for name, value in self.args.items() if name in PpoArgs.model_fields}
+        return PpoArgs.model_validate(own) if self.has_critic else None
 
     @property
     def evaluates(self) -> bool:
@@ -146,18 +143,66 @@ class Trainer(Section):
         return {name: value for name, value in self.args.items() if name not in PpoArgs.model_fields}
 
 
-class KeepGroups(Section):
-    """A round that is drawn again until its groups differ in a reward.
+class CallLimits(Section):
+    """The limits of a call that the model makes; the model reads the result, or the error, as text.
 
-    `by` names the reward whose raw score has to differ between the completions of a prompt; `total` means the rewards'
-    total. `tries` is how often a round is drawn at most.
+    `timeout_s` is the time of one call in seconds, `off` for no limit. `max_characters` is the length at which its
+    result is cut. `on_error` is what happens if a call fails: `tell` the model, or `raise` and end the run.
     """
 
-    by: str
-    tries: int = Field(default=3, ge=1)
+    timeout_s: Annotated[Seconds | Literal["off"], OFF] = 10.0
+    max_characters: int = Field(default=2000, gt=10)
+    on_error: Literal["tell", "raise"] = "tell"
+
+    @property
+    def seconds(self) -> float | None:
+        """Return the time of one call, None for no limit."""
+        return None if self.timeout_s == "off" else self.timeout_s
 
 
-class Sampling(Section):
-    """Which of the sampled completions are trained on. `keep_groups` keeps groups that differ; null keeps all."""
+class Tool(CallLimits):
+    """A function that the model may call in a conversation.
 
-    keep_groups: KeepGroups | None = None
+    `fn` is module:function or ./file.py:function. Its annotations and docstring are what the model is told about it.
+    """
+
+    fn: str
+
+
+class Environment(CallLimits):
+    """A class with a state for every rollout. Its `reset(**row)` begins one, and its public methods are tools.
+
+    `class` is module:Class or ./file.py:Class, and `args` are the arguments of its constructor. A reward reads the
+    state at the end: `rewards.NAME.environment` names one of its methods.
+    """
+
+    own_class: str = Field(alias="class")
+    args: dict[str, object] = Field(default_factory=dict)
+
+
+class Rollout(Section):
+    """A function of the user's that generates, in place of the trainer.
+
+    `fn` takes (prompts, trainer) and returns a dict with prompt_ids, completion_ids and logprobs (or None) by row. Its
+    env_mask may be 0 for tokens that the model did not write. `columns` are the further lists that it returns, one
+    entry a row; rewards read them by name.
+    """
+
+    fn: str
+    columns: list[str] = Field(default_factory=list)
+
+
+_KEYS = ("class", *(name for name in Environment.model_fields if name != "own_class"))
+Environments: TypeAlias = Annotated[
+    Annotated[Environment, Tag("one")]
+    | Annotated[dict[str, Environment], Tag("named")]
+    | Annotated[None, BeforeValidator(lambda _: None), Tag("none")],
+    one_or_several(_KEYS, "{class: ./env.py:Maze, args: {...}}", has_list=False),
+]
+"""One class for all rows, or several by the name in the column `environment`."""
+ENVIRONMENT_COLUMN = "environment"
+
+
+def environment_key(name: str | None) -> str:
+    """Return the key of an environment's section."""
+    return "environment" if name is None else f"environment.{name}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.rollout_sections import ENVIRONMENT_COLUMN
+from rlhf_cli.config.schema.trainer_sections import ENVIRONMENT_COLUMN
 from rlhf_cli.data.dialogues import ANSWERS, ROLES, SPEAKERS, SYSTEM
 from rlhf_cli.data.learnt_columns import ASKING, check_columns, prompt_hint, read_columns, stand_in
 from rlhf_cli.data.peeking import peek, prepare_preview
