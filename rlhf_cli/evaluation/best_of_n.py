@@ -30,7 +30,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import chain
 
 import numpy as np
@@ -82,7 +81,9 @@ def best_of_n(sampled: PartAnswers, *, by: str = TOTAL) -> BestOfN:
     """Return the curve for k = 1 .. n of the n answers to each prompt. It is empty if no prompt is usable."""
     prompts = sampled.prompts()
     scored = [(samples, [score_of(row, by) for _, row in samples]) for samples in prompts]
-    usable = [(samples, pick_weights(np.array(scores))) for samples, scores in scored if None not in scores]
+    n = sampled.each
+    by_place = np.array([[math.comb(place, k - 1) / math.comb(n, k) for place in range(n)] for k in range(1, n + 1)])
+    usable = [(samples, _pick_weights(np.array(scores), by_place)) for samples, scores in scored if None not in scores]
     if not usable:
         return BestOfN(by, [], 0, len(prompts))
 
@@ -100,24 +101,22 @@ def best_of_n(sampled: PartAnswers, *, by: str = TOTAL) -> BestOfN:
     cut_off = curve_of(lambda answer, _: float(answer.is_truncated))
     curve = [
         BestOfK(k + 1, picked_by[k], {name: means[k] for name, means in others.items()}, cut_off[k], kl_bound(k + 1))
-        for k in range(sampled.each)
+        for k in range(n)
     ]
     return BestOfN(by, curve, len(usable), len(prompts) - len(usable))
 
 
-def pick_weights(scores: Floats) -> Floats:
-    """Return (n, n): entry [k - 1, i] is the probability that answer i is the best of k, by their (n,) scores."""
-    weights = np.empty((len(scores), len(scores)))
-    weights[:, np.argsort(scores)] = _by_place(len(scores))
+def _pick_weights(scores: Floats, by_place: Floats) -> Floats:
+    """Return (n, n): entry [k - 1, i] is the probability that answer i is the best of k, by their (n,) scores.
+
+    by_place: the same for answers in the order of their scores.
+    """
+    weights = np.empty_like(by_place)
+    weights[:, np.argsort(scores)] = by_place
     for value in np.unique(scores):
         alike = scores == value
         weights[:, alike] = weights[:, alike].mean(axis=1, keepdims=True)
     return weights
-
-
-@cache
-def _by_place(n: int) -> Floats:
-    return np.array([[math.comb(place, k - 1) / math.comb(n, k) for place in range(n)] for k in range(1, n + 1)])
 
 
 def kl_bound(k: int) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -68,7 +68,7 @@ class Evaluation:
                 figures.setdefault(beside, getattr(part, beside))  # a reward may have that name
             yield from ((f"{name}/{figure}", estimate) for figure, estimate in figures.items())
         for reward, attempts in self.measured.attempts.items():
-            for kind, by_k in attempts.by_name().items():
+            for kind, by_k in attempts.items():
                 if by_k:
                     yield f"{kind}@{max(by_k)}/{reward}", by_k[max(by_k)]
 
@@ -81,17 +81,16 @@ def evaluation_json(evaluation: Evaluation) -> dict[str, object]:
     return {**head, **_adapter(evaluation.measured.kind).dump_python(evaluation.measured, mode="json", by_alias=True)}
 
 
-def evaluation_of_json(content: Mapping[str, object]) -> Evaluation:
-    """Return the evaluation that a JSON object describes, ignoring unknown keys. Raise ValueError if it is none."""
+def read_evaluation(file: Path) -> Evaluation:
+    """Read the evaluation in a JSON file, ignoring unknown keys.
+
+    Raise ValueError if the file holds none, OSError if it cannot be read.
+    """
+    content = read_object(file)
     kind = content.get("kind")
     if not isinstance(kind, str) or kind not in _CLASSES:
         raise ValueError(f"kind is {kind!r}, not {' or '.join(_CLASSES)}")
-    return Evaluation(_adapter().validate_python(dict(content)), _adapter(kind).validate_python(dict(content)))
-
-
-def read_evaluation(file: Path) -> Evaluation:
-    """Read the evaluation in a JSON file. Raise ValueError if the file holds none, OSError if it cannot be read."""
-    return evaluation_of_json(read_object(file))
+    return Evaluation(_adapter().validate_python(content), _adapter(kind).validate_python(content))
 
 
 @cache

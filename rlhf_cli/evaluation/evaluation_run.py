@@ -9,7 +9,6 @@ to the trainer and are not part of the total.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -268,6 +267,4 @@ def score_answers(
     if not experiment.rewards:
         return [CompletionScores([ScoredRow(None, {}) for _ in answers]) for answers in batches]
     rows = [[answer.as_row() for answer in answers] for answers in batches]
-    for row in itertools.chain.from_iterable(rows):
-        del row["is_truncated"]
     return score_each(experiment, rows, device=policy.device, decode=policy.decode, end=end)

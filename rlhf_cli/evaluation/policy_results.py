@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import starmap
 from statistics import fmean
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -60,16 +60,8 @@ class PartEvaluation:
     tokens: TokenEstimate
 
 
-@dataclass(frozen=True)
-class Attempts:
-    """The pass@k and maj@k of one reward, by k: one of k samples is right, or their most frequent answer is."""
-
-    pass_at: Annotated[dict[int, Estimate], Field(alias="pass")]
-    maj_at: Annotated[dict[int, Estimate], Field(alias="maj")]
-
-    def by_name(self) -> dict[str, Mapping[int, Estimate]]:
-        """Return both by their logged names, `pass` and `maj`."""
-        return {"pass": self.pass_at, "maj": self.maj_at}
+Attempts = dict[Literal["pass", "maj"], dict[int, Estimate]]
+"""The pass@k and maj@k of one reward, by k: one of k samples is right, or their most frequent answer is."""
 
 
 @dataclass(frozen=True)
@@ -126,9 +118,8 @@ class AnsweredPrompt:
     fixed: Sequence[float | None] = ()
 
     def as_row(self) -> dict[str, object]:
-        """Return the data columns plus three columns for the answer."""
-        answer = {"completion": self.completion, "completion_ids": self.completion_ids}
-        return {**self.row, **answer, "is_truncated": self.is_truncated}
+        """Return the data columns plus those of the answer that rewards read."""
+        return {**self.row, "completion": self.completion, "completion_ids": self.completion_ids}
 
 
 Sample = tuple[AnsweredPrompt, ScoredRow]
@@ -232,7 +223,7 @@ def completions_of(parts: Mapping[str, PartAnswers]) -> list[dict[str, object]]:
     return [
         {
             **without_images(answer.as_row()),
-            **{"part": name, "sample": index % part.each, "total": scored.total},
+            **{"is_truncated": answer.is_truncated, "part": name, "sample": index % part.each, "total": scored.total},
             "rewards": {reward: value.raw for reward, value in scored.rewards.items()},
         }
         for name, part in parts.items()
@@ -264,7 +255,7 @@ def _attempts(part: PartAnswers, names: Sequence[str]) -> dict[str, Attempts]:
     """
     from rlhf_cli.rewards.numeric import answer_in
 
-    attempts = {}
+    attempts: dict[str, Attempts] = {}
     completions = [text_of(answer.completion) for answer in part.answers]
     texts = [text.strip() if (number := answer_in(text)) is None else str(number) for text in completions]
     for name in names:
@@ -273,11 +264,11 @@ def _attempts(part: PartAnswers, names: Sequence[str]) -> dict[str, Attempts]:
             continue
         right = [value or 0.0 for value in raw]
         spans = [slice(start, start + part.each) for start in range(0, len(right), part.each)]
-        attempts[name] = Attempts(
-            pass_at={
+        attempts[name] = {
+            "pass": {
                 k: mean_with_interval([pass_at_k(part.each, int(sum(right[span])), k) for span in spans], right)
                 for k in attempt_counts(part.each)
             },
-            maj_at={part.each: mean_with_interval([majority(texts[span], right[span]) for span in spans], right)},
-        )
+            "maj": {part.each: mean_with_interval([majority(texts[span], right[span]) for span in spans], right)},
+        }
     return attempts

@@ -17,7 +17,7 @@ from rlhf_cli.evaluation.scored_pairs import (
     ConfidenceBin,
     Disagreement,
     LengthBias,
-    Pairs,
+    Pair,
     RewardDistribution,
     RewardModelEvaluation,
     SliceAccuracy,
@@ -51,15 +51,16 @@ def evaluate_reward_model(
     pairs = pairs_of(rows, as_chat=as_chat)
     wanted = list(dict.fromkeys([*([SUBSET] if SUBSET in rows[0] else []), *slices]))
     groups = {column: _groups(rows, column) for column in wanted}
+    questions, chosen_answers, rejected_answers = map(list, zip(*pairs, strict=True))
     began, cut_before = time.perf_counter(), scorer.num_truncated
-    scores, lengths = scorer.scored(pairs.prompts * 2, pairs.chosen + pairs.rejected, with_eos=with_eos)
+    scores, lengths = scorer.scored(questions * 2, chosen_answers + rejected_answers, with_eos=with_eos)
     seconds, count = time.perf_counter() - began, len(pairs)
     both = torch.tensor(scores, dtype=torch.float64)
     chosen, rejected = both[:count], both[count:]
     longer = torch.tensor(lengths[:count]) - torch.tensor(lengths[count:])
     # Equal for equal prompts; pairs without a separate prompt each get their own number.
     numbers = dict[str, int]()
-    names = [repr(prompt) if prompt else f"pair {row}" for row, prompt in enumerate(pairs.prompts)]
+    names = [repr(prompt) if prompt else f"pair {row}" for row, prompt in enumerate(questions)]
     difference, prompts = chosen - rejected, torch.tensor([numbers.setdefault(name, len(numbers)) for name in names])
     return RewardModelEvaluation(
         rows=count,
@@ -91,19 +92,14 @@ def _slice(difference: Tensor, prompts: Tensor, which: Tensor) -> SliceAccuracy:
 
 def _calibration(difference: Tensor) -> Calibration:
     bins = calibration.reliability(difference, _BINS)
-    count, right = bins.count.tolist(), bins.right.tolist()
+    columns = (column.tolist() for column in (bins.low, bins.high, bins.confidence, bins.right, bins.count))
     return Calibration(
         ece=calibration.expected_calibration_error(bins),
         brier=calibration.brier(difference),
         log_loss=calibration.log_loss(difference),
         bins=[
-            ConfidenceBin(
-                start=bins.low[index].item(),
-                end=bins.high[index].item(),
-                confidence=finite_or_none(bins.confidence[index].item()),
-                accuracy=wilson(right[index], int(count[index])),
-            )
-            for index in range(_BINS)
+            ConfidenceBin(low, high, finite_or_none(confidence), wilson(right, int(count)))
+            for low, high, confidence, right, count in zip(*columns, strict=True)
         ],
     )
 
@@ -141,18 +137,16 @@ def _length(difference: Tensor, longer: Tensor, prompts: Tensor) -> LengthBias:
     )
 
 
-def _worst(rows: list[Row], pairs: Pairs, chosen: Tensor, rejected: Tensor) -> list[Disagreement]:
+def _worst(rows: list[Row], pairs: list[Pair], chosen: Tensor, rejected: Tensor) -> list[Disagreement]:
     """Return the wrong verdicts with the highest confidence, highest first."""
     difference = chosen - rejected
     order = [int(index) for index in torch.argsort(difference, stable=True)[:_WORST] if difference[index] < 0]
     return [
         Disagreement(
-            row=index,
-            prompt=pairs.prompts[index],
-            chosen=pairs.chosen[index],
-            rejected=pairs.rejected[index],
-            reward_chosen=chosen[index].item(),
-            reward_rejected=rejected[index].item(),
+            index,
+            *pairs[index],
+            chosen[index].item(),
+            rejected[index].item(),
             confidence=float(calibration.bradley_terry(-difference[index])),
             subset=rows[index].get(SUBSET),
         )

@@ -72,19 +72,11 @@ def _content(message: Mapping[str, object]) -> str:
     return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
 
 
-@dataclass(frozen=True)
-class Pairs:
-    """Pairs of answers. `prompts` is the shared beginning, empty if the rows do not separate it."""
-
-    prompts: list[Completion]
-    chosen: list[Completion]
-    rejected: list[Completion]
-
-    def __len__(self) -> int:
-        return len(self.chosen)
+Pair = tuple[Completion, Completion, Completion]
+"""The prompt (the shared beginning, empty if the row does not separate it), the chosen and the rejected answer."""
 
 
-def pairs_of(rows: list[Row], *, as_chat: bool = False) -> Pairs:
+def pairs_of(rows: list[Row], *, as_chat: bool = False) -> list[Pair]:
     """Return the pairs of preference rows. `as_chat` turns plain texts into a user and an assistant message.
 
     Raise DataError for a missing column, or for a row that mixes texts and messages.
@@ -95,12 +87,10 @@ def pairs_of(rows: list[Row], *, as_chat: bool = False) -> Pairs:
             got, hint = "columns " + ", ".join(rows[0]), nearest(column, rows[0])
             expected = "prompt, chosen, rejected; or chosen and rejected with the prompt in both"
             raise DataError(what, where="the evaluation rows", got=got, expected=expected, hint=hint)
-    parted = [_parted(row, number, as_chat) for number, row in enumerate(rows, 1)]
-    prompts, chosen, rejected = (list(column) for column in zip(*parted, strict=True))
-    return Pairs(prompts, chosen, rejected)
+    return [_parted(row, number, as_chat) for number, row in enumerate(rows, 1)]
 
 
-def _parted(row: Row, number: int, as_chat: bool) -> tuple[Completion, Completion, Completion]:
+def _parted(row: Row, number: int, as_chat: bool) -> Pair:
     prompt, chosen, rejected = row.get("prompt"), row["chosen"], row["rejected"]
     if not chosen or not rejected:
         raise _odd(row, number, "an answer on both sides")

@@ -93,51 +93,47 @@ def with_typed_model(target: Target, prepared: Prepared) -> Target:
     return replace(target, model=other, label=f"{other.name}{BY_REWARDS_OF}{target.label}")
 
 
-@dataclass(frozen=True)
-class EvaluationRows:
-    """A callback that sets the model and the rows of `--data`, if given, in a composed tree."""
+def set_rows(target: Target, data: str | None, tree: JsonTree, origins: Origins) -> None:
+    """Set the model and the rows of `--data`, if given, in a composed `tree`.
 
-    target: Target
-    data: str | None
-
-    def __call__(self, tree: JsonTree, origins: Origins) -> None:
-        """Change `tree` in place. Raise ConfigError if a reward model has no rows to be evaluated on."""
-        model, section = tree.get("model"), tree.get("data")
-        if not isinstance(model, dict) or not isinstance(section, dict):
-            return  # config validation reports what is wrong
-        for name in ("metric_for_best_model", "load_best_model_at_end"):  # of the evaluations during a training
-            section_of(section_of(tree, "trainer"), "args").pop(name, None)
-        run, is_policy = self.target.run, self.target.kind == POLICY
-        is_alone = run is None
-        typed = {key for key, origin in origins.by_key.items() if str(origin) == COMMAND_LINE}
-        set_keys = typed & {"model.path", "model.tokenizer"}
-        if is_alone and is_policy and "model.path" in typed:
-            got, hint = f"{self.target.label} and {model['path']}", "rlhf generate MODEL +exp=NAME"
-            raise ConfigError("two models are named", where="model.path", got=got, expected="one model", hint=hint)
-        if (is_alone and is_policy) or set_keys == {"model.tokenizer"}:  # the tokenizer is for the trained model
-            model["path"] = str(self.target.model)
-        if is_alone or set_keys:
-            model["build"] = None  # it would build the run's own model
-            if run is None or model["path"] != section_of(run.read_config(), "model").get("path"):
-                model |= {name: None for name in ("revision", "tokenizer") if f"model.{name}" not in typed}
-        if self.data is not None:
-            given = section.get("rename")
-            renames = given if isinstance(given, dict) else {}
-            section["eval"] = {"path": self.data, "rename": renames_in(self.data, renames, name="--data")[1]}
-        if is_policy:
-            return
-        if not section.get("eval"):
-            got = "a model folder without a run" if run is None else "a run that held out no rows"
-            expected = "--data FILE, or data.eval.path=FILE, data.eval.world=NAME"
-            hint = f"rlhf eval {typed_path(self.target.model if run is None else run.path)} --data FILE"
-            what = "there are no rows to evaluate on"
-            raise ConfigError(what, where="data.eval", got=got, expected=expected, hint=hint)
-        if is_alone and isinstance(section["eval"], dict):
-            section.pop("path", None)
-            rows = section["eval"]
-            named = next((part for name, part in rows.items() if name not in Eval.model_fields), None)
-            # An experiment needs training rows, but they are not read here.
-            section.update(named if isinstance(named, dict) else rows)
+    Raise ConfigError if a reward model has no rows to be evaluated on.
+    """
+    model, section = tree.get("model"), tree.get("data")
+    if not isinstance(model, dict) or not isinstance(section, dict):
+        return  # config validation reports what is wrong
+    for name in ("metric_for_best_model", "load_best_model_at_end"):  # of the evaluations during a training
+        section_of(section_of(tree, "trainer"), "args").pop(name, None)
+    run, is_policy = target.run, target.kind == POLICY
+    is_alone = run is None
+    typed = {key for key, origin in origins.by_key.items() if str(origin) == COMMAND_LINE}
+    set_keys = typed & {"model.path", "model.tokenizer"}
+    if is_alone and is_policy and "model.path" in typed:
+        got, hint = f"{target.label} and {model['path']}", "rlhf generate MODEL +exp=NAME"
+        raise ConfigError("two models are named", where="model.path", got=got, expected="one model", hint=hint)
+    if (is_alone and is_policy) or set_keys == {"model.tokenizer"}:  # the tokenizer is for the trained model
+        model["path"] = str(target.model)
+    if is_alone or set_keys:
+        model["build"] = None  # it would build the run's own model
+        if run is None or model["path"] != section_of(run.read_config(), "model").get("path"):
+            model |= {name: None for name in ("revision", "tokenizer") if f"model.{name}" not in typed}
+    if data is not None:
+        given = section.get("rename")
+        renames = given if isinstance(given, dict) else {}
+        section["eval"] = {"path": data, "rename": renames_in(data, renames, name="--data")[1]}
+    if is_policy:
+        return
+    if not section.get("eval"):
+        got = "a model folder without a run" if run is None else "a run that held out no rows"
+        expected = "--data FILE, or data.eval.path=FILE, data.eval.world=NAME"
+        hint = f"rlhf eval {typed_path(target.model if run is None else run.path)} --data FILE"
+        what = "there are no rows to evaluate on"
+        raise ConfigError(what, where="data.eval", got=got, expected=expected, hint=hint)
+    if is_alone and isinstance(section["eval"], dict):
+        section.pop("path", None)
+        rows = section["eval"]
+        named = next((part for name, part in rows.items() if name not in Eval.model_fields), None)
+        # An experiment needs training rows, but they are not read here.
+        section.update(named if isinstance(named, dict) else rows)
 
 
 def renames_in(path: str, renames: Mapping[str, Any], *, name: str) -> tuple[tuple[str, ...], dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rlhf_cli.data.rows import prompt_key
-from rlhf_cli.evaluation.evaluation_files import evaluation_json, evaluation_of_json, read_evaluation
+from rlhf_cli.evaluation.evaluation_files import evaluation_json, read_evaluation
 from rlhf_cli.evaluation.policy_results import AnsweredPrompt, PartAnswers, completions_of, sum_up_answers
 from rlhf_cli.numerics.intervals import wilson
 from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow
@@ -52,7 +52,7 @@ def test_by_hand() -> None:
     assert evaluation.no_total is None
     # No score is not right: pass@2 is 1 and 0. The majority of the first prompt says 2 twice.
     attempts = evaluation.attempts["right"]
-    assert ({k: one.mean for k, one in attempts.pass_at.items()}, attempts.maj_at[2].mean) == ({1: 0.5, 2: 0.5}, 0.5)
+    assert ({k: one.mean for k, one in attempts["pass"].items()}, attempts["maj"][2].mean) == ({1: 0.5, 2: 0.5}, 0.5)
     shown = [(one.prompt, one.completion, one.total) for one in evaluation.shown]
     assert shown[:2] == [("a", "2", 2.0), ("a", "it is 2", 2.0)]
 
@@ -65,7 +65,7 @@ def test_prompts_that_were_trained_on_and_the_others_by_hand() -> None:
     assert {which: one.rows for which, one in by_prompts.items()} == {"seen": 1, "unseen": 1}
     assert by_prompts["seen"].parts["sampled"].rewards["right"].raw.mean == 1.0
     assert by_prompts["unseen"].parts["sampled"].rewards["right"].raw.mean == 0.0
-    assert by_prompts["seen"].attempts["right"].pass_at[1].mean == 1.0
+    assert by_prompts["seen"].attempts["right"]["pass"][1].mean == 1.0
     assert by_prompts["unseen"].parts["sampled"].tokens.max == 3
 
 
@@ -110,8 +110,8 @@ def test_a_completion_behind_a_closed_gate_is_an_attempt_that_failed() -> None:
     """One right of two, the other not scored: pass@1 is 1/2, where leaving it out would give 1. No score: no pass@k."""
     gated = PartAnswers(each=2, answers=PART.answers, scored=[settled(one) for one in (1.0, None, None, None)])
     attempts = sum_up_answers({"sampled": gated}, ["right"]).attempts["right"]
-    assert {k: one.mean for k, one in attempts.pass_at.items()} == {1: (1 / 2 + 0) / 2, 2: (1 + 0) / 2}
-    assert (attempts.maj_at[2].mean, {one.count for one in attempts.pass_at.values()}) == ((1 / 2 + 0) / 2, {2})
+    assert {k: one.mean for k, one in attempts["pass"].items()} == {1: (1 / 2 + 0) / 2, 2: (1 + 0) / 2}
+    assert (attempts["maj"][2].mean, {one.count for one in attempts["pass"].values()}) == ((1 / 2 + 0) / 2, {2})
 
 
 def test_only_rewards_scored_0_or_1_have_attempts() -> None:
@@ -135,7 +135,7 @@ def test_what_counts_as_the_same_answer(texts: list[str], maj: float) -> None:
     """The first of three is right alone, but for those that say the same."""
     right = [1.0, 1.0 if maj == 1.0 else 0.0, 0.0]
     part = PartAnswers(each=3, answers=[answered("a", one, 1) for one in texts], scored=[settled(one) for one in right])
-    assert sum_up_answers({"sampled": part}, ["right"]).attempts["right"].maj_at[3].mean == pytest.approx(maj)
+    assert sum_up_answers({"sampled": part}, ["right"]).attempts["right"]["maj"][3].mean == pytest.approx(maj)
 
 
 EVALUATIONS = {
@@ -146,11 +146,14 @@ EVALUATIONS = {
 }
 
 
+def written(folder: Path, content: object) -> Path:
+    (file := folder / "held_out.json").write_text(json.dumps(content))
+    return file
+
+
 @pytest.mark.parametrize("evaluation", EVALUATIONS.values(), ids=EVALUATIONS)
 def test_there_and_back(evaluation: Any, tmp_path: Path) -> None:
-    file = tmp_path / "held_out.json"
-    file.write_text(json.dumps(evaluation_json(evaluation)))
-    assert read_evaluation(file) == evaluation
+    assert read_evaluation(written(tmp_path, evaluation_json(evaluation))) == evaluation
 
 
 def test_the_figures_that_runs_are_compared_by() -> None:
@@ -182,17 +185,17 @@ def test_a_pair_has_a_subset_only_if_the_data_has_the_column() -> None:
     assert with_them["worst"][0]["subset"] == "mt-bench-easy"
 
 
-def test_keys_of_other_versions() -> None:
+def test_keys_of_other_versions(tmp_path: Path) -> None:
     """More than is known here is left out; what was added since then has a default."""
     content = evaluation_json(EVALUATIONS["reward model"])
     del content["with_eos"], content["warnings"]
     content["novelty"] = content["length"]["novelty"] = {"a": 1}
-    evaluation = evaluation_of_json(content)
+    evaluation = read_evaluation(written(tmp_path, content))
     assert evaluation.measured == EVALUATIONS["reward model"].measured
     assert (evaluation.heading.warnings, vars(evaluation.measured)["with_eos"]) == ([], False)
 
 
 @pytest.mark.parametrize("content", [{}, {"kind": "weather"}, {"kind": ["policy"]}, {"kind": "policy", "rows": 3}])
-def test_invalid_evaluation(content: dict[str, Any]) -> None:
+def test_invalid_evaluation(tmp_path: Path, content: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"kind is|Field required"):
-        evaluation_of_json(content)
+        read_evaluation(written(tmp_path, content))

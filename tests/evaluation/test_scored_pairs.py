@@ -84,16 +84,14 @@ USER, GOOD, BAD = [{"role": role, "content": t} for role, t in (("user", "q"), (
     ],
 )
 def test_conversations(row: dict[str, Any]) -> None:
-    pairs = pairs_of([row])
-    assert (pairs.prompts, pairs.chosen, pairs.rejected) == ([[USER]], [[GOOD]], [[BAD]])
+    assert pairs_of([row]) == [([USER], [GOOD], [BAD])]
 
 
 def test_transcripts_part_where_they_differ_first() -> None:
     """Some messages shared, then answers of different lengths; of one that goes on from the other all is shared."""
     ends = ([GOOD], [BAD]), ([GOOD, USER, BAD], [BAD]), ([BAD], [GOOD, USER]), ([], [BAD, USER])
     for before, (chosen, rejected) in itertools.product(([USER, GOOD], [USER, GOOD, USER]), ends):
-        pairs = pairs_of([{"chosen": before + chosen, "rejected": before + rejected}])
-        assert (pairs.prompts, pairs.chosen, pairs.rejected) == ([before], [chosen], [rejected])
+        assert pairs_of([{"chosen": before + chosen, "rejected": before + rejected}]) == [(before, chosen, rejected)]
 
 
 def test_plain_texts() -> None:
@@ -101,10 +99,8 @@ def test_plain_texts() -> None:
         {"chosen": "q x", "rejected": "q y"},
         {"prompt": "q", "chosen": "x", "rejected": "y"},
     ]
-    pairs = pairs_of(rows)
-    assert (pairs.prompts, pairs.chosen, pairs.rejected) == (["", "q"], ["q x", "x"], ["q y", "y"])
-    chat = pairs_of(rows[1:], as_chat=True)
-    assert (chat.prompts, chat.chosen, chat.rejected) == ([[USER]], [[GOOD]], [[BAD]])
+    assert pairs_of(rows) == [("", "q x", "q y"), ("q", "x", "y")]
+    assert pairs_of(rows[1:], as_chat=True) == [([USER], [GOOD], [BAD])]
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import partial
 from pathlib import Path
 
 from rlhf_cli.cli.options import Options
@@ -38,7 +39,7 @@ from rlhf_cli.display.evaluation_tables import show_evaluation
 from rlhf_cli.display.terminal import Screen, spinner
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.evaluation.evaluation_files import evaluation_json
-from rlhf_cli.evaluation.targets import EvaluationRows, Target, find_target, with_typed_model
+from rlhf_cli.evaluation.targets import Target, find_target, set_rows, with_typed_model
 from rlhf_cli.launch.freeze import refuse_foreign_code
 from rlhf_cli.launch.interactive_answers import interaction
 from rlhf_cli.plan.prepare import is_run_name, prepare, prepare_from
@@ -68,7 +69,7 @@ def run(options: Options) -> int:
     if target.run is not None:
         refuse_foreign_code(target.run, trust=options.on("--trust"), command=f"rlhf eval {target.run.typed}")
         refuse_links(target.run.path)
-    rows = EvaluationRows(target, data)
+    rows = partial(set_rows, target, data)
     if target.run is None:
         quoted = str(target.model).replace("\\", "\\\\").replace("'", "\\'")
         alone = ["trainer=reward", "model=local", f"model.path='{quoted}'", "data=file"]

@@ -29,6 +29,7 @@ import contextlib
 import math
 import shlex
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from rlhf_cli.cli.options import Options
@@ -48,11 +49,11 @@ from rlhf_cli.evaluation.generation_run import (
     prompts_of,
 )
 from rlhf_cli.evaluation.targets import (
-    EvaluationRows,
     Target,
     model_to_sample,
     refuse_without_scores,
     run_to_sample,
+    set_rows,
     with_typed_model,
 )
 from rlhf_cli.launch.freeze import refuse_foreign_code
@@ -126,12 +127,12 @@ def _prepared(options: Options) -> tuple[Target, Prepared]:
     run = run_at(named, words, where="rlhf generate") if is_run else None
     if any(word.lstrip("+").startswith("exp=") for word in words):
         target = model_to_sample(named, run)
-        return target, prepare(words, adjust=EvaluationRows(target, data))
+        return target, prepare(words, adjust=partial(set_rows, target, data))
     target = run_to_sample(run.path if run is not None else Path(named))
     assert target.run is not None
     refuse_foreign_code(target.run, trust=options.on("--trust"), command=f"rlhf generate {target.run.typed}")
     refuse_links(target.run.path)
-    prepared = prepare_from(target.run, words, adjust=EvaluationRows(target, data))
+    prepared = prepare_from(target.run, words, adjust=partial(set_rows, target, data))
     return with_typed_model(target, prepared), prepared
 
 

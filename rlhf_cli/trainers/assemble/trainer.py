@@ -420,6 +420,6 @@ def metrics_of(evaluation: PolicyEvaluation) -> dict[str, float | None]:
         for which, some in (evaluation.by_prompts or {}).items():
             metrics[f"{name}/total/{which}"] = some.parts[name].total.mean
     for reward, attempts in evaluation.attempts.items():
-        for kind, by_count in attempts.by_name().items():
+        for kind, by_count in attempts.items():
             metrics |= {f"{kind}@{count}/{reward}": share.mean for count, share in by_count.items()}
     return metrics

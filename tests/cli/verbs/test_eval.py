@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -235,7 +236,7 @@ def test_another_model_has_its_own_revision_and_tokenizer(
     config["model"] = {"path": "owner/base", "revision": "abc", "tokenizer": "owner/tok"}
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     target = targets.find_target(run)
-    prepared = prepare_from(RunFolder(run), words, adjust=targets.EvaluationRows(target, None))
+    prepared = prepare_from(RunFolder(run), words, adjust=partial(targets.set_rows, target, None))
     found = prepared.experiment.model
     assert (found.revision, found.tokenizer) == (revision, tokenizer)
     assert main(["eval", "run:rm", *words]) == 1  # this scorer cannot score
@@ -249,7 +250,7 @@ def test_other_rows_are_not_asked_for_the_metric_of_a_set_of_the_training(run: P
     config["trainer"]["args"] = best
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     Path("rows.jsonl").write_text('{"chosen": "a", "rejected": "b"}\n')
-    rows = targets.EvaluationRows(targets.find_target(run), "rows.jsonl")
+    rows = partial(targets.set_rows, targets.find_target(run), "rows.jsonl")
     prepared = prepare_from(RunFolder(run), [], adjust=rows)
     assert not best.keys() & prepared.experiment.trainer.args.keys()
 
