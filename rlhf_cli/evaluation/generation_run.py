@@ -21,12 +21,10 @@ from rlhf_cli.evaluation.best_of_n import (
     preference_pairs,
     with_pass_rates,
 )
-from rlhf_cli.evaluation.held_out_rows import end_of_run, load_held_out, load_training
+from rlhf_cli.evaluation.held_out_rows import end_of_run
 from rlhf_cli.evaluation.policy_results import PartAnswers, completions_of
 from rlhf_cli.evaluation.score_completions import Interact
 from rlhf_cli.evaluation.targets import Target
-from rlhf_cli.plan.prompt_room import PromptRoom
-from rlhf_cli.plan.sources_and_components import describe_eval_rows, only_set
 from rlhf_cli.rewards.stack.aggregating import why_no_total
 from rlhf_cli.runs.run_folder import SAMPLED, as_typed, make_folder, write_json, write_rows
 
@@ -93,28 +91,6 @@ class GeneratedFiles:
     made: dict[str, MadeRows]
     content: dict[str, object]
     files: list[Path]
-
-
-def prompts_of(
-    experiment: Experiment, *, data: str | None, held_out: bool, limit: int | None, room: PromptRoom | None = None
-) -> tuple[list[Row], str]:
-    """Return the rows of the file `data` (as data.eval), the held-out or the training rows, and their description.
-
-    `room` leaves out or cuts prompts as training does.
-    """
-    if data is None and not held_out:
-        found = load_training(experiment, limit=limit, room=room)
-        return found.rows, "; ".join(["training rows", *found.warnings])
-    if held_out and experiment.data.eval is None:
-        expected = "data.eval.fraction=0.1, or a file of other rows"
-        raise ConfigError("the run held out no rows", where="data.eval", expected=expected, hint="--data FILE")
-    rows, said = list[Row](), [data or describe_eval_rows(experiment.data)]
-    for name in experiment.data.evals or [""]:
-        of_set = only_set(experiment, name)
-        found = load_held_out(of_set, needs="prompt", limit=limit, or_training=False, room=room)
-        rows, said = rows + found.rows, said + found.warnings
-    count = min(limit or len(rows), len(rows))
-    return [rows[place * len(rows) // count] for place in range(count)], "; ".join(said)
 
 
 def generate(

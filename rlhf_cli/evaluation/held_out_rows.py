@@ -1,4 +1,4 @@
-"""Load the rows that an evaluation runs on."""
+"""Load the rows that an evaluation or `rlhf generate` runs on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.evaluation.score_completions import EndOfRun
 from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.plan.prompt_room import PromptRoom
-from rlhf_cli.plan.sources_and_components import eval_sources, training_sources
+from rlhf_cli.plan.sources_and_components import describe_eval_rows, eval_sources, only_set, training_sources
 from rlhf_cli.runs.reward_records import read_running
 from rlhf_cli.runs.run_folder import checkpoint_folder
 from rlhf_cli.runs.run_status import read_status
@@ -80,7 +80,7 @@ def load_held_out(
         dataset = dataset.select([index for index in range(len(dataset)) if index not in bad])
     check_rows(dataset, [needs], "the evaluation rows")
     dataset, overlong = (dataset, []) if room is None else room.fitting(dataset, "the evaluation rows")
-    dataset = _spread(dataset, limit)
+    dataset = dataset.select(_spread(len(dataset), limit))
     trained_on: frozenset[bytes] | None = None
     try:
         if trained is not None:
@@ -95,11 +95,27 @@ def load_held_out(
     return held_out
 
 
-def load_training(experiment: Experiment, *, limit: int | None, room: PromptRoom | None = None) -> HeldOut:
-    """Return at most `limit` training rows, evenly spaced, without the held-out ones."""
-    dataset, overlong = _training_set(experiment, room)
-    check_rows(dataset, ["prompt"], "the training rows")
-    return HeldOut(list(map(opened, _spread(dataset, limit).to_list())), None, overlong)
+def prompts_of(
+    experiment: Experiment, *, data: str | None, held_out: bool, limit: int | None, room: PromptRoom | None = None
+) -> tuple[list[Row], str]:
+    """Return the rows of the file `data` (as data.eval), the held-out or the training rows, and their description.
+
+    `room` leaves out or cuts prompts as training does.
+    """
+    if data is None and not held_out:
+        dataset, overlong = _training_set(experiment, room)
+        check_rows(dataset, ["prompt"], "the training rows")
+        kept = dataset.select(_spread(len(dataset), limit)).to_list()
+        return list(map(opened, kept)), "; ".join(["training rows", *overlong])
+    if held_out and experiment.data.eval is None:
+        expected = "data.eval.fraction=0.1, or a file of other rows"
+        raise ConfigError("the run held out no rows", where="data.eval", expected=expected, hint="--data FILE")
+    rows, said = list[Row](), [data or describe_eval_rows(experiment.data)]
+    for name in experiment.data.evals or [""]:
+        of_set = only_set(experiment, name)
+        found = load_held_out(of_set, needs="prompt", limit=limit, or_training=False, room=room)
+        rows, said = rows + found.rows, said + found.warnings
+    return [rows[place] for place in _spread(len(rows), limit)], "; ".join(said)
 
 
 def _training_set(experiment: Experiment, room: PromptRoom | None) -> tuple[datasets.Dataset, list[str]]:
@@ -114,11 +130,10 @@ def _training_set(experiment: Experiment, room: PromptRoom | None) -> tuple[data
     return replace(room, policy=data.overlong_prompts).fitting(dataset, "the training rows")
 
 
-def _spread(dataset: datasets.Dataset, limit: int | None) -> datasets.Dataset:
-    if limit is None or limit >= len(dataset):
-        return dataset
-    spread: datasets.Dataset = dataset.select([index * len(dataset) // limit for index in range(limit)])
-    return spread
+def _spread(num_rows: int, limit: int | None) -> list[int]:
+    """Return the places of at most `limit` of the rows, evenly spaced."""
+    count = min(limit or num_rows, num_rows)
+    return [place * num_rows // count for place in range(count)]
 
 
 def end_of_run(target: Target) -> EndOfRun:

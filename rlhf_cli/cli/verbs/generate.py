@@ -39,15 +39,8 @@ from rlhf_cli.display.evaluation_tables import show_best_of_n, show_made
 from rlhf_cli.display.terminal import Screen, spinner
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.evaluation.best_of_n import TOTAL
-from rlhf_cli.evaluation.generation_run import (
-    BEST,
-    PAIRS,
-    GenerationRequest,
-    generate,
-    make_room,
-    pass_rate_file,
-    prompts_of,
-)
+from rlhf_cli.evaluation.generation_run import BEST, PAIRS, GenerationRequest, generate, make_room, pass_rate_file
+from rlhf_cli.evaluation.held_out_rows import prompts_of
 from rlhf_cli.evaluation.targets import (
     Target,
     model_to_sample,
