@@ -101,7 +101,9 @@ def _packaged(named: str, where: str) -> str:
     name = _folder_name(model.file, model.sha256)
     if damaged_file(name) is None:
         return str(cache_folder("models") / name)
-    if (file := _file_of(model)) is not None:
+    spec = importlib.util.find_spec(model.module)  # does not import the package
+    folders = (spec.submodule_search_locations if spec is not None else None) or ()
+    if file := next(filter(Path.is_file, (Path(folder, model.file) for folder in folders)), None):
         if (found := _sha256(file)) == model.sha256:
             return _converted(file, found, where)
         what, hint = "the package holds another model file, or a damaged one", f"{model.install} --force-reinstall"
@@ -113,13 +115,6 @@ def _packaged(named: str, where: str) -> str:
     what = f"{named} is not installed, and the hub does not give it"
     got = f"no package {model.module}, and {model.hub}: {answer.detail or answer.state}"
     raise ModelError(what, where=where, got=got, hint=model.install)
-
-
-def _file_of(model: PackagedModel) -> Path | None:
-    """Return the model's file, without importing its package."""
-    spec = importlib.util.find_spec(model.module)
-    folders = (spec.submodule_search_locations if spec is not None else None) or ()
-    return next((file for folder in folders if (file := Path(folder, model.file)).is_file()), None)
 
 
 def _sha256(file: Path) -> str:

@@ -218,7 +218,12 @@ class LiveBatch:
         """
         mask = self._inputs.get("attention_mask")
         seen = torch.cat([self.ids, mask], dim=1) if isinstance(mask, Tensor) else self.ids
-        firsts, copies = first_of_each(seen) if once_each else (self.rows, self.rows)
+        firsts, copies = self.rows, self.rows
+        if once_each:
+            numbers: dict[tuple[int, ...], int] = {}  # of each distinct prompt
+            which = [numbers.setdefault(tuple(row), len(numbers)) for row in seen.tolist()]
+            firsts = torch.tensor([which.index(number) for number in numbers.values()], device=seen.device)
+            copies = torch.tensor(which, device=seen.device)
         alone = _rows_of(self._inputs, firsts)
         ready = self._model.prepare_inputs_for_generation(self.ids[firsts], is_first_iteration=True, **alone)
         logits = self._read(ready)
@@ -244,17 +249,6 @@ class LiveBatch:
         self._inputs = self._model._update_model_kwargs_for_generation(outputs, self._inputs)
         logits: Tensor = outputs.logits[:, -1].to(copy=True, dtype=torch.float32, device=self.ids.device)
         return logits
-
-
-def first_of_each(seen: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (U,), ascending indices of the first row of each distinct value, and (B,) indices into them.
-
-    seen: (B, L). The second result is the distinct value that each row has.
-    """
-    numbers: dict[tuple[int, ...], int] = {}
-    which = [numbers.setdefault(tuple(row), len(numbers)) for row in seen.tolist()]
-    firsts = [which.index(number) for number in range(len(numbers))]
-    return torch.tensor(firsts, device=seen.device), torch.tensor(which, device=seen.device)
 
 
 def _rows_of(inputs: dict[str, object], rows: Tensor) -> dict[str, object]:

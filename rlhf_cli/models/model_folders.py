@@ -167,19 +167,15 @@ def describe_critic(path: str, policy: str, tokenizer: str | None, *, where: str
         file = folder / "config.json"
         if file.is_file():
             _check_critic_config(read_json(file, where), got=path, where=where)
-    configs = file, _file(policy, "config.json")
+    configs = file, Path(policy).expanduser() / "config.json"
     sizes = [vocab_size_of(read_json(config, where)) if config.is_file() else None for config in configs]
-    vocabularies = [_file(place, "tokenizer.json") for place in (path, tokenizer or policy)]
+    vocabularies = [Path(place).expanduser() / "tokenizer.json" for place in (path, tokenizer or policy)]
     if all(vocabulary.is_file() for vocabulary in vocabularies):
         read, written = (token_ids(read_json(vocabulary, where)) for vocabulary in vocabularies)
         refuse_other_tokens(read, written, sizes[0], where=where)
     elif None not in sizes and sizes[0] != sizes[1]:
         raise _other_tokens(f"vocab_size {sizes[0]}; the policy has {sizes[1]} tokens", where)
     return described
-
-
-def _file(folder: str, name: str) -> Path:
-    return Path(folder).expanduser() / name
 
 
 def refuse_other_tokens(
@@ -199,6 +195,11 @@ def refuse_other_tokens(
         raise _other_tokens(f"vocab_size {vocab_size}; the policy has {max(written.values()) + 1} tokens", where)
 
 
+def is_language_model(config: JsonTree) -> bool:
+    """Return whether a model's config describes a generator."""
+    return any(_GENERATOR.search(name) for name in architectures_of(config))
+
+
 def _check_critic_config(config: JsonTree, *, got: str, where: str) -> None:
     name = next(iter(architectures_of(config)), "no architecture")
     num_labels = num_labels_of(config)
@@ -207,11 +208,6 @@ def _check_critic_config(config: JsonTree, *, got: str, where: str) -> None:
         return  # a language model's backbone gets a head of zeros, like critic.init=policy
     what = f"this model has {num_labels} labels; a critic has one" if is_scorer else "this is no model for a critic"
     raise ModelError(what, where=where, got=f"{got}: {name}", expected=EXPECTED_CRITIC, hint="critic.init=policy")
-
-
-def is_language_model(config: JsonTree) -> bool:
-    """Return whether a model's config describes a generator."""
-    return any(_GENERATOR.search(name) for name in architectures_of(config))
 
 
 def _other_tokens(got: str, where: str) -> ModelError:

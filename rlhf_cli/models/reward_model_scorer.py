@@ -22,8 +22,7 @@ from trl import apply_chat_template, is_conversational
 from rlhf_cli.errors import ModelError, in_a_line
 from rlhf_cli.models.model_folders import no_template_to_score
 from rlhf_cli.models.packing.packed_rows import packed_texts, passes_of
-from rlhf_cli.models.packing.row_attention import model_inputs, why_not_packed
-from rlhf_cli.models.packing.varlen_kernel import heads_of_model, why_no_varlen
+from rlhf_cli.models.packing.row_attention import heads_of_model, model_inputs, why_no_varlen, why_not_packed
 from rlhf_cli.models.scalar_heads import load_reward_model, where_reward_model
 
 
@@ -110,7 +109,10 @@ class RewardModelScorer:
         text_config.use_cache = False
         module: torch.nn.Module = self._model  # transformers wraps `to`, which makes mypy take the device for the model
         module.to(self._device).eval()
-        why = why_not_scored_packed(self._model) or self._why_slow()
+        why = why_not_scored_packed(self._model)
+        if why is None and self._device.type != "cpu":  # packed rows are slow there, unless one kernel takes them all
+            slow = why_no_varlen(heads_of_model(self._model, self._device, self._model.dtype))
+            why = None if slow is None else f"packed, each text would attend separately: {slow}"
         self.why_not_packed = why if may_pack else "may_pack is False"
         self._has_tried = False
 
@@ -176,13 +178,6 @@ class RewardModelScorer:
             wrong = self._why_not_as_padded(tried)
             self.why_not_packed = None if wrong is None else f"packed, {wrong}"
         return self.why_not_packed is None
-
-    def _why_slow(self) -> str | None:
-        """Return why packed texts would be slower than padded ones; None on a CPU, and if one kernel takes them all."""
-        if self._device.type == "cpu":
-            return None
-        why = why_no_varlen(heads_of_model(self._model, self._device, self._model.dtype))
-        return None if why is None else f"packed, each text would attend separately: {why}"
 
     def _why_not_as_padded(self, rows: list[list[int]]) -> str | None:
         try:

@@ -8,8 +8,6 @@ t + 1 is chosen.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
@@ -63,7 +61,7 @@ def load_reward_model(
     describe_reward_model(path, where=where)
     of_tokenizer = given if tokenizer is None else {**given, "revision": None}
     read_tokenizer = partial(AutoTokenizer.from_pretrained, tokenizer or path, **of_tokenizer)
-    with _loading(path):
+    try:
         if find_adapter_config_file(path, revision=revision) is not None:
             base, of_base = _base_of(path, revision)
             saved = load_peft_weights(path, device="cpu", revision=revision)
@@ -84,6 +82,12 @@ def load_reward_model(
         if made_up:
             raise _lost(path, made_up, model, "it holds a causal language model" if is_causal else None)
         return model, read_tokenizer()
+    except (*_UNREADABLE, RuntimeError, ImportError, UserWarning, UnpicklingError) as error:
+        has_code = isinstance(error, UnpicklingError) or "trust_remote_code" in str(error)
+        what = "the reward model cannot be loaded" + ("; its code was not executed" if has_code else "")
+        got, expected = f"{type(error).__name__}: {error!s:.400}", EXPECTED_REWARD_MODEL
+        expected += " that loads without code of its own" if has_code else ""
+        raise ModelError(what, where=where, got=got, expected=expected) from error
 
 
 def _base_of(path: str, revision: str | None = None) -> tuple[str, str | None]:
@@ -106,7 +110,9 @@ def _read(
     revision: str | None = None,
 ) -> tuple[PreTrainedModel, set[str], bool]:
     """Return a model with one label, the weights that its files lack, and whether they hold a language model's head."""
-    with _quiet_transformers():  # the caller rejects random weights, or replaces the head
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()  # the caller rejects random weights, or replaces the head
+    try:
         model, info = kind.from_pretrained(
             path,
             num_labels=1,
@@ -116,6 +122,8 @@ def _read(
             output_loading_info=True,
             ignore_mismatched_sizes=True,
         )
+    finally:
+        transformers_logging.set_verbosity(verbosity)
     made_up = set(info["missing_keys"]) | {key for key, *_ in info["mismatched_keys"]}
     return model, made_up, any(key.startswith("lm_head") for key in info["unexpected_keys"])
 
@@ -134,28 +142,6 @@ def _lost(path: str, keys: set[str], model: PreTrainedModel, why: str | None) ->
 def where_reward_model(path: str) -> str:
     """Return how a message names the reward model."""
     return f"reward model {path}"
-
-
-@contextmanager
-def _loading(path: str) -> Iterator[None]:
-    try:
-        yield
-    except (*_UNREADABLE, RuntimeError, ImportError, UserWarning, UnpicklingError) as error:
-        has_code = isinstance(error, UnpicklingError) or "trust_remote_code" in str(error)
-        what = "the reward model cannot be loaded" + ("; its code was not executed" if has_code else "")
-        got, expected = f"{type(error).__name__}: {error!s:.400}", EXPECTED_REWARD_MODEL
-        expected += " that loads without code of its own" if has_code else ""
-        raise ModelError(what, where=where_reward_model(path), got=got, expected=expected) from error
-
-
-@contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
 
 
 CRITIC_HEAD = "critic_head"

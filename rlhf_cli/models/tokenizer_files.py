@@ -233,7 +233,10 @@ class PromptTokens:
             for row, prompt in enumerate(prompts)
             if not (isinstance(prompt, str) and prompt.isascii() and len(prompt) + _ADDED <= limit)
         ]
-        counted = self._count([prompts[row] for row in unsure]) if unsure else []
+        asked: list[Any] = [prompts[row] for row in unsure]
+        if asked and not isinstance(asked[0], str):
+            asked = list(map(self.write, asked))
+        counted = map(len, prompt_ids(self.tokenizer, asked, self.chat_template_kwargs or {})) if asked else ()
         return {row: tokens for row, tokens in zip(unsure, counted, strict=True) if tokens > limit}
 
     def last(self, text: str, limit: int) -> str:
@@ -245,10 +248,6 @@ class PromptTokens:
             if len(self.tokenizer(end)["input_ids"]) <= limit:
                 return end
         return ""
-
-    def _count(self, prompts: Sequence[object]) -> list[int]:
-        asked = prompts if isinstance(prompts[0], str) else list(map(self.write, prompts))
-        return [len(ids) for ids in prompt_ids(self.tokenizer, asked, self.chat_template_kwargs or {})]
 
 
 def prompt_ids(
@@ -419,18 +418,16 @@ def _compiled(template: str) -> jinja2.Template:
     environment.filters["tojson"] = lambda value, ensure_ascii=False, **form: json.dumps(
         value, ensure_ascii=ensure_ascii, **form
     )
-    environment.globals["raise_exception"] = _refuse
+
+    def refuse(message: str) -> NoReturn:
+        raise jinja2.TemplateError(message)
+
+    environment.globals["raise_exception"] = refuse
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     try:
         return environment.from_string(template)
     except RecursionError:
         raise jinja2.TemplateSyntaxError("nested too deeply", 1) from None
-
-
-def _refuse(message: str) -> NoReturn:
-    import jinja2
-
-    raise jinja2.TemplateError(message)
 
 
 def no_end_token(tokenizer: object, *, where: str) -> ModelError:

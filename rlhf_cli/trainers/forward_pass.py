@@ -70,7 +70,7 @@ def model_rows(
     rows = packed_rows(ids, mask, num_completion, with_last=with_last) if is_packed else None
     if rows is not None:
         count(rows.input_ids.shape[1], mask.sum())
-        return model_inputs(rows), rows.states_around() if with_last else rows.states_before()
+        return model_inputs(rows), rows.states(with_last=with_last)
     columns = used_columns(mask, num_completion, may_move=may_move)
     cut = ids[:, columns]
     count(cut.numel(), mask.sum())

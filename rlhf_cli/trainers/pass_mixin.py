@@ -111,7 +111,7 @@ def why_no_varlen_for(model: PreTrainedModel | PeftModel, accelerator: Accelerat
     """
     if accelerator.device.type == "cpu":
         return "the device is cpu"
-    from rlhf_cli.models.packing.varlen_kernel import heads_of_model, why_no_varlen
+    from rlhf_cli.models.packing.row_attention import heads_of_model, why_no_varlen
 
     dtype = _AUTOCAST.get(accelerator.mixed_precision, model.dtype)
     return why_no_varlen(heads_of_model(model, accelerator.device, dtype))

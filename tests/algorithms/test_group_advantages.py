@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from rlhf_cli.algorithms.base import EPS, SAME, GroupAlgorithm, shares, summed
-from rlhf_cli.algorithms.grpo import Grpo, Scale
-from rlhf_cli.algorithms.process_rewards import ProcessRewards
+from rlhf_cli.algorithms.grpo import Grpo, ProcessRewards, Scale
 from rlhf_cli.algorithms.rloo import Rloo, scores_to_leave_out
 from rlhf_cli.numerics.reward_columns import filled
 from tests.support.tolerances import assert_close, assert_equal, distance

@@ -292,7 +292,7 @@ def test_a_saved_model_has_the_arguments_beside_it() -> None:
 
 
 def test_torch_has_the_kernel() -> None:
-    """packing/varlen_kernel.py passes seven positional and three keyword arguments; so does the reference."""
+    """packing/row_attention.py passes seven positional and three keyword arguments; so does the reference."""
     parameters = inspect.signature(varlen_attn).parameters
     by_place = ["query", "key", "value", "cu_seq_q", "cu_seq_k", "max_q", "max_k"]
     assert list(parameters)[:7] == by_place

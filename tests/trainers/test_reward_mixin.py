@@ -13,9 +13,8 @@ import pytest
 import torch
 
 from rlhf_cli.algorithms.base import RoundAdvantages, advantage_metrics, summed
-from rlhf_cli.algorithms.grpo import Grpo
+from rlhf_cli.algorithms.grpo import Grpo, ProcessRewards
 from rlhf_cli.algorithms.own_advantages import OwnAdvantages
-from rlhf_cli.algorithms.process_rewards import ProcessRewards
 from rlhf_cli.algorithms.user_function import Answer
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.reward_stack import RewardStack

@@ -42,23 +42,19 @@ class PackedRows:
         """Return the number of prompt segments."""
         return len(self.lengths) - len(self.shared)
 
-    def states_before(self) -> Tensor:
-        """Return (sum of completion tokens,): the position whose state predicts each completion token."""
-        return self._from_starts(0)
+    def states(self, *, with_last: bool = False) -> Tensor:
+        """Return (sum of completion tokens,): the position whose state predicts each completion token.
 
-    def states_around(self) -> Tensor:
-        """Return (sum of completion tokens + B,): as `states_before`, and after the last token, if it was packed."""
-        return self._from_starts(1)
+        with_last: (sum of completion tokens + B,), also that of each row's last token, if it was packed.
+        """
+        rows = zip(self.starts, self.num_completion, strict=True)
+        places = [place for start, count in rows for place in range(start, start + count + with_last)]
+        return torch.tensor(places, dtype=torch.long, device=self.input_ids.device)
 
     def last_states(self) -> Tensor:
         """Return (B,): the position of each row's last token, if it was packed."""
         ends = list(map(sum, zip(self.starts, self.num_completion, strict=True)))
         return torch.tensor(ends, device=self.input_ids.device)
-
-    def _from_starts(self, more: int) -> Tensor:
-        rows = zip(self.starts, self.num_completion, strict=True)
-        places = [place for start, count in rows for place in range(start, start + count + more)]
-        return torch.tensor(places, dtype=torch.long, device=self.input_ids.device)
 
 
 def packed_rows(ids: Tensor, mask: Tensor, num_completion: int, *, with_last: bool = False) -> PackedRows | None:

@@ -6,7 +6,7 @@ A row of a dense reward is one of
 - an empty list: no position is rewarded (its sum is 0).
 
 If one number is needed, the row's reward is the sum over its tokens. Process rewards are normalised over the rewarded
-positions of a group (`rlhf_cli.algorithms.process_rewards`), so None and 0.0 differ.
+positions of a group (`rlhf_cli.algorithms.grpo`), so None and 0.0 differ.
 """
 
 from __future__ import annotations

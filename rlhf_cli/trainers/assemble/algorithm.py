@@ -44,10 +44,6 @@ def algorithm_of(experiment: Experiment) -> Algorithm:
     # normalize_then_sum: the stack z-scores within the group, then TRL divides by the batch's deviation.
     whole_batch = experiment.aggregate == "normalize_then_sum"
     scale = "batch" if whole_batch else _SCALES[trainer.setting("scale_rewards")]
-    if trainer.dense:
-        from rlhf_cli.algorithms.process_rewards import ProcessRewards
+    from rlhf_cli.algorithms.grpo import Grpo, ProcessRewards
 
-        return ProcessRewards(scale)
-    from rlhf_cli.algorithms.grpo import Grpo
-
-    return Grpo(scale)
+    return ProcessRewards(scale) if trainer.dense else Grpo(scale)

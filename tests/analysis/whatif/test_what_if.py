@@ -20,10 +20,9 @@ import torch
 from trl import RLOOConfig
 
 from rlhf_cli.algorithms.base import Algorithm
-from rlhf_cli.algorithms.grpo import Grpo
+from rlhf_cli.algorithms.grpo import Grpo, ProcessRewards
 from rlhf_cli.algorithms.own_advantages import OwnAdvantages
 from rlhf_cli.algorithms.ppo import Ppo
-from rlhf_cli.algorithms.process_rewards import ProcessRewards
 from rlhf_cli.algorithms.rloo import Rloo
 from rlhf_cli.analysis.what_if import _sign_changed
 from rlhf_cli.errors import ConfigError

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rlhf_cli.models.packing import row_attention
-from rlhf_cli.models.packing.varlen_kernel import (
+from rlhf_cli.models.packing.row_attention import (
     Heads,
     heads_of,
     heads_of_model,

@@ -10,8 +10,7 @@ import torch
 
 from rlhf_cli.models.packing import packed_rows as module
 from rlhf_cli.models.packing.packed_rows import packed_rows, packed_texts, passes_of, rows_by_prompt
-from rlhf_cli.models.packing.row_attention import Segments
-from rlhf_cli.models.packing.varlen_kernel import joined_keys
+from rlhf_cli.models.packing.row_attention import Segments, joined_keys
 
 _ = 0
 IDS = torch.tensor(
@@ -30,7 +29,7 @@ def test_layout() -> None:
     assert rows.shared == [0, 0, None, 0]
     assert rows.num_prompts == 1
     # 21 22 are predicted from 13 21, 31 from 14, 41 42 43 from 13 41 42.
-    assert rows.input_ids[0, rows.states_before()].tolist() == [13, 21, 14, 13, 41, 42]
+    assert rows.input_ids[0, rows.states()].tolist() == [13, 21, 14, 13, 41, 42]
 
 
 def test_layout_with_the_last_token() -> None:
@@ -38,7 +37,7 @@ def test_layout_with_the_last_token() -> None:
     assert rows is not None
     assert rows.input_ids.tolist() == [[11, 12, 13, 21, 22, 14, 31, 13, 41, 42, 43, 13]]
     assert rows.position_ids.tolist() == [[0, 1, 2, 3, 4, 2, 3, 0, 1, 2, 3, 2]]
-    assert rows.input_ids[0, rows.states_around()].tolist() == [13, 21, 22, 14, 31, 13, 41, 42, 43, 13]
+    assert rows.input_ids[0, rows.states(with_last=True)].tolist() == [13, 21, 22, 14, 31, 13, 41, 42, 43, 13]
 
 
 def test_prompts_that_are_alike_for_long_are_told_apart() -> None:
@@ -141,6 +140,6 @@ def test_passes_hold_every_text_once_and_no_more_tokens_than_asked() -> None:
 def test_what_is_laid_out_is_on_the_device_that_was_asked_for() -> None:
     rows = packed_texts([[*range(8), 8], [*range(8), 9]], torch.device("meta"))
     segments, joined = Segments(rows), joined_keys(rows.lengths, rows.shared, torch.device("meta"))
-    made = [rows.input_ids, rows.position_ids, rows.last_states(), rows.states_before(), segments.given]
+    made = [rows.input_ids, rows.position_ids, rows.last_states(), rows.states(), segments.given]
     made += [joined.places, joined.cu_queries, joined.cu_keys, segments.mask(2, 3, torch.device("meta"))]
     assert {tensor.device.type for tensor in made} == {"meta"}

@@ -15,8 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from rlhf_cli.models.packing import row_attention
 from rlhf_cli.models.packing.packed_rows import PackedRows, packed_rows
-from rlhf_cli.models.packing.row_attention import model_inputs, register
-from rlhf_cli.models.packing.varlen_kernel import joined_keys, varlen_attend
+from rlhf_cli.models.packing.row_attention import joined_keys, model_inputs, register, varlen_attend
 from rlhf_cli.trainers.forward_pass import only_states
 from tests.support.float64 import in_float64
 from tests.support.reference_varlen import ReferenceVarlen, stand_in
@@ -92,7 +91,7 @@ def test_no_input_of_a_model_changes_where_numbers_are_halved() -> None:
 def test_states_equal_those_of_each_row_alone(family: str, calls: list[Any] | None) -> None:
     """Every family has two key heads for four; scales, norms and biases differ."""
     model, rows = model_of(family), laid_out()
-    found = states(model, **model_inputs(rows))[0, rows.states_around()]
+    found = states(model, **model_inputs(rows))[0, rows.states(with_last=True)]
     assert_equal(found, alone(model))
     assert calls is None or len(calls) == 2  # one call per layer
 
@@ -110,14 +109,14 @@ def enable_checkpointing(model: Any, given: dict[str, Any]) -> None:
 def test_gradients_equal_those_of_the_rows_alone(checkpointing: dict[str, Any] | None, calls: list[Any] | None) -> None:
     """Also if layers are computed again in the backward pass, in which no context of the forward pass is open."""
     model, rows = model_of("llama"), laid_out()
-    weights = torch.randn(rows.states_around().shape[0], 32, dtype=torch.float64)
+    weights = torch.randn(rows.states(with_last=True).shape[0], 32, dtype=torch.float64)
     (alone(model) * weights).sum().backward()
     expected = [weight.grad.clone() for weight in model.model.parameters()]
     model.zero_grad()
     if checkpointing is not None:
         enable_checkpointing(model, checkpointing)
         model.enable_input_require_grads()
-    found = states(model.train(), **model_inputs(rows))[0, rows.states_around()]
+    found = states(model.train(), **model_inputs(rows))[0, rows.states(with_last=True)]
     (found * weights).sum().backward()
     pairs = zip((weight.grad for weight in model.model.parameters()), expected, strict=True)
     assert max(distance(packed, wanted) for packed, wanted in pairs) < EXACT
@@ -127,7 +126,7 @@ def test_gradients_equal_those_of_the_rows_alone(checkpointing: dict[str, Any] |
 def test_negative_control_rows_that_see_their_neighbours_have_other_states(monkeypatch: pytest.MonkeyPatch) -> None:
     model, rows = model_of("llama"), laid_out()
     monkeypatch.setattr(row_attention, "_cut", lambda segments, *qkv: [(qkv, None)])
-    found = states(model, **model_inputs(rows))[0, rows.states_around()]
+    found = states(model, **model_inputs(rows))[0, rows.states(with_last=True)]
     assert distance(found, alone(model)) > 0.1
 
 
