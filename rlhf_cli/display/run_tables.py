@@ -42,7 +42,7 @@ from rlhf_cli.runs.metrics_file import (
 from rlhf_cli.runs.phase_clock import TimeSpent, phase_label
 from rlhf_cli.runs.reward_records import failed_rows, kept_batches
 from rlhf_cli.runs.run_folder import GREEDY, SAMPLED, RunFolder, checkpoint_folder, read_json
-from rlhf_cli.runs.run_status import CREATED, FINISHED, RunRow, Status, describe_state, read_status, stopped_by_rule
+from rlhf_cli.runs.run_status import CREATED, FINISHED, RunRow, Status, describe_state, read_status
 from rlhf_cli.runs.tracking.tracked_run import where_to_look
 from rlhf_cli.tables.metrics import DRAWS, LEARNING_METRICS, UNUSED_TOKENS, sign_of
 from rlhf_cli.tables.trl_trainers import data_key
@@ -303,7 +303,7 @@ def _other_facts(folder: RunFolder, events: list[Event], status: Status) -> Iter
         yield Text(f"{name} failed on {count(number, 'row')}: {folder.reward_errors.name}", style="yellow")
     if failed := read_json(folder.provenance).get("tracker_failed"):
         yield Text(f"{failed} and has only part of the run; metrics.jsonl has all of it", style="yellow")
-    if reason := stopped_by_rule(status):
+    if reason := status.stopped_by_rule:
         yield Text(reason, style="bold")
     verified = verify(folder)
     if verified.outcomes:

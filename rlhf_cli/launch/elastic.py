@@ -57,17 +57,9 @@ class ServerEnded(Exception):
 
 def listening_store() -> TCPStore:
     """Return a new store that listens on loopback only, at a free port; torch's own listen on all interfaces."""
-    listening = socket.create_server((LOOPBACK, 0))
+    listening, timeout = socket.create_server((LOOPBACK, 0)), timedelta(seconds=_STORE_TIMEOUT_S)
     port = int(listening.getsockname()[1])
-    return TCPStore(
-        LOOPBACK,
-        port,
-        None,
-        True,
-        timedelta(seconds=_STORE_TIMEOUT_S),
-        wait_for_workers=False,
-        master_listen_fd=listening.detach(),
-    )
+    return TCPStore(LOOPBACK, port, None, True, timeout, wait_for_workers=False, master_listen_fd=listening.detach())
 
 
 class OneMachine(StaticTCPRendezvous):
@@ -125,10 +117,18 @@ class StopRequests:
         print(f"stopped by {signal_name(number)}: nothing was being trained", file=sys.stderr, flush=True)
         os._exit(EXIT_PREEMPTED)
 
-    def close(self) -> None:
-        """Cancel the timers."""
-        for timer in self._timers:
-            timer.cancel()
+    @contextlib.contextmanager
+    def heard(self) -> Iterator[None]:
+        """Open a context in which this process hands signals to the agent's ranks, and the ranks die with it."""
+        handlers = dict.fromkeys((signal.SIGTERM, signal.SIGUSR1, signal.SIGINT), self.ask)
+        # torch installs its own handlers for the signals named in this variable.
+        variables = {PARENT: str(os.getpid()), "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGQUIT"}
+        with environment(variables), heard_in_time({**handlers, signal.SIGHUP: signal.SIG_IGN}, self.leave):
+            try:
+                yield
+            finally:
+                for timer in self._timers:
+                    timer.cancel()
 
     def _kill(self) -> None:
         self.is_late = True
@@ -149,8 +149,8 @@ def run_ranks(
     spec = WorkerSpec("rank", len(plan.ranks), machine, entrypoint=command, args=tuple(words), max_restarts=0)
     agent = _agent(spec, exit_barrier_s=_LOOK_EVERY_S)
     failures: dict[int, ProcessFailure] = {}
-    requested, ended = _requests(agent, launch.grace_s), contextlib.suppress(ServerEnded)
-    with environment(plan.shared), requested as requests, ended:
+    requests = StopRequests(agent, launch.grace_s)
+    with environment(plan.shared), requests.heard(), contextlib.suppress(ServerEnded):
         failures = agent.run().failures
     codes = {rank: (failure.exitcode, float(failure.timestamp)) for rank, failure in failures.items()}
     found = failures_of(folder, codes, log=plan.log, seen_at=machine.seen_at)
@@ -190,7 +190,7 @@ def run_as_torchrun(words: list[str]) -> int:
     spec.max_restarts, spec.local_addr = config.max_restarts, config.local_addr
     spec.master_addr, spec.master_port = place
     agent = _agent(spec, exit_barrier_s=_EXIT_BARRIER_S)
-    with _requests(agent, Launch().grace_s):
+    with StopRequests(agent, Launch().grace_s).heard():
         try:
             failures = agent.run().failures
         finally:
@@ -212,17 +212,3 @@ def _agent(spec: WorkerSpec, *, exit_barrier_s: float) -> LocalElasticAgent:
     # that a full disk cut off ends its launcher.
     logs = DefaultLogsSpecs(os.devnull)
     return LocalElasticAgent(spec, logs, exit_barrier_timeout=exit_barrier_s, shutdown_timeout=_SHUTDOWN_S)
-
-
-@contextlib.contextmanager
-def _requests(agent: LocalElasticAgent, grace_s: float) -> Iterator[StopRequests]:
-    """Open a context in which this process hands signals to the agent's ranks, and the ranks die with it."""
-    requests = StopRequests(agent, grace_s)
-    handlers = dict.fromkeys((signal.SIGTERM, signal.SIGUSR1, signal.SIGINT), requests.ask)
-    # torch installs its own handlers for the signals named in this variable.
-    variables = {PARENT: str(os.getpid()), "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGQUIT"}
-    with environment(variables), heard_in_time({**handlers, signal.SIGHUP: signal.SIG_IGN}, requests.leave):
-        try:
-            yield requests
-        finally:
-            requests.close()

@@ -21,11 +21,10 @@ from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.errors import RunError, writing
 from rlhf_cli.launch.run_states import without_lost_jobs
 from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch
-from rlhf_cli.plan.prepare import Prepared
 from rlhf_cli.runs import provenance
 from rlhf_cli.runs.run_folder import SWEEP, RunFolder, read_json, write_text
 from rlhf_cli.runs.run_status import RunState, describe_state, read_status, update_status, words_in
-from rlhf_cli.text.json_values import JsonTree, JsonValue
+from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 
 _PATHS = ("path", "model", "tokenizer", "accelerate_config", "chat_template_path")
 _FUNCTIONS = ("fn", "class", "callbacks", "aggregate")
@@ -40,7 +39,7 @@ def existing_run(experiment: Experiment, composed: Composed) -> RunFolder | None
     """
     if (name := experiment.run.name) is None:
         return None
-    folder = RunFolder(_parent(experiment, composed).resolve() / name)
+    folder = RunFolder(new_folder(experiment, composed))
     if not folder.path.exists():
         return None
     if not folder.config.is_file():
@@ -67,7 +66,8 @@ def existing_run(experiment: Experiment, composed: Composed) -> RunFolder | None
 
 def new_folder(experiment: Experiment, composed: Composed, *, is_dry: bool = False) -> Path:
     """Return the folder for a new run. Without a name it is made and named by the time; `is_dry`: only described."""
-    parent, name = _parent(experiment, composed).resolve(), experiment.run.name
+    name, root = experiment.run.name, Path(experiment.run.root).expanduser()
+    parent = (root / experiment_name(composed)).resolve()
     return timed_folder(parent) if name is None and not is_dry else parent / (name or "YYYYMMDD-HHMMSS")
 
 
@@ -92,19 +92,12 @@ def create_run(
     whatever ends this leaves no file. The configuration, which makes the folder a run, is written after the hashing.
     """
     folder = RunFolder(at.resolve() if at is not None else new_folder(experiment, composed))
-    frozen, text = _frozen(experiment, composed)
+    frozen, text = frozen_config(experiment, composed)
+    asked = {"choices": composed.choices, "overrides": list(composed.overrides), "seed": experiment.seed}
     with writing_run(folder.path):
         folder.path.mkdir(parents=True, exist_ok=_is_unbegun(folder.path))
         try:
-            provenance.write_provenance(
-                folder,
-                config=text,
-                choices=composed.choices,
-                overrides=list(composed.overrides),
-                seed=experiment.seed,
-                files=files,
-                made_by=provenance.made_by(asked_of(frozen)),
-            )
+            provenance.write_provenance(folder, text, files, **asked, made_by=provenance.made_by(asked_of(frozen)))
             write_text(folder.config, text, durable=True)
             update_status(folder, state=RunState.CREATED)
         except BaseException:
@@ -116,13 +109,7 @@ def create_run(
     return folder
 
 
-def freeze_again(folder: RunFolder, prepared: Prepared, *, files: dict[str, Path], note: JsonTree) -> None:
-    """Replace the experiment of a run that is resumed; see `rewrite_config`."""
-    _, text = _frozen(prepared.experiment, prepared.composed)
-    provenance.rewrite_config(folder, text, files=files, note=note)
-
-
-def _frozen(experiment: Experiment, composed: Composed) -> tuple[JsonTree, str]:
+def frozen_config(experiment: Experiment, composed: Composed) -> tuple[JsonTree, str]:
     """Return what config.yaml holds, and its text."""
     frozen = absolute_paths(with_references(experiment.model_dump(mode="json"), composed.references))
     return cast(JsonTree, frozen), yaml.safe_dump(frozen, sort_keys=False, allow_unicode=True)
@@ -160,10 +147,6 @@ def absolute_paths(value: JsonValue, *, key: str = "") -> JsonValue:
     if place.suffix != local.suffix:  # a link into the hub's cache, whose files have no suffix
         place = local.absolute()
     return f"{place}{colon and ':'}{tail}" if local.exists() or glob.glob(str(local)) else value
-
-
-def _parent(experiment: Experiment, composed: Composed) -> Path:
-    return Path(experiment.run.root).expanduser() / experiment_name(composed)
 
 
 def experiment_name(composed: Composed) -> str:
@@ -205,7 +188,10 @@ def _refuse(where: Path, record: Path, asked: list[str], *, trust: bool, command
     shown = [f"{line[:_LONGEST]}{'...' * (len(line) > _LONGEST)}" for line in asked]
     if not trust and asked:
         what = "this run would run code, submit a job or send data, and you may not have made it"
-        got = "\n".join([f"made by {provenance.maker_of(record)}", *shown])
+        known = read_json(record)
+        user, host = section(known, "made_by").get("user"), section(known, "host").get("name")
+        maker = f"{user or 'somebody'} on {host}" if host else user or "an unknown user"
+        got = "\n".join([f"made by {maker}", *shown])
         expected = "your own unchanged run, or settings that you have read and trust"
         raise RunError(what, where=str(where), got=got, expected=expected, hint=f"{command} --trust")
     for line in shown:

@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -90,7 +90,7 @@ class Leader:
             wanted = {name: versions().get(name) for name in _PACKAGES}
             told = {"run": str(folder.path), "resume": resume, "config": sha256(folder.config), "versions": wanted}
             self._board.write("run", told)
-            if problems := self._problems(console, self._board):
+            if problems := self._problems(console):
                 what, got = "some ranks cannot train the run", "\n".join(problems)
                 expected = "one file system for all machines, and the same Python environment"
                 advice, where = "run.root=/a/shared/folder", str(folder.path)
@@ -107,7 +107,7 @@ class Leader:
                 self._board.write(key, {"exit_code": exit_code})
             self._board.wait_until_heard()
 
-    def _problems(self, console: Console, board: _Board) -> list[str]:
+    def _problems(self, console: Console) -> list[str]:
         """Wait for the answers of all ranks, and return why some of them cannot train the run."""
         others, began, problems = set(range(1, self.group.world_size)), time.monotonic(), list[str]()
         with console.status("") as bar:
@@ -118,8 +118,8 @@ class Leader:
                     what = f"{len(others)} of {self.group.world_size} ranks did not come within {_JOIN_TIMEOUT_S:.0f} s"
                     got, expected = f"no answer of rank {sorted(others)}", "the same command on each machine"
                     raise RunError(what, where=f"{self.group.host}:{self.group.port}", got=got, expected=expected)
-                for rank in [rank for rank in others if board.has(f"answer/{rank}")]:
-                    answer = board.read(f"answer/{rank}")
+                for rank in [rank for rank in others if self._board.has(f"answer/{rank}")]:
+                    answer = self._board.read(f"answer/{rank}")
                     others.remove(rank)
                     if answer.get("stopped"):
                         raise Interrupted(f"{answer['stopped']} on {answer['host']}")
@@ -222,7 +222,11 @@ def _follow(group: RankGroup) -> int:
     folder, resume = RunFolder(Path(told["run"])), bool(told["resume"])
     plan, _ = plan_frozen(folder, resume=resume)
     terminal = os.dup(sys.stderr.fileno())
-    with _to_log(folder, group), environment(plan.shared):
+    with (folder.path / log_name(group.rank // group.local_size)).open("a", encoding="utf-8") as log:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+            os.dup2(log.fileno(), stream.fileno())
+    with environment(plan.shared):
         from rlhf_cli.launch.worker import run_rank
 
         try:
@@ -260,12 +264,3 @@ def _tell_failure(group: RankGroup, folder: RunFolder, error: Exception, termina
         os.write(terminal, redacted(f"{trace}error: {headline}\n").encode())
         if read_status(folder).state != FAILED:
             update_status(folder, state=FAILED, reason=headline, failing_rank=group.rank)
-
-
-@contextlib.contextmanager
-def _to_log(folder: RunFolder, group: RankGroup) -> Iterator[None]:
-    with (folder.path / log_name(group.rank // group.local_size)).open("a", encoding="utf-8") as log:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-            os.dup2(log.fileno(), stream.fileno())
-        yield

@@ -32,7 +32,7 @@ from rlhf_cli.plan.prepare import Prepared, prepare_from
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.process import environment
 from rlhf_cli.runs.run_folder import RunFolder, read_json
-from rlhf_cli.runs.run_status import FAILED, FINISHED, preempt, read_status, stopped_by_rule, update_status
+from rlhf_cli.runs.run_status import FAILED, FINISHED, preempt, read_status, update_status
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.tables.metrics import REPRODUCED, STEP
 from rlhf_cli.text.json_values import JsonTree, section
@@ -187,7 +187,7 @@ def reproduce(
         hint = f"--steps {logged}" if logged else f"rlhf resume {earlier.typed}"
         raise RunError("the run has too few steps to compare", where=where, got=f"{logged} logged steps", hint=hint)
     num_steps = steps or logged
-    is_whole = num_steps == logged and status.state == FINISHED and stopped_by_rule(status) is None
+    is_whole = num_steps == logged and status.state == FINISHED and status.stopped_by_rule is None
 
     def adjust(tree: JsonTree, origins: Origins) -> None:
         without_passed_deadline(tree, origins)

@@ -96,8 +96,15 @@ def failures_of(
             continue
         if code in STOPPED:
             stopped.append(RankFailure(rank, seen_at, "stopped", exit_code=EXIT_PREEMPTED))
-        else:
-            found[rank] = RankFailure(rank, seen_at, _describe_exit(rank, code, folder, log))
+            continue
+        beat = heartbeats(folder.path).get(rank)
+        reward = ", ".join(beat.rewards) if beat else ""
+        during = f" while reward {reward!r} ran" if reward else f" during {beat.phase}" if beat else ""
+        how = f"ended with code {code}{during} without a message; see {log}"
+        if code < 0:
+            meaning = ", most likely out of memory: see `dmesg | tail`" if -code == signal.SIGKILL else f"; see {log}"
+            how = f"was killed by {signal_name(-code)}{during}{meaning}"
+        found[rank] = RankFailure(rank, seen_at, how)
     return list(found.values()) or stopped
 
 
@@ -117,16 +124,6 @@ def _recorded(folder: RunFolder) -> list[RankFailure]:
         with contextlib.suppress(RunError, ValidationError):  # a full disk has cut the record off
             found.append(TypeAdapter(RankFailure).validate_python(read_json(file)))
     return found
-
-
-def _describe_exit(rank: int, code: int, folder: RunFolder, log: Path) -> str:
-    beat = heartbeats(folder.path).get(rank)
-    reward = ", ".join(beat.rewards) if beat else ""
-    during = f" while reward {reward!r} ran" if reward else f" during {beat.phase}" if beat else ""
-    if code >= 0:
-        return f"ended with code {code}{during} without a message; see {log}"
-    meaning = ", most likely out of memory: see `dmesg | tail`" if -code == signal.SIGKILL else f"; see {log}"
-    return f"was killed by {signal_name(-code)}{during}{meaning}"
 
 
 def raise_end(folder: RunFolder, end: RanksEnd, *, grace_s: float) -> None:

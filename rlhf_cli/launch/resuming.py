@@ -5,8 +5,9 @@ A change is accepted if it cannot change the result, or if `--allow` names it (t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -18,7 +19,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import Weight
 from rlhf_cli.display.start_panel import show_start
 from rlhf_cli.errors import RunError
-from rlhf_cli.launch.freeze import absolute_paths, freeze_again, take_as_ours
+from rlhf_cli.launch.freeze import absolute_paths, frozen_config, take_as_ours
 from rlhf_cli.launch.gpu_locks import gpus_held
 from rlhf_cli.launch.one_run import refuse_other_size, show_end_of, show_run_folder, train_frozen
 from rlhf_cli.plan.checks.machine_checks import DEADLINE, has_passed
@@ -29,21 +30,9 @@ from rlhf_cli.plan.prepare import Prepared, prepare_from
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.checkpoint_folders import missing_state
 from rlhf_cli.runs.metrics_file import iter_metrics
-from rlhf_cli.runs.provenance import PENDING_CONFIG, sha256
+from rlhf_cli.runs.provenance import PENDING_CONFIG, rewrite_config, sha256
 from rlhf_cli.runs.run_folder import RunFolder, checkpoints_in, read_json, typed_path
-from rlhf_cli.runs.run_status import (
-    FINISHED,
-    KILLED,
-    PREEMPTED,
-    QUEUED,
-    Status,
-    describe_state,
-    own_job_id,
-    read_status,
-    refuse_links,
-    stopped_by_rule,
-    update_status,
-)
+from rlhf_cli.runs.run_status import RunState, Status, own_job_id, read_status, refuse_links, update_status
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.tables.resume_keys import CONFIG, Condition, Effect, kind_of_file, row_of
 from rlhf_cli.tables.trl_values import FOLLOW_EVALUATIONS
@@ -55,7 +44,6 @@ if TYPE_CHECKING:
 _MEASURED = ("offset", "with_eos")
 _HOW_IT_WAS_FOUND = ("run.name", "run.root", "run.resume")
 """Keys that only locate the run; a typed one changes nothing."""
-_LENGTH = ("trainer.args.max_steps", "trainer.args.num_train_epochs")
 _LONGEST = 60
 _HASH = 12
 ABSENT = "not set"
@@ -83,7 +71,7 @@ class Change:
 
     def is_longer(self, step: int) -> bool:
         """Return whether it lets a run go on that finished at `step`."""
-        limit = {_LENGTH[0]: step, _LENGTH[1]: self.old}.get(self.key)
+        limit = {"trainer.args.max_steps": step, "trainer.args.num_train_epochs": self.old}.get(self.key)
         return isinstance(self.new, int | float) and isinstance(limit, int | float) and self.new > limit
 
 
@@ -144,14 +132,10 @@ def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Res
         changes.append(Change(DEADLINE, old, None, "taken", "it has passed"))
     taken = tuple(change for change in changes if change.effect == "taken")
 
-    def apply(tree: JsonTree, origins: Origins) -> None:
-        for change in taken:
-            _apply(change, tree)
-        origins.add_command_line(change.key for change in taken)
-
-    prepared = prepare_from(folder, [], adjust=apply)
-    is_lifted = stopped_by_rule(status) is not None and any(change.path[0] == "stop" for change in taken)
-    if status.state == FINISHED and not is_lifted and not any(change.is_longer(status.step) for change in taken):
+    prepared = prepare_from(folder, [], adjust=partial(_apply, taken))
+    is_finished = status.state == RunState.FINISHED
+    is_lifted = status.stopped_by_rule is not None and any(change.path[0] == "stop" for change in taken)
+    if is_finished and not is_lifted and not any(change.is_longer(status.step) for change in taken):
         _refuse_changes(folder, changes, [], step)
         return Resumed(folder, status, prepared)
     plan = preflight(prepared.experiment, prepared.composed, folder=folder.path)
@@ -172,7 +156,7 @@ def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Res
         hint = f"rlhf train ... model.path={typed_path(folder.checkpoints)}/{got}"
         raise RunError(what, where=where, got=got, expected=expected, hint=hint)
     # The ranks would refuse these only after loading a model.
-    if status.state == FINISHED and step < status.step:
+    if is_finished and step < status.step:
         what, expected = "the run has finished, and its last checkpoint was not kept", f"checkpoint-{status.step}"
         hint = f"rlhf train ... model.path={typed_path(folder.model)}"
         raise RunError(what, where=where, got=got, expected=expected, hint=hint)
@@ -271,14 +255,17 @@ def _shown(value: JsonValue) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
-def _apply(change: Change, tree: JsonTree) -> None:
-    *parents, name = change.path
-    for part in parents:
-        tree = cast(JsonTree, tree.setdefault(part, {}))
-    if change.new is ABSENT:
-        tree.pop(name, None)
-    else:
-        tree[name] = change.new
+def _apply(taken: Sequence[Change], tree: JsonTree, origins: Origins) -> None:
+    for change in taken:
+        *parents, name = change.path
+        place = tree
+        for part in parents:
+            place = cast(JsonTree, place.setdefault(part, {}))
+        if change.new is ABSENT:
+            place.pop(name, None)
+        else:
+            place[name] = change.new
+    origins.add_command_line(change.key for change in taken)
 
 
 def _refuse_changes(folder: RunFolder, changes: list[Change], files: list[ChangedFile], step: int) -> None:
@@ -317,8 +304,8 @@ def resume_once(console: Console, run: Resumed, *, take_over: bool, leader: Lead
             return
         launch = plan_launch(experiment, folder.path, resume=True, accelerate_env=run.plan.accelerate_env)
         show_start(console, experiment, run.plan, title=f"{folder.label}, resumed", folder=folder.shown)
-        if status.state != QUEUED:
-            console.print(f"{folder.label} {was_in_words(status)}")
+        if status.state != RunState.QUEUED:
+            console.print(f"{folder.label} {status.was_in_words}")
         for line in [*([taken_over] if taken_over else []), *changes]:
             console.print(f"  {line}", markup=False, soft_wrap=True)
         with gpus_held(launch, folder):
@@ -330,31 +317,25 @@ def resume_once(console: Console, run: Resumed, *, take_over: bool, leader: Lead
 def freeze_changes(run: Resumed, *, is_own_job: bool = False) -> None:
     """Write the changed configuration of a run, or of a sweep's; it was checked before."""
     assert run.plan is not None
-    if run.status.state == FINISHED:  # killed before it trains, it would look done with its longer configuration
-        update_status(run.folder, state=PREEMPTED, reason="it is longer now, and has not gone on yet")
+    if run.status.state == RunState.FINISHED:  # killed before it trains, it would look done though longer
+        update_status(run.folder, state=RunState.PREEMPTED, reason="it is longer now, and has not gone on yet")
     if run.taken or run.files:
         note: JsonTree = {
             "step": newest_step(run.folder),
             "changes": {change.key: change.describe() for change in run.taken},
             "files": {file.name: [file.before, file.now] for file in run.files},
         }
-        freeze_again(run.folder, run.prepared, files=run.plan.files, note=note)
+        _, text = frozen_config(run.prepared.experiment, run.prepared.composed)
+        rewrite_config(run.folder, text, files=run.plan.files, note=note)
     if not is_own_job:  # a node of Slurm's may have another cache, and so another key
         take_as_ours(run.folder)
-
-
-def was_in_words(status: Status) -> str:
-    """Return how the earlier part of a resumed run ended, for example `was stopped by Ctrl-C at step 40`."""
-    was = describe_state(status.state, status.reason)
-    reason = f": {status.reason}" if status.reason and was in (KILLED, PREEMPTED) else ""
-    return f"was {was} at step {status.step}{reason}"
 
 
 def say_finished(console: Console, folder: RunFolder) -> None:
     """Print that the run has finished, and where. If a rule ended it, print how to continue without the rule."""
     status = read_status(folder)
     console.print(f"nothing to do: the run has finished, at step {status.step}")
-    if reason := stopped_by_rule(status):
+    if reason := status.stopped_by_rule:
         console.print(f"  {reason}", markup=False)
         without = f"  rlhf resume {folder.typed} stop=null  # continues without the rule, to step {status.max_steps}"
         console.print(without, markup=False, soft_wrap=True)

@@ -11,18 +11,7 @@ from pathlib import Path
 
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import RunFolder, runs_in
-from rlhf_cli.runs.run_status import (
-    KILLED,
-    PREEMPTED,
-    QUEUED,
-    RUNNING,
-    UNREADABLE,
-    RunRow,
-    Status,
-    own_job_id,
-    pace,
-    read_status,
-)
+from rlhf_cli.runs.run_status import RunRow, RunState, Status, own_job_id, pace, read_status
 from rlhf_cli.runs.writer_lock import forget_writer, read_writer
 
 SLURM_TIMEOUT_S = 60.0
@@ -94,7 +83,7 @@ JOB_NAME = "rlhf:"
 _OF_OURSELVES = frozenset({"COMPLETED", "FAILED"})
 _SAYS_NOTHING = frozenset({"", "Priority", "Resources", "BeginTime"})
 """Slurm reasons that only mean that a job waits for its turn."""
-_ASKED = (QUEUED, RUNNING, KILLED, PREEMPTED)
+_ASKED = (RunState.QUEUED, RunState.RUNNING, RunState.KILLED, RunState.PREEMPTED)
 """States that Slurm may know better."""
 
 
@@ -111,7 +100,8 @@ def overview(places: list[Path], *, mine: bool = False) -> tuple[list[RunRow], s
         s_per_step = log_age_s = left = None
         with suppress(OSError):
             s_per_step, log_age_s = pace(folder)
-        if status.state in (RUNNING, QUEUED) and status.max_steps is not None and s_per_step is not None:
+        is_unfinished = status.state in (RunState.RUNNING, RunState.QUEUED)
+        if is_unfinished and status.max_steps is not None and s_per_step is not None:
             left = max(0, status.max_steps - status.step) * s_per_step
         steps, slurm_state = (status.step, status.max_steps, s_per_step, left), job.state if job else None
         saved = (status.last_checkpoint, status.job_id)
@@ -120,7 +110,7 @@ def overview(places: list[Path], *, mine: bool = False) -> tuple[list[RunRow], s
     for job_id, job in jobs.items() if mine else ():
         # an unfinished job of ours, from a folder that was not scanned
         if job.name.startswith(JOB_NAME) and job_id not in seen and not job.has_ended:
-            state, shown = QUEUED if job.waits else RUNNING, job.comment or job.name
+            state, shown = RunState.QUEUED if job.waits else RunState.RUNNING, job.comment or job.name
             reason = "in another folder" if job.reason in _SAYS_NOTHING else job.reason
             rows.append(RunRow(shown, state, job_id=job_id, slurm_state=job.state, reason=reason))
     return rows, problem
@@ -133,7 +123,7 @@ def states_of(folders: Iterable[RunFolder]) -> dict[RunFolder, Status]:
         try:
             read[folder] = read_status(folder)
         except RunError as error:
-            read[folder] = Status(UNREADABLE, reason=f"{error.what}: {error.got}")
+            read[folder] = Status(RunState.UNREADABLE, reason=f"{error.what}: {error.got}")
     return read
 
 
@@ -144,27 +134,25 @@ def without_lost_jobs(runs: Mapping[RunFolder, Status]) -> dict[RunFolder, Statu
     answer, the states stay. The folder of a run or a sweep whose job has ended needs no `--take-over` afterwards. A
     submission that was killed before Slurm answered leaves a run without an id.
     """
-    asked = {folder: job_id for folder, status in runs.items() if (job_id := _unsure_job(folder, status)) is not None}
+    asked: dict[RunFolder, str] = {}
+    for folder, status in runs.items():
+        writer = read_writer(folder)
+        process, job_id = (writer.process, writer.slurm_job) if writer is not None else (None, None)
+        process, job_id = status.process or process, status.job_id if status.state in _ASKED else job_id
+        if job_id is not None and job_id != own_job_id() and not (process is not None and process.is_alive()):
+            asked[folder] = job_id
     jobs, problem = ask_slurm(set(asked.values()), mine=False)
     known = dict(runs)
     for folder, status in runs.items():
-        if status.state == QUEUED and status.job_id is None:
-            known[folder] = replace(status, state=KILLED, reason="its submission to Slurm was cut off")
+        if status.state == RunState.QUEUED and status.job_id is None:
+            known[folder] = replace(status, state=RunState.KILLED, reason="its submission to Slurm was cut off")
         elif folder in asked and problem is None:
             job = jobs.get(asked[folder])
             found = with_job_state(status, job)
-            known[folder] = found if found.state in (KILLED, QUEUED) else status
+            known[folder] = found if found.state in (RunState.KILLED, RunState.QUEUED) else status
             if job is not None and job.has_ended:  # one that is not known may run in another cluster
                 forget_writer(folder, found)
     return known
-
-
-def _unsure_job(folder: RunFolder, status: Status) -> str | None:
-    """Return the job of a run or a sweep whose process is not known to live; None without one, or in this very job."""
-    writer = read_writer(folder)
-    process, job_id = (writer.process, writer.slurm_job) if writer is not None else (None, None)
-    process, job_id = status.process or process, status.job_id if status.state in _ASKED else job_id
-    return None if job_id == own_job_id() or (process is not None and process.is_alive()) else job_id
 
 
 def with_job_state(status: Status, job: SlurmJob | None) -> Status:
@@ -172,18 +160,18 @@ def with_job_state(status: Status, job: SlurmJob | None) -> Status:
     if status.job_id is None or status.state not in _ASKED:
         return status
     state, reason = status.state, status.reason
-    begun = ", before it began" if state == QUEUED else ""
+    begun = ", before it began" if state == RunState.QUEUED else ""
     if job is None:
-        if state != PREEMPTED:  # Slurm forgets a job some minutes after its end
-            state, reason = KILLED, reason or f"Slurm has no job {status.job_id} any more{begun}"
+        if state != RunState.PREEMPTED:  # Slurm forgets a job some minutes after its end
+            state, reason = RunState.KILLED, reason or f"Slurm has no job {status.job_id} any more{begun}"
     elif job.waits:
         goes_on = f"goes on from {status.last_checkpoint}" if status.last_checkpoint else ""
         waits_for = "" if job.reason in _SAYS_NOTHING else job.reason
-        state, reason = QUEUED, ", ".join(part for part in (goes_on, waits_for) if part) or None
-    elif job.has_ended and state != PREEMPTED:
-        state, reason = KILLED, f"Slurm: {job.state}{begun}"
+        state, reason = RunState.QUEUED, ", ".join(part for part in (goes_on, waits_for) if part) or None
+    elif job.has_ended and state != RunState.PREEMPTED:
+        state, reason = RunState.KILLED, f"Slurm: {job.state}{begun}"
     elif job.has_ended and job.state not in _OF_OURSELVES:  # a run that saved in time makes its job fail
         reason = "; ".join(part for part in (reason, f"Slurm: {job.state}") if part)
-    elif state == QUEUED:
-        state, reason = RUNNING, "starting"
+    elif state == RunState.QUEUED:
+        state, reason = RunState.RUNNING, "starting"
     return replace(status, state=state, reason=reason)

@@ -134,17 +134,14 @@ def _executor(launch: Launch, folder: Path, name: str) -> SlurmExecutor:
     python = f"exec {shlex.quote(sys.executable)}"
     executor = SlurmExecutor(folder / SLURM_FOLDER, max_num_timeout=_NEVER, python=python)
     modules = os.pathsep.join(entry for entry in sys.path if entry)  # of this process, for example a checkout
-    asked: dict[str, object] = {"gpus_per_node": slurm.gpus_per_node} if slurm.gpus_per_node else {}
+    same = ("partition", "account", "qos", "time", "cpus_per_task")
+    asked: dict[str, object] = {name: getattr(slurm, name) for name in same}
+    asked |= {"gpus_per_node": slurm.gpus_per_node} if slurm.gpus_per_node else {}
     asked |= {"mem": f"{round(slurm.mem_gb * 1024)}M"} if slurm.mem_gb is not None else {}
     asked |= {"ntasks_per_node": 1} if launch.nodes > 1 else {}
     executor.update_parameters(
         job_name=name,
-        partition=slurm.partition,
-        account=slurm.account,
-        qos=slurm.qos,
-        time=slurm.time,
         nodes=launch.nodes,
-        cpus_per_task=slurm.cpus_per_task,
         comment=str(folder),
         setup=[*slurm.setup, f"export PYTHONPATH={shlex.quote(modules)}"],
         array_parallelism=slurm.max_parallel,
@@ -152,8 +149,7 @@ def _executor(launch: Launch, folder: Path, name: str) -> SlurmExecutor:
         stderr_to_stdout=True,
         use_srun=False,
         additional_parameters={
-            # Signal only the batch process.
-            "signal": f"B:USR1@{round(launch.grace_s)}",
+            "signal": f"B:USR1@{round(launch.grace_s)}",  # only the batch process
             "requeue": True,
             **{key.lstrip("-"): value for key, value in slurm.extra.items() if value is not False},
         },
@@ -284,7 +280,12 @@ class RunInJob:
             signal.signal(number, lambda number, _: self._heard.add(number))
         signal.signal(signal.SIGCONT, signal.SIG_DFL)  # it accompanies every other signal; submitit would log it
         folder, job_id = open_run(Path(self.folder)), own_job_id()
-        _wait_until_told(folder, job_id)
+        until = time.monotonic() + _TOLD_TIMEOUT_S
+        while read_status(folder).job_id != job_id:  # the submitting process has not written it yet
+            if time.monotonic() > until:
+                update_status(folder, job_id=job_id)
+                break
+            time.sleep(_POLL_S)
         before = read_status(folder)
         if before.state in (RUNNING, KILLED):
             # After a node failure or a preemption by another job, Slurm ends the job silently and starts it again.
@@ -346,16 +347,6 @@ class RunInJob:
 def node_command(folder: RunFolder) -> list[str]:
     """Return the command that a job runs on its node, or on the first of several."""
     return [sys.executable, "-m", "rlhf_cli", "resume", str(folder.path), "--trust"]
-
-
-def _wait_until_told(folder: RunFolder, job_id: str | None) -> None:
-    """Wait until the submitting process has written the job id; write it here after a timeout."""
-    until = time.monotonic() + _TOLD_TIMEOUT_S
-    while read_status(folder).job_id != job_id:
-        if time.monotonic() > until:
-            update_status(folder, job_id=job_id)
-            return
-        time.sleep(_POLL_S)
 
 
 def _listens(pid: int, number: signal.Signals) -> bool:

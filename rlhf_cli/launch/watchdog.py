@@ -204,22 +204,17 @@ def _failure_of(beat: Beat, stacks: tuple[tuple[str, ...], ...], timeout_s: floa
         key = f"rewards.{beat.rewards[0]}"
         hint = f"{key}.timeout_s=60  # ends a call after 60 s\n{key}.isolate=true  # ends the row, not the run\n{hint}"
     where = f"rank {beat.rank}, {beat.phase}" + (f", {rewards}" if rewards else "")
-    got = "\n".join(_innermost(stacks)) or "unknown: its stack could not be read"
+    in_rewards = [stack for stack in stacks if _is_of_rewards(stack)]
+    busy = [stack for stack in in_rewards if not any(one in stack[-1] for one in _WAITING)]
+    shown = next(iter([*busy, *in_rewards, *stacks]), ())  # of a running reward if there is one, else the main thread's
+    ours = [place for place, line in enumerate(shown) if any(one in line for one in _OF_REWARDS)]
+    innermost = shown[(ours[-1] + 1 if ours else 0) :][-_SHOWN_FRAMES:] or shown[-_SHOWN_FRAMES:]
+    got = "\n".join(innermost) or "unknown: its stack could not be read"
     expected = f"progress within launch.hang_timeout_s={timeout_s:g}"
     error = RlhfError(what, where=where, got=got, expected=expected, hint=hint)
     told = "\n".join("\n  ".join(("thread:", *stack)) for stack in stacks) or "  unknown"
     trace = f"rank {beat.rank} hangs; its threads, the innermost place last:\n{told}"
     return RankFailure(beat.rank, time.time() - beat.age_s, message=str(error), traceback=trace)
-
-
-def _innermost(stacks: tuple[tuple[str, ...], ...]) -> list[str]:
-    """Return the innermost frames, innermost last: of a running reward if there is one, else of the main thread."""
-    in_rewards = [stack for stack in stacks if _is_of_rewards(stack)]
-    busy = [stack for stack in in_rewards if not any(one in stack[-1] for one in _WAITING)]
-    for stack in [*busy, *in_rewards, *stacks]:
-        ours = [place for place, line in enumerate(stack) if any(one in line for one in _OF_REWARDS)]
-        return list(stack[(ours[-1] + 1 if ours else 0) :][-_SHOWN_FRAMES:] or stack[-_SHOWN_FRAMES:])
-    return []
 
 
 def _is_of_rewards(stack: tuple[str, ...]) -> bool:

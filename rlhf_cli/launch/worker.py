@@ -45,13 +45,12 @@ from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.runs.provenance import add_to_provenance, other_versions
 from rlhf_cli.runs.run_folder import RunFolder, write_json
 from rlhf_cli.runs.run_status import ANOTHER_RANK, FAILED, FINISHED, claim, preempt, update_status
-from rlhf_cli.runs.tracking.tracking_plan import plan_tracking
+from rlhf_cli.runs.tracking.tracked_run import plan_tracking
 from rlhf_cli.text.redaction import redacted
 from rlhf_cli.text.terminal_output import SafeStream, printable, traceback_of
 
 if TYPE_CHECKING:
     from rlhf_cli.analysis.diagnosis.live_rules import StopByRule
-    from rlhf_cli.display.training_bar import TrainingBar
     from rlhf_cli.evaluation.scored_pairs import ScoredPair
     from rlhf_cli.launch.stop_callback import StopBetweenSteps
     from rlhf_cli.runs.tracking.mirror import Mirror
@@ -108,7 +107,11 @@ def run_rank(folder: RunFolder, *, resume: bool) -> None:
         except Preempted as stop:
             if rank == 0:
                 preempt(folder, stop.reason)
-            _leave_together()
+            from torch import distributed
+
+            if distributed.is_initialized():  # wait for all to save: launchers kill the ranks that remain
+                with contextlib.suppress(RuntimeError):
+                    distributed.barrier()
             raise
         except KeyboardInterrupt as stop:
             _record_stop(folder, rank, ", ".join(map(str, stop.args)) or "interrupted at the keyboard")
@@ -151,22 +154,34 @@ class _Training:
     is_main: bool
     resume: bool
 
+    def __post_init__(self) -> None:
+        from rlhf_cli.display.training_bar import TrainingBar
+
+        self.bar, track = TrainingBar(self.heartbeat), self.experiment.track
+        self.mirror: Mirror | None = None
+        if self.is_main and track.mode != "none":
+            from rlhf_cli.runs.tracking.mirror import Mirror
+
+            self.mirror = Mirror(
+                self.folder,
+                plan_tracking(track.mode, track.tracker),
+                say=self._say,
+                unique_prompts=bool(self.experiment.trainer.args.get("log_unique_prompts")),
+                completions_every=track.completions_every,
+            )
+
     def run(self) -> None:
         """Build the trainer, train to the end and save the model. Raise Preempted if the run was stopped."""
         from transformers import PrinterCallback
 
-        from rlhf_cli.display.training_bar import TrainingBar
         from rlhf_cli.trainers.assemble.trainer import assemble
 
-        bar = TrainingBar(self.heartbeat)
-        is_tracked = self.is_main and self.experiment.track.mode != "none"
-        mirror = _mirror_of(self.folder, self.experiment, bar) if is_tracked else None
         with spinner("loading data and models", shown=self.is_main) as show:
             trainer = assemble(
                 self.experiment,
                 self.folder,
                 on_progress=show,
-                on_pairs=functools.partial(_show_pairs, bar, self.folder, mirror),
+                on_pairs=self._show_pairs,
                 heartbeat=self.heartbeat,
                 profiled=self.profiled,
             )
@@ -182,82 +197,79 @@ class _Training:
                 if lengths.dropped or lengths.cut:
                     print(f"warning: {lengths.describe()}")
             recorded_to = rewind(self.folder.metrics, start)
-        stop, by_rule = self._add_callbacks(trainer, bar, mirror)
+        stop, by_rule = self._add_callbacks(trainer)
         with contextlib.ExitStack() as stack:
             stack.enter_context(_timed_waits(trainer, self.profiled))
-            if mirror is not None:
-                attempt = mirror.attempt(trainer.args, goes_on_from=start, recorded_to=recorded_to)
+            if self.mirror is not None:
+                attempt = self.mirror.attempt(trainer.args, goes_on_from=start, recorded_to=recorded_to)
                 stack.enter_context(attempt)
             gc.freeze()  # else imported objects delay the collection of wandb's tables by hundreds of steps
             stack.callback(gc.unfreeze)
             try:
                 trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
             finally:
-                bar.stop()
+                self.bar.stop()
                 if trainer.extensions.rewards is not None:
                     trainer.extensions.rewards.stack.close()
             ended_by = by_rule if by_rule is not None and by_rule.has_stopped else None
             if stop.has_stopped and ended_by is None:
                 raise preempted(self.folder, self.stopping.reason or ANOTHER_RANK)
-            _finish(self.folder, trainer, is_main=self.is_main, ended_by=ended_by)
+            self._finish(trainer, ended_by)
             if self.is_main:  # only its tracker still closes; the others must not leave before it has saved
                 self.stopping.close()
 
-    def _add_callbacks(
-        self, trainer: ExtendedTrainer, bar: TrainingBar, mirror: Mirror | None
-    ) -> tuple[StopBetweenSteps, StopByRule | None]:
+    def _add_callbacks(self, trainer: ExtendedTrainer) -> tuple[StopBetweenSteps, StopByRule | None]:
         """Add the callbacks of this rank to the trainer. Return the two that can end the training early."""
         from rlhf_cli.launch.stop_callback import StopBetweenSteps
         from rlhf_cli.runs.recorder import KeepHeartbeat, Recorder, ShortHistory
 
         folder, experiment = self.folder, self.experiment
-
-        def show(line: str) -> None:
-            bar.print(Text(line))
-
         added: list[Any] = [ShortHistory(), KeepHeartbeat(self.heartbeat)]
         if self.is_main:
             from rlhf_cli.analysis.diagnosis.live_rules import WarnOfFindings
 
-            say_slow = functools.partial(verify_launch.say_slow_paths, trainer, bar.print, set[str]())
+            say_slow = functools.partial(verify_launch.say_slow_paths, trainer, self.bar.print, set[str]())
             say_slow()
             keep, new_code = experiment.run.keep_completions, functools.partial(imported_since, _LOADED, experiment)
-            added += [Recorder(folder, mirror, keep.last, keep.every, new_code, say_slow), bar]
-            added.append(WarnOfFindings(folder, show, [kind for kind, is_on in experiment.warn if is_on]))
+            added += [Recorder(folder, self.mirror, keep.last, keep.every, new_code, say_slow), self.bar]
+            added.append(WarnOfFindings(folder, self._say, [kind for kind, is_on in experiment.warn if is_on]))
         stop, by_rule = StopBetweenSteps(self.stopping), None
         if rules := entries_of(experiment.stop):
             from rlhf_cli.analysis.diagnosis.live_rules import StopByRule, StoppingRules
 
-            by_rule = StopByRule(folder, show, StoppingRules(rules, experiment.rewards), self.is_main)
+            by_rule = StopByRule(folder, self._say, StoppingRules(rules, experiment.rewards), self.is_main)
             added.append(by_rule)
         for callback in [*added, stop]:
             trainer.add_callback(callback)
         return stop, by_rule
 
+    def _say(self, line: str) -> None:
+        """Print a line above the bar: stdout is log.txt while TRL logs."""
+        self.bar.print(Text(line))
 
-def _show_pairs(bar: TrainingBar, folder: RunFolder, mirror: Mirror | None, pairs: list[ScoredPair]) -> None:
-    from rlhf_cli.display.evaluation_tables import pair_table
+    def _show_pairs(self, pairs: list[ScoredPair]) -> None:
+        from rlhf_cli.display.evaluation_tables import pair_table
 
-    table = pair_table(pairs)
-    with folder.log.open("a", encoding="utf-8") as stream:
-        Screen(file=cast(TextIO, SafeStream(stream)), width=_LOG_WIDTH).print(table)
-    bar.print(table)
-    if mirror is not None:
-        mirror.table("samples", pairs[0].step, [{**asdict(pair), "verdict": pair.verdict} for pair in pairs])
+        table = pair_table(pairs)
+        with self.folder.log.open("a", encoding="utf-8") as stream:
+            Screen(file=cast(TextIO, SafeStream(stream)), width=_LOG_WIDTH).print(table)
+        self.bar.print(table)
+        if self.mirror is not None:
+            self.mirror.table("samples", pairs[0].step, [{**asdict(pair), "verdict": pair.verdict} for pair in pairs])
 
-
-def _mirror_of(folder: RunFolder, experiment: Experiment, bar: TrainingBar) -> Mirror:
-    """Return the mirror of a run in its tracker; it prints above the bar: stdout is log.txt while TRL logs."""
-    from rlhf_cli.runs.tracking.mirror import Mirror
-
-    track = experiment.track
-    return Mirror(
-        folder,
-        plan_tracking(track.mode, track.tracker),
-        say=lambda line: bar.print(Text(line)),
-        unique_prompts=bool(experiment.trainer.args.get("log_unique_prompts")),
-        completions_every=track.completions_every,
-    )
+    def _finish(self, trainer: ExtendedTrainer, ended_by: StopByRule | None) -> None:
+        folder, state = self.folder, trainer.state
+        if state.global_step < state.max_steps and ended_by is None:
+            raise RlhfError(f"training ended at step {state.global_step} of {state.max_steps}")
+        trainer.save_model(str(folder.model))
+        if self.is_main:
+            if (critic := getattr(trainer, "critic", None)) is not None:
+                critic.save(folder.critic)
+            card = folder.path / "README.md"
+            if card.is_file():
+                card.replace(folder.model / "README.md")  # TRL writes its model card into the output folder
+            reason = ended_by.reason if ended_by is not None else None
+            update_status(folder, state=FINISHED, reason=reason, step=state.global_step, max_steps=state.max_steps)
 
 
 def _warn(text: str) -> None:
@@ -290,21 +302,6 @@ def starting_checkpoint(folder: RunFolder, *, is_main: bool) -> Path | None:
     return checkpoint
 
 
-def _finish(folder: RunFolder, trainer: ExtendedTrainer, *, is_main: bool, ended_by: StopByRule | None) -> None:
-    state = trainer.state
-    if state.global_step < state.max_steps and ended_by is None:
-        raise RlhfError(f"training ended at step {state.global_step} of {state.max_steps}")
-    trainer.save_model(str(folder.model))
-    if is_main:
-        if (critic := getattr(trainer, "critic", None)) is not None:
-            critic.save(folder.critic)
-        card = folder.path / "README.md"
-        if card.is_file():
-            card.replace(folder.model / "README.md")  # TRL writes its model card into the output folder
-        reason = ended_by.reason if ended_by is not None else None
-        update_status(folder, state=FINISHED, reason=reason, step=state.global_step, max_steps=state.max_steps)
-
-
 def _record_failure(folder: RunFolder, rank: int, error: BaseException) -> None:
     text = traceback_of(error)
     _log.error("rank %d failed\n%s", rank, text)
@@ -329,15 +326,6 @@ def _record_stop(folder: RunFolder, rank: int, reason: str) -> bool:
     if is_end:
         preempt(folder, reason)
     return is_end
-
-
-def _leave_together() -> None:
-    """Wait until every rank has saved: launchers kill the ranks that remain once one has ended."""
-    from torch import distributed
-
-    if distributed.is_initialized():
-        with contextlib.suppress(RuntimeError):
-            distributed.barrier()
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from rlhf_cli.plan.checks.facts import DataFacts, Report, RewardFacts, Subject
 from rlhf_cli.plan.devices import planned_device, planned_processes
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.plan.sources_and_components import describe_scorer, relative_to_cwd
-from rlhf_cli.runs.tracking.tracking_plan import plan_tracking
+from rlhf_cli.runs.tracking.tracked_run import plan_tracking
 from rlhf_cli.tables.passes import PassMode
 from rlhf_cli.user_files import class_file
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_cli.plan.batches import BatchPlan, StagePlan, count
-from rlhf_cli.runs.tracking.tracking_plan import TrackingPlan
+from rlhf_cli.runs.tracking.tracked_run import TrackingPlan
 from rlhf_cli.tables.passes import Passes
 
 if TYPE_CHECKING:

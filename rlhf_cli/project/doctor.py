@@ -22,7 +22,7 @@ from rich.filesize import decimal as size
 from rlhf_cli.errors import ConfigError, RewardError
 from rlhf_cli.plan.devices import host_bytes, num_cores
 from rlhf_cli.runs.provenance import version_of
-from rlhf_cli.runs.tracking.tracking_plan import LOGIN_ERRORS, has_login, wandb_address
+from rlhf_cli.runs.tracking.wandb_files import LOGIN_ERRORS, has_login, wandb_address
 from rlhf_cli.services.sandbox.running import protections
 
 

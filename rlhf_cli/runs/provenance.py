@@ -34,19 +34,10 @@ _NO_WEIGHTS = "training_args.bin"
 _PACKAGES = ("torch", "trl", "transformers", "accelerate", "datasets", "peft", "hydra-core", "wandb")
 
 
-def write_provenance(
-    folder: RunFolder,
-    *,
-    config: str,
-    choices: dict[str, str | None],
-    overrides: list[str],
-    seed: int,
-    files: dict[str, Path],
-    made_by: dict[str, str] | None = None,
-) -> None:
+def write_provenance(folder: RunFolder, config: str, files: Mapping[str, Path], **asked: object) -> None:
     """Write what is known before the first rank starts; `files` (reward code and data) are hashed by their name.
 
-    `config` is the text of the frozen configuration, which is written afterwards.
+    `config` is the text of the frozen configuration, which is written afterwards; `asked` says what was typed, by whom.
     """
     cpus = Path("/proc/cpuinfo").read_text(errors="replace") if Path("/proc/cpuinfo").is_file() else ""
     named = re.search(r"^model name\s*: *(.+)$", cpus, re.MULTILINE)
@@ -54,10 +45,7 @@ def write_provenance(
         "command": shlex.join(["rlhf", *sys.argv[1:]]),
         "cwd": str(Path.cwd()),
         "created_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "choices": choices,
-        "overrides": overrides,
-        "seed": seed,
-        **({"made_by": made_by} if made_by else {}),
+        **asked,
         "versions": versions(),
         "host": {
             "name": socket.gethostname(),
@@ -203,13 +191,6 @@ def is_made_by_us(record: Path, code: Sequence[str]) -> bool:
     """Return whether the mark in a provenance.json or sweep.json is of this user's key and exactly this code."""
     mark, key = section(read_json(record), "made_by").get("mark"), _key(create=False)
     return key is not None and isinstance(mark, str) and hmac.compare_digest(mark.encode(), _mark(key, code).encode())
-
-
-def maker_of(record: Path) -> str:
-    """Return the user and host that a provenance.json or sweep.json claims as the maker."""
-    provenance = read_json(record)
-    user, host = section(provenance, "made_by").get("user"), section(provenance, "host").get("name")
-    return f"{user or 'somebody'} on {host}" if host else str(user or "an unknown user")
 
 
 def _mark(key: bytes, code: Sequence[str]) -> str:

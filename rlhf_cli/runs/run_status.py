@@ -84,6 +84,18 @@ class Status:
             return None
         return ProcessIdentity(self.pid, self.host, self.start_ticks, self.boot)
 
+    @property
+    def stopped_by_rule(self) -> str | None:
+        """Return the rule that ended a finished run, with its values; None if it ran to its last step."""
+        return self.reason if self.state == FINISHED else None
+
+    @property
+    def was_in_words(self) -> str:
+        """Return how the earlier part of a resumed run ended, for example `was stopped by Ctrl-C at step 40`."""
+        was = describe_state(self.state, self.reason)
+        reason = f": {self.reason}" if self.reason and was in (KILLED, PREEMPTED) else ""
+        return f"was {was} at step {self.step}{reason}"
+
 
 _STATUS = TypeAdapter(Status)
 
@@ -91,11 +103,6 @@ _STATUS = TypeAdapter(Status)
 def describe_state(state: str, reason: str | None) -> str:
     """Return a state in words; a run stopped by its user is `stopped by Ctrl-C`, not preempted."""
     return f"stopped by {CTRL_C}" if state == PREEMPTED and reason == CTRL_C else state
-
-
-def stopped_by_rule(status: Status) -> str | None:
-    """Return the rule that ended a finished run, with its values; None if it ran to its last step."""
-    return status.reason if status.state == FINISHED else None
 
 
 def read_status(folder: RunFolder, *, take_over: bool = False) -> Status:

@@ -252,7 +252,7 @@ def test_a_run_that_has_finished_stays_so_while_its_tracker_closes(
 
     monkeypatch.setattr(stopping, "_exit", left.append)
     monkeypatch.setattr(worker, "Stopping", lambda **named: made.append(stopping.Stopping(**named)) or made[0])
-    monkeypatch.setattr(worker, "_mirror_of", lambda *_: SimpleNamespace(attempt=attempt))
+    monkeypatch.setattr("rlhf_cli.runs.tracking.mirror.Mirror", lambda *_, **__: SimpleNamespace(attempt=attempt))
     text = re.sub("grace_s: .*", "grace_s: 0.2", folder.config.read_text())
     folder.config.write_text(text.replace("mode: none", "mode: offline"))
     trainer(work)

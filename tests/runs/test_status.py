@@ -138,7 +138,7 @@ def test_a_state_in_words_and_the_rule_that_ended_a_run(
     )
     claim(run := make_run())
     status = run_status.update_status(run, state=state, reason=reason)
-    assert (run_status.describe_state(status.state, reason), run_status.stopped_by_rule(status)) == (words, rule)
+    assert (run_status.describe_state(status.state, reason), status.stopped_by_rule) == (words, rule)
     assert durable == [False, True]
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import AfterValidator, BeforeValidator, Field, Tag, TypeAdapter, model_validator
 
 from rlhf_cli.config.schema.section import OFF, Bounds, Section, entries_of, one_or_several
-from rlhf_cli.runs.tracking.tracking_plan import Mode, TrackerName
+from rlhf_cli.runs.tracking.tracked_run import Mode, TrackerName
 from rlhf_cli.tables.metrics import FINDING_KINDS
 
 

@@ -6,19 +6,21 @@ import contextlib
 import importlib
 import io
 import json
+import logging
 import math
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rlhf_cli.errors import Preempted
+from rlhf_cli.errors import Preempted, RunError, message_of
 from rlhf_cli.runs.metric_arrays import Window, columns_of, number_of
 from rlhf_cli.runs.metrics_file import TOTAL, Event, evaluation_sets, read_metrics, reward_names, table_file
-from rlhf_cli.runs.run_folder import RunFolder, in_step, in_training
+from rlhf_cli.runs.run_folder import RunFolder, in_step, in_training, read_json, write_json
 from rlhf_cli.runs.tracking import tracked_run
-from rlhf_cli.runs.tracking.tracking_plan import Ending, Mode, TrackingPlan
+from rlhf_cli.runs.tracking.tracked_run import Ending, Mode, TrackingPlan, is_number, shown_name
 from rlhf_cli.runs.tracking.wandb_files import mark_sent, records_of
 from rlhf_cli.temporary_attributes import temporary_attributes
 from rlhf_cli.text.json_values import finite_or_none
@@ -41,27 +43,23 @@ Row: TypeAlias = Mapping[str, object]
 """Maps column -> value; the rows of a table have the same columns."""
 
 
+@dataclass(eq=False)
 class Mirror:
     """A run's mirror in its tracker; it does nothing after its first error, which is printed. Only wandb gets tables.
 
     `unique_prompts`: one row per prompt in a completion table. A table is sent every `completions_every` steps.
     """
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        plan: TrackingPlan,
-        *,
-        say: Callable[[str], None],
-        unique_prompts: bool = False,
-        completions_every: int = 1,
-    ) -> None:
-        self.plan, self.say = plan, say
-        self._wandb: wandb.Run | None = None
-        self._reporting: Reporting | None = None
-        self._folder, self._unique_prompts = folder, unique_prompts
-        self._completions_every = completions_every
-        self._goes_on_from = self._kept_to = self._tables_to = 0
+    folder: RunFolder
+    plan: TrackingPlan
+    say: Callable[[str], None]
+    unique_prompts: bool = False
+    completions_every: int = 1
+    _wandb: wandb.Run | None = None
+    _reporting: Reporting | None = None
+    _goes_on_from: int = 0
+    _kept_to: int = 0
+    _tables_to: int = 0
 
     @contextlib.contextmanager
     def attempt(
@@ -72,7 +70,7 @@ class Mirror:
         `args` are needed by trackers other than wandb. `goes_on_from` is the step of the checkpoint, `recorded_to` the
         last step that an earlier attempt logged.
         """
-        run = tracked_run.tracked_run(self._folder, goes_on_from=goes_on_from, recorded_to=recorded_to)
+        run = tracked_run.tracked_run(self.folder, goes_on_from=goes_on_from, recorded_to=recorded_to)
         with self._dropped_on_error("at its start"):
             if self.plan.tracker == "wandb":
                 self._start(run)
@@ -123,10 +121,11 @@ class Mirror:
         if not isinstance(step, int) or self._has(step) or tracked_run.at_the_end(event):
             return
         with self._dropped_on_error(f"at step {step}"):
-            self._log(step, tracked_run.shown_metrics(event))
+            numbers = {name: float(value) for name, value in event.items() if name != "step" and is_number(value)}
+            self._log(step, {shown_name(name): value for name, value in numbers.items()})
             if match := next(filter(None, map(_OF_ANSWERS.match, event)), None):
                 eval_set = match[1] or ""
-                file = in_training(self._folder) / f"{in_step(step, eval_set)}.completions.jsonl"
+                file = in_training(self.folder) / f"{in_step(step, eval_set)}.completions.jsonl"
                 rows: list[Row] = []
                 # Not splitlines: an answer may hold U+2028, which JSON does not escape.
                 lines = file.read_text(encoding="utf-8").rstrip("\n").split("\n") if file.is_file() else []
@@ -150,8 +149,8 @@ class Mirror:
 
     def completions(self, step: int, *, is_last: bool = False) -> None:
         """Log the completion table of a step if it exists, was not logged yet, and is due."""
-        file = table_file(self._folder.path, step)
-        is_due = is_last or not self._tables_to or step >= self._tables_to + self._completions_every
+        file = table_file(self.folder.path, step)
+        is_due = is_last or not self._tables_to or step >= self._tables_to + self.completions_every
         if self._wandb is None or step <= self._tables_to or not is_due or not file.is_file():
             return
         self._tables_to = step
@@ -160,7 +159,7 @@ class Mirror:
 
             rows: list[Row] = pyarrow.parquet.read_table(file).to_pylist()
             firsts: dict[object, Row] = {}
-            for row in rows if self._unique_prompts else ():
+            for row in rows if self.unique_prompts else ():
                 firsts.setdefault(json.dumps(row["prompt"], default=str), row)
             self.table("completions", step, list(firsts.values()) or rows)
 
@@ -169,7 +168,7 @@ class Mirror:
         with self._dropped_on_error("at the end"):
             if self._reporting is not None:
                 self._reporting.finish(ending)
-            events = read_metrics(self._folder.metrics) if self._wandb is not None else []
+            events = read_metrics(self.folder.metrics) if self._wandb is not None else []
             last = max((step for event in events if isinstance(step := event["step"], int)), default=0)
             self.completions(last, is_last=True)
             if (run := self._wandb) is not None:
@@ -206,7 +205,14 @@ class Mirror:
                 yield
         except Exception as error:
             self._wandb = self._reporting = None
-            self.say(tracked_run.failed_line(self._folder.path, self.plan.tracker, when, error))
+            failed = f"{self.plan.tracker} failed {when}"
+            logging.getLogger("rlhf").exception(failed)
+            with contextlib.suppress(OSError, RunError):  # on a full disk
+                known = read_json(self.folder.provenance)
+                write_json(self.folder.provenance, {**known, "tracker_failed": failed}, durable=True)
+            what = redacted(message_of(error).strip().partition("\n")[0])
+            goes_on = "the run goes on without it, and metrics.jsonl has everything"
+            self.say(f"warning: {failed} ({type(error).__name__}: {what}); {goes_on}")
 
 
 def final_values(events: Sequence[Event]) -> dict[str, float]:
@@ -224,7 +230,7 @@ def final_values(events: Sequence[Event]) -> dict[str, float]:
     judged += answers or [prefix + name for prefix in evaluation_sets(columns).values() for name in _OF_PAIRS]
     values: dict[str, float] = {}
     for metric in judged:
-        window, shown = Window(num_events=1 if metric.startswith("eval_") else None), tracked_run.shown_name(metric)
+        window, shown = Window(num_events=1 if metric.startswith("eval_") else None), shown_name(metric)
         is_loss = metric == "loss" or metric.endswith("_loss")
         best, step = window.best(columns.series(metric), more_is_better=not is_loss)
         found = {"final": number_of(columns, metric, window), "best": best, "best_step": step}
@@ -249,19 +255,8 @@ def opened(run: tracked_run.TrackedRun, mode: Mode) -> wandb.Run:
     settings = wandb.Settings(
         silent=True, console="off", init_timeout=30.0, finish_timeout=_FINISH_TIMEOUT_S, finish_timeout_raises=True
     )
+    same = ("project", "entity", "name", "group", "job_type", "tags", "notes", "config")
+    named: dict[str, Any] = {name: getattr(run, name) for name in same}
+    named |= {"dir": str(run.path), "id": run.run_id, "mode": "online" if mode == "online" else "offline"}
     with temporary_attributes(sys, argv=[redacted(word) for word in sys.argv]):  # wandb stores the command line
-        return wandb.init(
-            project=run.project,
-            entity=run.entity,
-            name=run.name,
-            group=run.group,
-            job_type=run.job_type,
-            tags=list(run.tags),
-            notes=run.notes,
-            config=dict(run.config),
-            dir=str(run.path),
-            id=run.run_id,
-            resume="allow",
-            mode="online" if mode == "online" else "offline",
-            settings=settings,
-        )
+        return wandb.init(**named, resume="allow", settings=settings)

@@ -15,8 +15,7 @@ from transformers.integrations import MLflowCallback, TensorBoardCallback, Track
 
 from rlhf_cli.runs.metrics_file import Event
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.tracking.tracked_run import TrackedRun, begun_in, is_number, mlflow_store
-from rlhf_cli.runs.tracking.tracking_plan import Ending, TrackerName
+from rlhf_cli.runs.tracking.tracked_run import Ending, TrackedRun, TrackerName, begun_in, is_number, mlflow_store
 
 _MLFLOW_ID = "rlhf.run_id"
 
@@ -30,7 +29,17 @@ class Reporting:
     def __init__(self, tracker: TrackerName, run: TrackedRun, args: TrainingArguments) -> None:
         self._name: TrackerName = tracker
         self._inner: Any = _BUILD[tracker](run)
-        self._args = _reported_args(args, run, name=tracker)
+        named = {"tags": list(run.tags), "notes": run.notes, "group": run.group, "job_type": run.job_type}
+        # MLflow refuses a parameter with a new value, so a resumed run reports no parameters again.
+        reported = {} if tracker == "mlflow" and run.goes_on_from else {**run.config, **named}
+        self._args = copy.copy(args)
+        vars(self._args).update(
+            project=run.project,
+            run_name=run.label if tracker == "trackio" else run.name,  # trackio continues a run by its name
+            trackio_static_space_id=False,  # publish no snapshot of a Space
+            to_dict=lambda: reported,
+            to_json_string=lambda: json.dumps(reported, indent=2),
+        )
         self._inner.on_train_begin(self._args, TrainerState(is_world_process_zero=True), TrainerControl())
 
     def log(self, event: Event) -> None:
@@ -47,24 +56,6 @@ class Reporting:
 
             mlflow.end_run({"failed": "FAILED", "preempted": "KILLED"}[ending])
         self._inner.on_train_end(self._args, TrainerState(is_world_process_zero=True), TrainerControl())
-
-
-def _reported_args(args: TrainingArguments, run: TrackedRun, *, name: TrackerName) -> TrainingArguments:
-    """Return TRL's arguments with the run's names, which show as the experiment's configuration.
-
-    MLflow refuses a parameter with a new value, so a resumed run reports no parameters again.
-    """
-    config = {**run.config, "tags": list(run.tags), "notes": run.notes, "group": run.group, "job_type": run.job_type}
-    reported = {} if name == "mlflow" and run.goes_on_from else config
-    shown = copy.copy(args)
-    vars(shown).update(
-        project=run.project,
-        run_name=run.label if name == "trackio" else run.name,  # trackio continues a run by its name
-        trackio_static_space_id=False,  # publish no snapshot of a Space
-        to_dict=lambda: reported,
-        to_json_string=lambda: json.dumps(reported, indent=2),
-    )
-    return shown
 
 
 def _tensorboard(run: TrackedRun) -> TrainerCallback:

@@ -1,24 +1,51 @@
-"""Describe a run for its tracker: under which names it appears, and where to look at it afterwards."""
+"""Describe a run for its tracker: whether and under which names it appears, and where to look at it afterwards."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import logging
 import math
 import os
 import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeGuard
+from typing import Literal, TypeGuard
 
-from rlhf_cli.errors import RunError, message_of
 from rlhf_cli.runs.metrics_file import Event
-from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
-from rlhf_cli.runs.tracking.wandb_files import unsent
+from rlhf_cli.runs.run_folder import RunFolder, read_json
+from rlhf_cli.runs.tracking.wandb_files import unsent, why_not_online
 from rlhf_cli.text.json_values import JsonTree, section
 from rlhf_cli.text.redaction import redacted, redacted_tree
+
+TrackerName = Literal["wandb", "tensorboard", "trackio", "mlflow"]
+Mode = Literal["online", "offline", "none"]
+Ending = Literal["finished", "failed", "preempted"]
+
+
+@dataclass(frozen=True)
+class TrackingPlan:
+    """How a tracker will record; only wandb has offline. `notice` explains why the mode is not the requested one."""
+
+    mode: Mode
+    notice: str | None = None
+    tracker: TrackerName = "wandb"
+
+    @property
+    def in_words(self) -> str:
+        if self.mode == "none":
+            return "none"
+        return f"wandb, {self.mode}" if self.tracker == "wandb" else self.tracker
+
+
+def plan_tracking(mode: Mode, tracker: TrackerName = "wandb") -> TrackingPlan:
+    """Decide how to record: online only with a login and a server that answers."""
+    if mode != "online" or tracker != "wandb":
+        return TrackingPlan(mode, tracker=tracker)
+    if (problem := why_not_online()) is None:
+        return TrackingPlan("online")
+    offline = "recording offline instead; `rlhf sync RUN` sends it later, track=wandb_offline avoids this notice"
+    return TrackingPlan("offline", f"{problem.what} ({problem.hint or problem.got}): {offline}")
+
 
 STEP = "train/global_step"
 """The x-axis of every metric, as in transformers."""
@@ -83,19 +110,6 @@ def tracked_run(folder: RunFolder, *, goes_on_from: int = 0, recorded_to: int = 
     )
 
 
-def failed_line(run: Path, tracker: str, when: str, error: Exception) -> str:
-    """Log a tracker's error, note it for the end of the run, and return the warning that the run goes on without it."""
-    logging.getLogger("rlhf").exception("%s failed %s", tracker, when)
-    with contextlib.suppress(OSError, RunError):  # on a full disk
-        file = RunFolder(run).provenance
-        write_json(file, {**read_json(file), "tracker_failed": f"{tracker} failed {when}"}, durable=True)
-    what = redacted(message_of(error).strip().partition("\n")[0])
-    return (
-        f"warning: {tracker} failed {when} ({type(error).__name__}: {what}); the run goes on without it, "
-        f"and metrics.jsonl has everything"
-    )
-
-
 _EVALUATION = "eval_"
 _AT_THE_END = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss", "total_flos")
 """Transformers logs these once, at the end of training; they have no step and keep their names."""
@@ -121,11 +135,6 @@ def name_in_log(shown: str) -> str:
     """Return the name in metrics.jsonl of a metric in wandb; earlier versions put `train/` before every name."""
     plain = shown.removeprefix("housekeeping/").removeprefix("train/")
     return f"{_EVALUATION}{plain.removeprefix('eval/')}" if plain.startswith("eval/") else plain
-
-
-def shown_metrics(event: Event) -> dict[str, float]:
-    """Return the finite numbers of a log event, under their names in a tracker."""
-    return {shown_name(name): float(value) for name, value in event.items() if name != "step" and is_number(value)}
 
 
 def at_the_end(event: Event) -> dict[str, float]:

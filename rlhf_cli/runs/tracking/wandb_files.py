@@ -1,4 +1,4 @@
-"""Find what wandb has recorded offline, and upload it with `wandb sync`.
+"""Find what wandb has recorded offline, and upload it with `wandb sync` if its server answers.
 
 A record is a LevelDB log (github.com/google/leveldb, doc/log_format.md) after a header of seven bytes: blocks of 32 KiB
 that hold chunks of checksum (4 bytes), length (2), type (1) and that many bytes of data.
@@ -6,17 +6,20 @@ that hold chunks of checksum (4 bytes), length (2), type (1) and that many bytes
 
 from __future__ import annotations
 
+import netrc
+import os
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlparse
 
-from rlhf_cli.errors import RunError
+from rlhf_cli.errors import RunError, UserError
 from rlhf_cli.runs.run_folder import RunFolder, runs_in
 from rlhf_cli.runs.run_status import RUNNING, read_status
-from rlhf_cli.runs.tracking.tracking_plan import why_not_online
 from rlhf_cli.text.json_values import section
 from rlhf_cli.text.redaction import redacted
 
@@ -24,6 +27,7 @@ _SENT = ".synced"
 """Suffix of wandb's own marker, an empty file beside a record that was fully sent."""
 _HEADER_BYTES, _BLOCK_BYTES, _CHUNK_HEADER_BYTES = 7, 32 * 1024, 7
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+_CONNECT_TIMEOUT_S = 3.0
 
 
 def records_of(folder: Path) -> list[Path]:
@@ -131,3 +135,40 @@ def _after(sending: Sending, output: str) -> Sending:
     named = [line for line in lines if left[0].parent.name in line or left[0].stem in line]
     errors = [line for line in named or lines if "error" in line.lower()]
     return replace(sending, state="not sent", why=(errors or lines or ["wandb said nothing"])[-1])
+
+
+def why_not_online() -> UserError | None:
+    """Return why nothing can be sent to wandb: its address, the login, or a server that does not answer in seconds."""
+    try:
+        host, port = wandb_address()
+        is_known = has_login(host)
+    except LOGIN_ERRORS as error:
+        what, hint = "WANDB_BASE_URL or netrc is wrong", "unset WANDB_BASE_URL, or wandb login"
+        return UserError(what, got=type(error).__name__, hint=hint)
+    if not is_known:
+        what, got = f"there is no wandb login for {host}", "no WANDB_API_KEY, and no login in ~/.netrc"
+        return UserError(what, got=got, hint="wandb login, or export WANDB_API_KEY=...")
+    try:
+        socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        advice = "type the same command again with a network"
+        return UserError("wandb cannot be reached", got=f"{host} does not answer ({error})", advice=advice)
+    return None
+
+
+def wandb_address() -> tuple[str, int]:
+    """Return host and port of wandb's server. Raises ValueError if WANDB_BASE_URL is not a valid address."""
+    url = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai"))
+    return url.hostname or "api.wandb.ai", url.port or (80 if url.scheme == "http" else 443)
+
+
+LOGIN_ERRORS = (OSError, ValueError, netrc.NetrcParseError)
+"""What `wandb_address` and `has_login` raise; their messages may hold a key."""
+
+
+def has_login(host: str) -> bool:
+    """Return whether there are wandb credentials, from the environment or `wandb login`. Raises LOGIN_ERRORS."""
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    file = Path(os.environ.get("NETRC") or "~/.netrc").expanduser()
+    return file.is_file() and netrc.netrc(str(file)).authenticators(host) is not None

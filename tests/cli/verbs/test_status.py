@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.cli import main
-from rlhf_cli.launch.resuming import was_in_words
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status, update_status
 
@@ -92,8 +91,8 @@ def test_a_run_stopped_by_its_user_is_not_called_preempted(place: Path, capsys: 
     why = capsys.readouterr().out
     assert "runs/exp/mine: stopped by Ctrl-C at step 3 of 9" in why
     assert why.count("Ctrl-C") == 1
-    assert was_in_words(read_status(RunFolder(place / "runs/exp/mine"))) == "was stopped by Ctrl-C at step 3"
-    assert was_in_words(read_status(RunFolder(place / "runs/exp/slurms"))) == "was preempted at step 3: SIGTERM"
+    assert read_status(RunFolder(place / "runs/exp/mine")).was_in_words == "was stopped by Ctrl-C at step 3"
+    assert read_status(RunFolder(place / "runs/exp/slurms")).was_in_words == "was preempted at step 3: SIGTERM"
 
 
 @pytest.mark.parametrize(("width", "left_out"), [("80", []), ("60", ["s/step", "saved"]), ("200", [])])

@@ -17,8 +17,7 @@ from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.tracking import mirror as mirror_module
 from rlhf_cli.runs.tracking.mirror import Mirror, final_values
-from rlhf_cli.runs.tracking.tracked_run import TrackedRun, name_in_log, shown_name, tracked_run
-from rlhf_cli.runs.tracking.tracking_plan import TrackingPlan
+from rlhf_cli.runs.tracking.tracked_run import TrackedRun, TrackingPlan, name_in_log, shown_name, tracked_run
 from rlhf_cli.text import redaction
 from rlhf_cli.text.redaction import remember
 from tests.runs.tracking.tracked_runs import CONFIG, EVENTS, REWARDS, logged_run, report, write_evaluation

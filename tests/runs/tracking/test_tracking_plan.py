@@ -14,7 +14,7 @@ from unittest.mock import Mock
 import pytest
 
 from rlhf_cli.cli import main
-from rlhf_cli.runs.tracking.tracking_plan import TrackingPlan, plan_tracking
+from rlhf_cli.runs.tracking.tracked_run import TrackingPlan, plan_tracking
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ import yaml
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.tracking.mirror import Mirror
-from rlhf_cli.runs.tracking.tracking_plan import TrackerName, TrackingPlan
+from rlhf_cli.runs.tracking.tracked_run import TrackerName, TrackingPlan
 
 REWARDS = (0.1, 0.9, 0.4, 0.5)
 """The totals of steps 1 to 4; the component `correct` has half of them."""
