@@ -25,10 +25,7 @@ _HELD_OUT = re.compile(r"(^|[^a-z])(test|testing|valid|validation|val|dev|eval|e
 
 @dataclass
 class Scan:
-    """The result of reading files: the kind of every column, the first rows, the number of rows.
-
-    `seen` maps a column to the place and text of its first value.
-    """
+    """What reading files gives; `seen` maps a column to the place and the text of its first value."""
 
     kinds: dict[str, Kind] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
@@ -36,10 +33,7 @@ class Scan:
     seen: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def add(self, rows: Iterable[tuple[str, Row]], limit: int, is_read: Callable[[str], bool] = bool) -> None:
-        """Add `(place, row)` pairs, and keep the rows until there are `limit`.
-
-        Raise DataError if a column that is read holds two kinds of value; another is `MIXED`.
-        """
+        """Add `(place, row)` pairs; keep `limit` rows. Raise DataError if a column that is read holds two kinds."""
         for where, row in rows:
             self.num_rows += 1
             if len(self.rows) < limit:
@@ -64,20 +58,13 @@ class Scan:
 
 @dataclass(frozen=True)
 class Format:
-    """A format of data files.
-
-    `read(path, texts)` yields `(place, row)` of a file without types of its own; its columns `texts` hold text. None
-    for Parquet, which has types, so `datasets` loads it.
-    """
+    """A format of files. `read(path, texts)` yields `(place, row)`; None for Parquet, which `datasets` loads."""
 
     name: str
     read: Callable[[Path, Collection[str]], Iterator[tuple[str, Row]]] | None
 
     def scan(self, paths: Sequence[Path], limit: int = 0, source: DataSource | None = None) -> Scan:
-        """Read the files and keep at most `limit` rows; of Parquet, read only the schema and these rows.
-
-        Raise DataError on the first bad line, on a read column with two kinds of value, and on a file without rows.
-        """
+        """Read the files, and keep `limit` rows; of Parquet, read no more. Raise DataError for bad rows, or none."""
         if self.read is None:
             columns, rows, num_rows = read_parquet_head(paths, limit)
             if num_rows == 0:
@@ -110,10 +97,7 @@ def _no_rows(path: Path) -> DataError:
 
 
 def find_files(source: DataSource) -> tuple[tuple[Path, ...], Format]:
-    """Return the files that `path` matches, in the order written (sorted within a folder or glob), and their format.
-
-    Raise DataError if a file does not exist, has an unknown suffix, or if the files have several formats.
-    """
+    """Return the files that `path` matches, sorted in a folder or glob, and their one format. Raise DataError."""
     where = f"{source.name}.path"
     files = [file for path in source.paths for file in _expand(path, where)]
     examples: dict[str, Path] = {}

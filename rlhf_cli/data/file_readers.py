@@ -140,10 +140,7 @@ _EXPECTED = 'a list of objects, such as [{"prompt": "..."}]'
 
 
 def read_list(path: Path) -> Iterator[tuple[str, Row]]:
-    """Yield the rows with their place, `file: item 3` (from 1; a parsed JSON value has no line number).
-
-    A file of one object a line is read like `read_lines`. Raise DataError if it is not a list of objects.
-    """
+    """Yield the rows and `file: item 3`; of a file of lines as `read_lines` does. Raise DataError if it is no list."""
     text = "".join(line for _, line in numbered_lines(path))
     if not text.strip():
         return
@@ -185,8 +182,7 @@ csv.field_size_limit(1 << 30)
 def read_csv(path: Path, texts: Collection[str] = ()) -> Iterator[tuple[str, Row]]:
     """Yield the rows with the `file:line` of their last line; the columns in `texts` hold text.
 
-    Read the file twice, first to infer the column types. Raise DataError on a row with more or fewer cells than the
-    header, and on an empty or repeated column name.
+    Read the file twice, first for types. Raise DataError on a row unlike the header, an unnamed or a repeated column.
     """
     kinds: dict[str, Kind] = {}
     for _, cells in _cells(path):
@@ -254,10 +250,7 @@ _VALUES: dict[Kind, Callable[[str], object]] = {
 
 
 def read_parquet_head(paths: Sequence[Path], limit: int) -> tuple[tuple[str, ...], list[Row], int]:
-    """Return `(columns, first rows, number of rows of all files)`, with at most `limit` first rows.
-
-    Raise DataError on a file that is not Parquet and on files whose columns or types differ.
-    """
+    """Return `(columns, first rows, number of rows)` of all files. Raise DataError if one is not Parquet or differs."""
     # Imported here, because `rlhf check` needs Arrow only for Parquet.
     import pyarrow as pa
     import pyarrow.parquet as pq

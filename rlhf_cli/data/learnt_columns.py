@@ -175,10 +175,7 @@ def read_columns(trainer: TrainerRow, columns: Sequence[str], *, text_field: str
 
 
 def only_learnt(dataset: Dataset, trainer: TrainerRow, *, text_field: str = TEXT, name: str = "data") -> Dataset:
-    """Return `dataset` with only the columns that `trainer` reads, after checking its rows.
-
-    Raise DataError for missing columns, empty rows, and rows that would make TRL fail.
-    """
+    """Return only the columns that `trainer` reads. Raise DataError for missing ones, and for rows that TRL refuses."""
     selected: Dataset = dataset.select_columns(check_columns(dataset, trainer, text_field=text_field, name=name))
     if "conversations" in selected.column_names:  # the name under which TRL expects ShareGPT's keys
         selected = selected.rename_column("conversations", "messages")
@@ -188,11 +185,7 @@ def only_learnt(dataset: Dataset, trainer: TrainerRow, *, text_field: str = TEXT
 def check_columns(
     dataset: Table, trainer: TrainerRow, *, text_field: str = TEXT, name: str = "data", reads_images: bool | None = None
 ) -> list[str]:
-    """Check what the columns hold that `trainer` reads, and return these columns.
-
-    `reads_images` says whether the model does, None if that is not known. Raise DataError for missing columns and for
-    the first row with a value that the trainer does not take.
-    """
+    """Check and return the columns that `trainer` reads. Raise DataError. `reads_images` is None if not known."""
     if trainer.learns_from:
         first_row = dataset[0] if len(dataset) else None
         learnt_columns(trainer, dataset.column_names, text_field=text_field, name=name, first=first_row)

@@ -64,10 +64,7 @@ def without_overlong(
 def check_overlong(
     table: Table, overlong: Mapping[int, int], limit: int, *, policy: OverlongPrompts, name: str
 ) -> None:
-    """Raise DataError if `policy` cannot handle these prompts: row -> tokens, at least one.
-
-    It cannot under `error`, if no prompt is left, or if a conversation would have to be truncated.
-    """
+    """Raise DataError under `error`, if no prompt is left, or to truncate a conversation. `overlong`: row -> tokens."""
     hint, advice, where = None, None, at_rows(name, *(row + 1 for row in overlong))
     if policy == "error":
         problem = f"prompts of more than {limit} tokens leave the policy no room to answer"

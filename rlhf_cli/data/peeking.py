@@ -35,9 +35,8 @@ class Preview:
 def peek(source: DataSource, limit: int = 8, *, seed: int = 0) -> Preview:
     """Return columns, first `limit` rows and row count of a source; `seed` is for a world without its own.
 
-    JSONL, JSON and CSV files are read and checked to the end; for Parquet,
-    only the schema and the first rows are read. A world is generated. A hub dataset is not accessed. Raise DataError if
-    the source is invalid.
+    Files of text are checked to the end; of Parquet, only the schema and these rows are read. A hub dataset is not
+    accessed. Raise DataError if the source is invalid.
     """
     if not source.is_hub and re.fullmatch(_SPLIT, source.split or "train") is None:
         raise source.no_such_split()
@@ -78,11 +77,7 @@ def prepare_preview(
 
 
 def first_rows(sources: Sequence[DataSource], *, prompt: Template | None, seed: int, limit: int) -> list[Row]:
-    """Return at most `limit` rows as a trainer will see them, usually without the slow import of `datasets`.
-
-    The training loader reads mixtures, slices of a split and hub datasets. Raise DataError like `peek`, or if the
-    template is invalid.
-    """
+    """Return `limit` rows as a trainer will see them, usually without importing `datasets`. Raise like `peek`."""
     source = sources[0]
     if len(sources) == 1 and not source.is_hub and source.keep is None and source.sort is None:
         last = (source.bounds or (0, 0))[0] + limit

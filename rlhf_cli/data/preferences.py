@@ -102,10 +102,7 @@ def no_pair_left(reasons: Sequence[str], *, name: str) -> DataError:
 
 
 def sound_pairs(dataset: Table, rules: PairRules, *, name: str = "data") -> tuple[dict[int, str], dict[int, float]]:
-    """Return `(row -> reason to drop it, row -> margin of the other rows)`; no margins if the rules want none.
-
-    Raise DataError for pairs that are equal, empty or without a valid margin, unless the rules drop them.
-    """
+    """Return `(row -> why to drop it, row -> margin of the others)`. Raise DataError for what the rules do not drop."""
     bad = bad_pairs(dataset)
     if bad and not rules.drops_bad_pairs:
         first = next(iter(bad))
@@ -147,10 +144,7 @@ def _distance(values: Sequence[object]) -> float | str:
 
 
 def _margins(distances: dict[int, float], rules: PairRules) -> dict[int, float]:
-    """Return row -> margin: of the distance d, d (`identity`), log(1 + d) (`log1p`) or its rank (`rank`).
-
-    The rank is in ascending order and divided by the number of distances: in (0, 1], with the mean rank for ties.
-    """
+    """Return row -> margin: scale times the distance d, log(1 + d), or its rank in (0, 1], the mean rank for ties."""
     if rules.column is not None or not distances:
         return distances
     if rules.transform == "rank":

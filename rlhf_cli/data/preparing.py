@@ -177,10 +177,7 @@ def _kind_of(values: Iterable[object]) -> Kind:
 
 
 def kept_and_sorted(table: Table, source: DataSource, *, is_whole: bool = True) -> Table:
-    """Return the rows that `keep` of a source selects, in the order of its `sort`; equal rows stay in order.
-
-    Raise DataError for a column that does not exist, for values that have no order, or if no row of all is left.
-    """
+    """Return the rows that `keep` selects, in the order of `sort` (stable). Raise DataError if that leaves no row."""
     if source.keep is not None:
         column, low, high = source.keep
         values = _numbers(table, column, f"{source.name}.keep.column")

@@ -19,10 +19,7 @@ Write: TypeAlias = Callable[[Messages, Mapping[str, object]], str]
 
 
 def check_rendering(table: Table, columns: Sequence[str], write: Write, *, name: str) -> None:
-    """Raise DataError if `write`, the chat template, does not take a conversation of the first rows or leaves part out.
-
-    `columns` are those that the trainer reads.
-    """
+    """Raise DataError if `write`, the chat template, refuses a conversation of these columns or leaves a part out."""
     for number in range(min(_ROWS, len(table))):
         row = {column: value for column, value in table[number].items() if column in columns}
         given, tools, asked = row.get("chat_template_kwargs"), row.get("tools") or None, row.get("prompt") or []

@@ -184,10 +184,7 @@ def hold_out_places(dataset: Table, fraction: float, seed: int) -> tuple[list[in
 
 
 def check_rows(dataset: Table, columns: Sequence[str], name: str = "data") -> None:
-    """Raise DataError unless there are rows and each has a value in each of `columns`.
-
-    Null, blank text, an empty list, and messages without any text do not count. Rows are numbered from 1.
-    """
+    """Raise DataError unless there are rows, and none `is_empty` in any of `columns`. Rows are numbered from 1."""
     if len(dataset) == 0:
         advice = "look at split, select and the held-out share"
         raise DataError("the dataset has no rows", where=name, got="0 rows", advice=advice)

@@ -17,9 +17,8 @@ from rlhf_cli.config.origins import Origins
 from rlhf_cli.display.terminal import facts_grid, plain_table
 from rlhf_cli.plan.batches import count
 from rlhf_cli.project.function_source import NO_DEFAULT
-from rlhf_cli.project.key_reference import KeyReference, MetricReference
+from rlhf_cli.project.key_reference import KeyReference, MetricReference, TrainerArgument, TrainerReference
 from rlhf_cli.project.reward_reference import RewardReference, as_yaml
-from rlhf_cli.project.trainer_reference import TrainerArgument, TrainerReference
 
 _JOINED = re.compile(r"(?<=\S)\n(?=[\w`(])")
 """The break between two lines of a paragraph, but not before an indented line or a list."""

@@ -37,10 +37,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Condition:
-    """The result of one check. `found` never holds a secret.
-
-    `fix` is what to type, or None if there is nothing to fix. `is_needed` is True if training requires it.
-    """
+    """The result of one check. `found` never holds a secret; `fix` is what to type, None if there is nothing to fix."""
 
     area: str
     name: str

@@ -52,11 +52,7 @@ Kind = Literal["policy", "reward model"]
 
 @dataclass(frozen=True)
 class SourceModel:
-    """The weights to export, in `folder`.
-
-    `base` is an adapter's base model, None for whole weights; `quantized` says in how many bits it was loaded for
-    training. `step` is the optimizer step of the weights.
-    """
+    """The weights to export. Of an adapter: its `base`, and in how many bits training loaded that if `quantized`."""
 
     run: RunFolder
     folder: Path

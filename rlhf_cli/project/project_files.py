@@ -147,16 +147,13 @@ _NAMES = ("first", "second", "third", "fourth")
 
 
 def beside(folder: Path, choices: ProjectChoices) -> ProjectChoices:
-    """Return the choices for a folder that may have experiments and a rewards.py: a free name, the functions there.
-
-    A rewards.py with our functions was written by an earlier `rlhf init`, and serves again.
-    """
+    """Return the choices for a folder that may have experiments and a rewards.py: a free name, the functions there."""
     names = itertools.chain(_NAMES, (f"exp{number}" for number in itertools.count(len(_NAMES) + 1)))
     free = next(name for name in names if not (folder / "conf" / "exp" / f"{name}.yaml").exists())
     needed, file = {"brief", *(["correct"] if choices.has_answer else [])}, folder / "rewards.py"
     choices = replace(choices, name=free)
     if not (choices.training.generates and file.exists()) or needed <= {*(functions := functions_in(str(file)))}:
-        return choices
+        return choices  # a rewards.py of an earlier `rlhf init` serves again
     given = {*REWARD_ARGUMENTS, *(("prompt", "answer") if choices.rows is None else choices.rows.columns)}
     fits = tuple(
         name for name in functions if "completions" in (reads := _required(f"{file}:{name}")) and reads <= given
@@ -263,11 +260,7 @@ def refuse_file(folder: Path) -> None:
 
 
 def write_project(folder: Path, files: Mapping[str, str]) -> list[str]:
-    """Create `folder`, write into it the files that are not there, and return their names.
-
-    Raise UserError if the disk is full or not writable; no file is left then: half an experiment would be
-    kept by the next `rlhf init`, which overwrites nothing.
-    """
+    """Create `folder` and the files that are not there, all or none, and return their names. Raise UserError."""
     new = {name: text for name, text in files.items() if not os.path.lexists(folder / name)}
     made = list[Path]()
     try:
@@ -277,7 +270,7 @@ def write_project(folder: Path, files: Mapping[str, str]) -> list[str]:
                 with (folder / name).open("x", encoding="utf-8", newline="\n") as stream:
                     made.append(folder / name)
                     stream.write(text)
-    except BaseException:
+    except BaseException:  # the next `rlhf init`, which overwrites nothing, would keep half an experiment
         for file in made:
             file.unlink(missing_ok=True)
         raise

@@ -57,10 +57,7 @@ def worked_examples() -> dict[str, WorkedExample]:
 
 @dataclass(frozen=True)
 class RewardReference:
-    """A ready-made reward: `yaml` is the text to paste into an experiment, `override` the same on a command line.
-
-    `summary`, `text`, `file` and `line` are those of its function; `columns` are what it reads of the dataset.
-    """
+    """A ready-made reward: `yaml` to paste, `override` to type, the function's `summary`, `text`, `file` and `line`."""
 
     name: str
     fn: str

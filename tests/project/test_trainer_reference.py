@@ -8,7 +8,7 @@ import os
 import pytest
 
 from rlhf_cli.config.conf_folders import groups
-from rlhf_cli.project.trainer_reference import about, trainer_reference
+from rlhf_cli.project.key_reference import about, trainer_reference
 
 TRAINERS = list(groups()["trainer"])
 

@@ -18,7 +18,7 @@ from rlhf_cli.cli.verbs import VERBS
 from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
 from rlhf_cli.errors import EXIT_OK, UserError
 from rlhf_cli.project.function_source import functions_in
-from rlhf_cli.project.key_reference import ANY_NAME, key_reference, keys_below
+from rlhf_cli.project.key_reference import ANY_NAME, key_reference, keys_below, trainer_arguments
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import names_a_run, runs_below
 from rlhf_cli.text.json_values import JsonTree, leaves, section
@@ -176,8 +176,6 @@ def _tree_of(words: Sequence[str]) -> JsonTree:
 
 def _arguments(words: Sequence[str]) -> dict[str, Sequence[str]]:
     """Return argument -> its values, () if any, below `trainer.args`."""
-    from rlhf_cli.project.trainer_reference import trainer_arguments  # imports Hydra
-
     arguments = trainer_arguments(section(_tree_of(words), "trainer"))
     free = (argument for argument in arguments if argument.home is None)
     return {argument.name: argument.choices or ("true", "false") * ("bool" in argument.type) for argument in free}

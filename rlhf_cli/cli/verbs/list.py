@@ -27,9 +27,8 @@ from rlhf_cli.config.conf_folders import caption, groups
 from rlhf_cli.display import reference_pages as pages
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.project.function_source import as_tree
-from rlhf_cli.project.key_reference import about_keys, metrics_about
+from rlhf_cli.project.key_reference import about, about_keys, metrics_about, trainer_reference
 from rlhf_cli.project.reward_reference import described_tasks, option_file, reward_reference
-from rlhf_cli.project.trainer_reference import about, trainer_reference
 from rlhf_cli.text.suggest import nearest
 
 _FIRST = ("exp", "trainer", "reward", "data", "model")

@@ -48,10 +48,9 @@ def maker(named: str) -> Callable[..., Any]:
 def generate(
     world: str, args: Mapping[str, object], *, seed: int, name: str = "data", limit: int | None = None
 ) -> list[dict[str, object]]:
-    """Return the rows of a world; `args` may contain `num_rows` (1000) and `seed` (that of the call).
+    """Return the rows of a world, or the first `limit`. `args` may hold `num_rows` (1000) and `seed` (that of a call).
 
-    limit: the maximum number of first rows; None for no limit. name: config key for messages. Raise DataError for an
-    unknown world, an unknown argument and an invalid value.
+    name: config key for messages. Raise DataError for an unknown world, an unknown argument and an invalid value.
     """
     count = num_rows(world, args, name=name)
     count = count if limit is None else min(limit, count)
@@ -67,10 +66,7 @@ def generate(
 
 
 def demonstrations(world: str, num_rows: int, *, seed: int, name: str) -> list[dict[str, str]]:
-    """Return rows of `prompt` and `completion`, good and bad, to warm-start a model for a world.
-
-    name: config key for messages. Raise DataError for an unknown world and for one without demonstrations.
-    """
+    """Return good and bad rows of `prompt` and `completion` for a world. Raise DataError if it has none."""
     if world not in DEMONSTRATIONS:
         what, expected = f"the world {world!r} has no demonstrations", f"one of {', '.join(DEMONSTRATIONS)}"
         raise DataError(what, where=name, got=world, expected=expected, hint=nearest(world, DEMONSTRATIONS))

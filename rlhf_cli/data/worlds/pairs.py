@@ -77,14 +77,11 @@ def _candidates(total: int, rng: Random) -> list[str]:
 
 
 def generate_judgements(num_rows: int, seed: int, max_value: int = 20) -> list[dict[str, str | bool | float]]:
-    """Return rows of `prompt`, `completion`, `label` (true for its pair's better answer) and its true `score`.
-
-    Half of the labels are true, in random order, so that KTO's batches contain both kinds.
-    """
+    """Return rows of `prompt`, `completion`, `label` (true for its pair's better answer) and its true `score`."""
     rng = Random(seed)
     rows: list[dict[str, str | bool | float]] = []
     for pair in generate(num_rows, seed, max_value):
-        is_good = rng.random() < 0.5
+        is_good = rng.random() < 0.5  # in random order, because KTO's batches need both kinds
         side = "chosen" if is_good else "rejected"
         answer = {"completion": pair[side], "label": is_good, "score": pair[f"score_{side}"]}
         rows.append({"prompt": pair["prompt"], **answer})

@@ -106,10 +106,7 @@ class Task(Protocol):
 
 
 def build_task(task: str, args: Mapping[str, object], *, seed: int, where: str) -> Task:
-    """Return the package's dataset of a task. Raise DataError for a task or an argument that it does not take.
-
-    `where` is `tasks.NAME.` for one of several tasks, else ''.
-    """
+    """Return the package's dataset; `where` is `tasks.NAME.` or ''. Raise DataError for an unknown task or argument."""
     known = _registry()
     task_key, args_key = where.removesuffix(".") or "task", f"{where}args"
     if task in RUN_ANSWERS:

@@ -39,10 +39,7 @@ def check_bounds(key: str, value: float, least: float, most: float = math.inf) -
 
 
 def generate(num_rows: int, seed: int, max_value: int = 20) -> list[dict[str, str | int]]:
-    """Return rows of `prompt` ("17+5="), `answer` ("22"), `a`, `b`; both addends in 0..max_value.
-
-    No pair (a, b) is repeated before all (max_value + 1)^2 pairs were drawn.
-    """
+    """Return rows of `prompt` ("17+5="), `answer` ("22"), `a`, `b`, up to `max_value`; all pairs before a repeat."""
     pairs = draw_pairs(num_rows, max_value, Random(seed))
     return [{"prompt": f"{a}+{b}=", "answer": str(a + b), "a": a, "b": b} for a, b in pairs]
 
@@ -116,11 +113,7 @@ def generate_speakers(num_rows: int, seed: int, max_value: int = 9) -> list[dict
 def speaker_demonstrations(
     num_rows: int, seed: int, max_value: int = 9, sloppy_fraction: float = 0.5
 ) -> list[dict[str, str]]:
-    """Return rows of `prompt`, `completion` without an end-of-text token, with random numbers in 0..max_value.
-
-    A share `sloppy_fraction` of the completions has a form that `rewards.toy.score_speakers` does not parse as two
-    lines.
-    """
+    """Return rows of `prompt`, `completion` (no end-of-text); a share `sloppy_fraction` does not parse as two lines."""
     check_bounds("sloppy_fraction", sloppy_fraction, 0, 1)
     rng = Random(seed)
     style = Random(rng.getrandbits(64))

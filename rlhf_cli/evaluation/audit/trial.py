@@ -246,10 +246,7 @@ class Trial:
         return after_truncation(self.experiment, scored, [text for _, text in texts], cut, self.limit_tokens)
 
     def gold_answers(self, *, is_costly: bool, first: int | None = None) -> GoldAnswers:
-        """Return the gold answers (of the `first` rows), in the format that these rewards pay best, and their scores.
-
-        `is_costly`: use fewer rows to choose the format.
-        """
+        """Return the gold answers (of the `first` rows) in the best-paid format; if costly, few rows choose that."""
         ways = ways_to_write(self.tags)
         if self.gold is None:
             return GoldAnswers({}, {}, ways[0])
