@@ -26,7 +26,7 @@ from rlhf_cli.process import kept
 from rlhf_cli.rewards.stack.calling import RewardLoop, answered, call_within, staying, with_own_arguments
 from rlhf_cli.rewards.stack.component import RewardTimeout
 from rlhf_cli.tables.trl_values import TAKEN_BY_REWARDS
-from rlhf_cli.truncation import ENDINGS, Ending, Endings
+from rlhf_cli.truncation import ENDINGS, Ending
 
 Function = Callable[..., Any]
 KINDS = ("calls", "errors", "timeouts")
@@ -421,8 +421,3 @@ def ending_of(completion: object, *, is_cut: bool, max_calls: int | None, flag: 
     if any(map(tells_of_timeout, results)):
         return Ending.TIMEOUT
     return Ending.TOOL_ERROR if any(map(tells_of_error, results)) else Ending.FINISHED
-
-
-def ending_shares(endings: Endings) -> dict[str, float]:
-    """Return metric -> share of the rows that ended so, for every ending."""
-    return {f"completions/endings/{name}": float(endings.at(name).float().mean()) for name in ENDINGS}

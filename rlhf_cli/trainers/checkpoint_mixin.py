@@ -36,14 +36,7 @@ from transformers.trainer_utils import rotate_checkpoints
 
 from rlhf_cli.errors import ConfigError, RunError
 from rlhf_cli.models.weight_shapes import load_renamed
-from rlhf_cli.runs.checkpoint_folders import (
-    clear_staging,
-    commit,
-    missing_state,
-    newest_whole,
-    problem_with,
-    staging_place,
-)
+from rlhf_cli.runs import checkpoint_folders
 from rlhf_cli.runs.disk_space import bytes_below, is_full, no_room
 from rlhf_cli.runs.reward_records import write_text_endings, write_training_format
 from rlhf_cli.runs.run_folder import checkpoint_folder, checkpoints_in
@@ -81,11 +74,11 @@ class CheckpointMixin(ExtendedTrainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         folder = Path(self._get_output_dir(trial))
-        place = staging_place(folder, self.state.global_step)
+        place = checkpoint_folders.staging_place(folder, self.state.global_step)
         staged = checkpoint_folder(place, self.state.global_step)
         writes = self.args.should_save
         if writes:
-            clear_staging(folder)
+            checkpoint_folders.clear_staging(folder)
         # No rank writes before the left-overs are gone, and no rank hashes before all have written.
         self.accelerator.wait_for_everyone()
         self._staging, self._to_push = place, False
@@ -99,14 +92,14 @@ class CheckpointMixin(ExtendedTrainer):
             if writes:
                 if self.state.best_global_step:
                     self.state.save_to_json(str(staged / _STATE_FILE))
-                commit(staged)
+                checkpoint_folders.commit(staged)
         except BaseException as error:
             written = bytes_below(place)
             if writes:
                 shutil.rmtree(place, ignore_errors=True)
             if not is_full(error):
                 raise
-            kept = newest_whole(folder)[0]
+            kept = checkpoint_folders.newest_whole(folder)[0]
             needed = max(bytes_below(kept), written) if kept is not None else None
             raise no_room(folder / staged.name, needed=needed, kept=kept, error=error) from error
         finally:
@@ -152,13 +145,9 @@ class CheckpointMixin(ExtendedTrainer):
         for step, path in checkpoints_in(folder):
             # A later step exists if this run went back to an older checkpoint because the later one did not verify.
             # Rotation would treat it as the newest, and delete the checkpoint that was just written.
-            if step > self.state.global_step and problem_with(path) is not None:
+            if step > self.state.global_step and checkpoint_folders.problem_with(path) is not None:
                 shutil.rmtree(path)
-        rotate_checkpoints(
-            output_dir=str(folder),
-            save_total_limit=self.args.save_total_limit,
-            best_model_checkpoint=self.state.best_model_checkpoint,
-        )
+        rotate_checkpoints(str(folder), self.args.save_total_limit, self.state.best_model_checkpoint)
 
     def _determine_best_metric(self, metrics: dict[str, Any], trial: Any) -> bool:
         wanted, key = self.args.metric_for_best_model, "trainer.args.metric_for_best_model"
@@ -215,7 +204,7 @@ class CheckpointMixin(ExtendedTrainer):
         self.args.eval_on_start = False  # the run has started before
         folder = Path(checkpoint)
         may_lose = self.extensions.may_lose_state
-        if missing := missing_state(folder, may_lose=may_lose):
+        if missing := checkpoint_folders.missing_state(folder, may_lose=may_lose):
             self._from_weights_alone = True
             if self.is_world_process_zero():
                 lacks = f"{folder.name} lacks {', '.join(missing)}"
@@ -233,7 +222,10 @@ class CheckpointMixin(ExtendedTrainer):
             if isinstance(callback, ExportableState) and (own := states.get(type(callback).__name__)):
                 vars(callback).update(own.pop(0)["attributes"])
         self._pending_loss = load_rollouts(self, folder, may_be_missing=may_lose)
-        skip_epochs(self._train_sampler, int(self.state.epoch or 0))
+        sampler = self._train_sampler
+        if sampler is not None and getattr(sampler, "generator", None) is not None:  # one for all epochs
+            for _ in range(int(self.state.epoch or 0)):
+                next(iter(sampler), None)  # draw what was drawn in the finished ones
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         if not self._from_weights_alone:
@@ -256,10 +248,7 @@ class CheckpointMixin(ExtendedTrainer):
 
 
 def _skip(loader: Any, num_batches: int) -> Any:
-    """Skip batches as accelerate does, but inside of IW-OPD's loader, which repeats each batch of another one.
-
-    accelerate would skip as many batches of that one, and then repeat none.
-    """
+    """Skip batches as accelerate does, but of the loader that IW-OPD's repeats, else it would repeat none."""
     if "repeat_count" not in vars(loader):
         return skip_first_batches(loader, num_batches)
     repeats = loader.repeat_count
@@ -279,10 +268,9 @@ def hide_in_arguments(args: TrainingArguments, file: Path) -> None:
 
 
 def _use_base_rates(schedule: object, optimizer: Optimizer, rates: list[float]) -> None:
-    """Set the learning rates of the schedule's current step from the base rates that were typed.
+    """Set the rates of the current step from the typed base rates.
 
-    They are unchanged if the arguments are. A schedule that is not a factor per step only has its old rates: for it,
-    raise RunError if the base rate changed.
+    Raise RunError if these have changed and the schedule is not a factor per step: it only has its old rates.
     """
     if not isinstance(schedule, LambdaLR):
         if rates != list(getattr(schedule, "base_lrs", [])):
@@ -318,8 +306,8 @@ def save_rollouts(trainer: TrlTrainer, folder: Path) -> None:
 def load_rollouts(trainer: TrlTrainer, folder: Path, *, may_be_missing: bool) -> tuple[torch.Tensor, int] | None:
     """Restore what `save_rollouts` wrote. Return the pending loss and the step of the last log.
 
-    Return None if there is no such state and it `may_be_missing`: the next step then begins with a rollout. Raise
-    RunError if it is missing otherwise, cannot be read, or is of another number of ranks.
+    Return None without such a state if it `may_be_missing`: the next step then begins with a rollout. Else raise
+    RunError, as for one that cannot be read or is of another number of ranks.
     """
     file, device, reference = folder / _state_file(trainer), trainer.accelerator.device, _moving_reference(trainer)
     if not file.is_file() and (may_be_missing or not (_has_rounds(trainer) or reference is not None)):
@@ -346,13 +334,6 @@ def load_rollouts(trainer: TrlTrainer, folder: Path, *, may_be_missing: bool) ->
     return state["loss"], state["last_logged_step"]
 
 
-def skip_epochs(sampler: RepeatSampler | LengthGroupedSampler | None, num_epochs: int) -> None:
-    """Draw what a sampler drew in the finished epochs, if it uses one generator for all of them."""
-    if sampler is not None and getattr(sampler, "generator", None) is not None:
-        for _ in range(num_epochs):
-            next(iter(sampler), None)
-
-
 def _has_rounds(trainer: TrlTrainer) -> bool:
     """Return whether the trainer learns from rollouts in several steps."""
     return hasattr(trainer, "num_iterations")
@@ -374,10 +355,7 @@ def _moving_reference(trainer: TrlTrainer) -> torch.nn.Module | None:
 
 
 def _table(logs: Mapping[str, Iterable[object]]) -> dict[str, Any]:
-    """Return the completions of the newest rollout, which TRL writes at every log; empty if they are not plain values.
-
-    Without them, a log in the middle of a window replaces that step's table of completions by an empty one.
-    """
+    """Return the newest rollout's completions, which TRL writes at every log; empty if they are not plain values."""
 
     def listed(column: Any) -> Any:
         return {name: listed(inner) for name, inner in column.items()} if isinstance(column, dict) else list(column)

@@ -49,24 +49,20 @@ class PartColumns:
         advantages: (rows of this rank, tokens), or (rows,) if all tokens of a row share one. A part's advantage is the
         mean over its tokens, null if it has no tokens.
         """
-        return {
-            _COLUMN.format(name): [_as_json(stack, name, row, advantages[row]) for row in range(len(advantages))]
-            for name in self.names
-        }
 
+        def of_row(name: str, row: int) -> str | None:
+            if (parts := stack.parts(name, row)) is None:
+                return None
+            shown = []
+            for part in parts:
+                of_tokens = advantages[row]
+                of_tokens = of_tokens[list(part.tokens)] if of_tokens.ndim and part.tokens else of_tokens
+                known = {field: getattr(part, field) for field in ("start", "end", "text", "reward")}
+                shown.append(known | {"advantage": of_tokens.mean().item() if part.tokens else None})
+            return json.dumps(shown, ensure_ascii=False)
 
-def _as_json(stack: RewardStack, name: str, row: int, advantages: Tensor) -> str | None:
-    parts = stack.parts(name, row)
-    if parts is None:
-        return None
-    shown = []
-    for part in parts:
-        of_tokens = advantages[list(part.tokens)] if advantages.ndim and part.tokens else advantages
-        advantage = of_tokens.mean().item() if part.tokens else None
-        shown.append(
-            {name: getattr(part, name) for name in ("start", "end", "text", "reward")} | {"advantage": advantage}
-        )
-    return json.dumps(shown, ensure_ascii=False)
+        rows = range(len(advantages))
+        return {_COLUMN.format(name): [of_row(name, row) for row in rows] for name in self.names}
 
 
 def storable(completion: object) -> object:
@@ -74,19 +70,19 @@ def storable(completion: object) -> object:
 
     A column of a table has one type, but the arguments of calls differ from row to row.
     """
+
+    def stored(call: dict[str, Any]) -> dict[str, Any]:
+        function = call.get("function", {})
+        given = function.get("arguments")
+        text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+        return {**call, "function": {**function, "arguments": text}}
+
     if not isinstance(completion, list):
         return completion
     return [
-        {**one, "tool_calls": list(map(_stored, one["tool_calls"]))} if one.get("tool_calls") else one
+        {**one, "tool_calls": list(map(stored, one["tool_calls"]))} if one.get("tool_calls") else one
         for one in completion
     ]
-
-
-def _stored(call: dict[str, Any]) -> dict[str, Any]:
-    function = call.get("function", {})
-    given = function.get("arguments")
-    text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
-    return {**call, "function": {**function, "arguments": text}}
 
 
 def make_columns_storable(columns: Mapping[str, deque[Any]]) -> None:

@@ -19,7 +19,7 @@ from accelerate.utils import gather_object
 from datasets import Dataset
 from torch import Tensor
 from torch.utils.data import DataLoader
-from transformers import GenerationConfig
+from transformers import GenerationConfig, set_seed
 
 from rlhf_cli.models.live_generation import greedy_arguments
 from rlhf_cli.runs.run_folder import GREEDY, SAMPLED
@@ -115,12 +115,9 @@ class EvaluationMixin(RewardMixin):
     def _own_randomness(self) -> Iterator[None]:
         """Use the same random numbers in every evaluation; restore the training's random state afterwards."""
         device = self.accelerator.device
-        seed = self.args.seed + self.accelerator.process_index
         python, numpy = random.getstate(), np.random.get_state()
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.manual_seed(seed)
-            random.seed(seed)
-            np.random.seed(seed)
+            set_seed(self.args.seed + self.accelerator.process_index)
             try:
                 yield
             finally:

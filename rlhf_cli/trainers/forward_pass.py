@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -98,8 +99,7 @@ def trimmed(batch: TrlBatch, *, may_move: bool) -> TrlBatch:
     for name in _PROMPT:
         cut[name] = batch[name][:, columns.start :]
     for name in _COMPLETION:
-        values = batch.get(name)
-        if values is not None and values.dim() == 2 and values.shape[1] == width:
+        if (values := batch.get(name)) is not None and values.dim() == 2 and values.shape[1] == width:
             cut[name] = values[:, :length]
     return cut
 
@@ -111,11 +111,11 @@ def with_two_columns(batch: TrlBatch) -> TrlBatch:
     """
     if batch["completion_mask"].shape[1] != 1 or not _KNOWN.issuperset(batch):
         return batch
-    padded = [name for name in _COMPLETION if name != "importance_sampling_ratio"]  # may be one number per row
-    twice = {
-        name: nn.functional.pad(batch[name], (0, 1)) for name in padded if getattr(batch.get(name), "ndim", 0) == 2
-    }
-    return batch | twice
+    twice = dict(batch)
+    for name in _COMPLETION:  # importance_sampling_ratio may be one number per row
+        if name != "importance_sampling_ratio" and getattr(batch.get(name), "ndim", 0) == 2:
+            twice[name] = nn.functional.pad(batch[name], (0, 1))
+    return twice
 
 
 def by_length(mask: Tensor) -> Tensor:
@@ -124,10 +124,7 @@ def by_length(mask: Tensor) -> Tensor:
 
 
 def reordered_in_windows(batches: list[TrlBatch], window: int, order: Callable[[TrlBatch], Tensor]) -> list[TrlBatch]:
-    """Return the same rows, reordered by `order` within every `window` consecutive micro-batches.
-
-    Such a window is one accumulation window.
-    """
+    """Return the same rows, reordered by `order` within every accumulation window of `window` micro-batches."""
     if window < 2 or not _KNOWN.issuperset(batches[0]):
         return batches
     reordered: list[TrlBatch] = []
@@ -142,9 +139,8 @@ def reordered_in_windows(batches: list[TrlBatch], window: int, order: Callable[[
     return reordered
 
 
-@contextlib.contextmanager
-def only_states(model: PreTrainedModel, places: Tensor) -> Iterator[None]:
-    """Make the backbone of `model` return (1, S, hidden) states in this context, those of `places` (S,).
+def only_states(model: PreTrainedModel, places: Tensor) -> RemovableHandle:
+    """Open a context in which the backbone of `model` returns (1, S, hidden) states, those of `places` (S,).
 
     Without Triton, TRL's head projects every position of the batch, including prompts and padding. model: with a head,
     not wrapped. places: indices into its flattened (B * L) input.
@@ -156,11 +152,7 @@ def only_states(model: PreTrainedModel, places: Tensor) -> Iterator[None]:
         output.last_hidden_state = states.reshape(-1, states.shape[-1]).index_select(0, places).unsqueeze(0)
         return output
 
-    hook = model.base_model.register_forward_hook(pick)
-    try:
-        yield
-    finally:
-        hook.remove()
+    return model.base_model.register_forward_hook(pick)
 
 
 def switch_off_dropout(model: nn.Module) -> None:

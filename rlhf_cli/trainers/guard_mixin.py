@@ -162,7 +162,17 @@ class GuardMixin(ExtendedTrainer):
             dead = self.dead_round(output["advantages"])
             self._dead_rounds = () if dead is None else (*self._dead_rounds, dead)
             if len(self._dead_rounds) >= rewards.no_signal:
-                raise _no_signal(self._dead_rounds, Path(self.args.output_dir))
+                found, folder = self._dead_rounds[-1], Path(self.args.output_dir)
+                score = f"rlhf score {typed_path(folder)}, or " if (folder / "completions").is_dir() else ""
+                ending = "a larger trainer.args.max_completion_length, or truncation=eos_penalty, which teaches to end"
+                raise GuardStopped(
+                    f"no signal in {len(self._dead_rounds)} rounds in a row: {found.cause}",
+                    where=f"steps {self._dead_rounds[0].step} to {found.step}; all advantages were 0",
+                    got="\n".join(found.lines),
+                    expected="totals that differ between the completions of a prompt: only differences are learned",
+                    hint=f"{'' if found.is_cut_off else score}guards.no_signal=off",
+                    advice=ending if found.is_cut_off else None,
+                )
         return output
 
     def save_state(self, folder: Path) -> None:
@@ -230,28 +240,28 @@ class GuardMixin(ExtendedTrainer):
         losses: scalars of the micro-batches of one step. trained: frozen parameters in it are skipped. The cost is a
         reduction of three numbers over the ranks, and a pass over gradient and weights.
         """
-        with during(self.extensions.heartbeat, CHECKS):
-            parameters = [(name, parameter) for name, parameter in trained if parameter.requires_grad]
-            found = self._not_finite(losses, parameters, with_gradient=with_gradient)
-        if found:
-            self.stop(found, _described(found, losses, parameters))
-
-    def _not_finite(
-        self, losses: Sequence[Tensor], parameters: Sequence[tuple[str, torch.nn.Parameter]], *, with_gradient: bool
-    ) -> list[str]:
-        """Return the names of the quantities that are not finite on any rank."""
+        parameters = {name: parameter for name, parameter in trained if parameter.requires_grad}
         # Under fp16, overflowing gradients are normal: the scaler skips that step and reduces its scale.
         reads_gradient = with_gradient and self.accelerator.scaler is None
-        gradients = [parameter.grad for _, parameter in parameters if parameter.grad is not None and reads_gradient]
-        groups = [losses, gradients, [parameter for _, parameter in parameters]]
+        gradients = {name: parameter.grad for name, parameter in parameters.items() if parameter.grad is not None}
+        groups: list[Iterable[Tensor]] = [losses, gradients.values() if reads_gradient else (), parameters.values()]
 
-        def found(norm_type: float) -> list[str]:
+        def not_finite(norm_type: float) -> list[str]:
             norms = torch.stack([_norm(tensors, norm_type).to(self.accelerator.device) for tensors in groups])
             everyones = self.accelerator.reduce((~norms.isfinite()).float(), reduction="sum")
             return [name for name, count in zip(_FOUND, everyones.tolist(), strict=True) if count]
 
-        # The squares may overflow although the entries did not; the maximum decides, at ten times the cost.
-        return found(2.0) and found(torch.inf)
+        with during(self.extensions.heartbeat, CHECKS):
+            # The squares may overflow although the entries did not; the maximum decides, at ten times the cost.
+            found = not_finite(2.0) and not_finite(torch.inf)
+        if not found:
+            return
+        lines = {"the loss": "loss of the micro-batches: " + ", ".join(f"{loss.item():g}" for loss in losses)}
+        for what, tensors in (("the gradient", gradients), ("a weight", parameters)):
+            bad = [name for name, tensor in tensors.items() if not _norm([tensor], torch.inf).isfinite()]
+            first = f", {bad[0]} the first" if bad else ""
+            lines[what] = f"{what.partition(' ')[2]}: {len(bad)} of {len(tensors)} tensors{first}"
+        self.stop(found, [lines[what] for what in found])
 
     def stop(
         self, found: Sequence[str], details: Sequence[str], *, cause: BaseException | None = None, alone: bool = False
@@ -289,40 +299,8 @@ class GuardMixin(ExtendedTrainer):
         return f"{resume}\n{tame}, from its weights: rlhf train ... model.path={typed_path(last)}"
 
 
-def _norm(tensors: Sequence[Tensor], norm_type: float) -> Tensor:
+def _norm(tensors: Iterable[Tensor], norm_type: float) -> Tensor:
     """Return the float32 norm of all entries of this rank, a scalar; it is not finite if an entry is not."""
     local = [own_shard(tensor).detach() for tensor in tensors if tensor.is_floating_point()]
     local = [tensor for tensor in local if tensor.numel()]
     return torch.nn.utils.get_total_norm(local, norm_type=norm_type).float() if local else torch.zeros(())
-
-
-def _described(
-    found: Sequence[str], losses: Sequence[Tensor], parameters: Sequence[tuple[str, torch.nn.Parameter]]
-) -> list[str]:
-    """Return one line per finding, with this rank's numbers."""
-    lines = []
-    for what in found:
-        if what == "the loss":
-            lines.append("loss of the micro-batches: " + ", ".join(f"{loss.item():g}" for loss in losses))
-            continue
-        tensors = {name: tensor.grad if what == "the gradient" else tensor for name, tensor in parameters}
-        known = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-        bad = [name for name, tensor in known.items() if not _norm([tensor], torch.inf).isfinite()]
-        lines.append(
-            f"{what.partition(' ')[2]}: {len(bad)} of {len(known)} tensors" + (f", {bad[0]} the first" if bad else "")
-        )
-    return lines
-
-
-def _no_signal(rounds: Sequence[DeadRound], folder: Path) -> GuardStopped:
-    found = rounds[-1]
-    score = f"rlhf score {typed_path(folder)}, or " if (folder / "completions").is_dir() else ""
-    ending = "a larger trainer.args.max_completion_length, or truncation=eos_penalty, which teaches to end"
-    return GuardStopped(
-        f"no signal in {len(rounds)} rounds in a row: {found.cause}",
-        where=f"steps {rounds[0].step} to {found.step}; all advantages were 0",
-        got="\n".join(found.lines),
-        expected="totals that differ between the completions of a prompt: only differences are learned",
-        hint=f"{'' if found.is_cut_off else score}guards.no_signal=off",
-        advice=ending if found.is_cut_off else None,
-    )

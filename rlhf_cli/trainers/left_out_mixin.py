@@ -33,17 +33,10 @@ _ROW_METRICS = ("clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/regio
 
 
 class LeftOutMixin(ExtendedTrainer):
-    """For a TRL trainer with reward functions: its loss is a mean over the rows that count.
-
-    `loss_divisor` is the divisor of the trainer's loss, None if it follows from its `loss_type`.
-    """
+    """For a TRL trainer with reward functions: its loss is a mean over the rows that count."""
 
     loss_divisor: Normaliser | None
-
-    def __init__(self, *args: Any, **named: Any) -> None:
-        assert self.extensions.rewards is not None
-        self.loss_divisor = self.extensions.rewards.loss_divisor
-        super().__init__(*args, **named)
+    """What the trainer's loss divides by, None if that follows from its `loss_type`; set by RewardMixin."""
 
     def drop_rows(self, output: TrlBatch, is_dropped: Tensor) -> None:
         """Remove this rank's rows of a mask (rows,) from the loss: TRL zeroes their advantage, but not KL and entropy.
@@ -56,10 +49,9 @@ class LeftOutMixin(ExtendedTrainer):
         if "tool_mask" in output:
             output["tool_mask"] = output["tool_mask"] * keep
         # RLOO's are summed over the row before; exp(0 - old) of a long row, or an unlikely token, is infinite.
-        for name in ("old_logps", "old_per_token_logps"):
-            if name in output:
-                old = output[name]
-                output[name] = old.masked_fill(is_dropped.view(-1, *[1] * (old.dim() - 1)), 0.0)
+        for name in {"old_logps", "old_per_token_logps"} & output.keys():
+            old = output[name]
+            output[name] = old.masked_fill(is_dropped.view(-1, *[1] * (old.dim() - 1)), 0.0)
         if "num_items_in_batch" in output:
             output["num_items_in_batch"] = self.accelerator.gather(tokens_in_loss(output).sum()).sum()
 

@@ -1,29 +1,106 @@
-"""Log a trainer's work: the phase it is in, where its time goes, what TRL prints.
+"""Log a trainer's work: the phase it is in, where its time goes, what TRL prints, what `max_length` does to its rows.
 
 This does not change the training. A phase that begins within another one interrupts it. The watchdog is off while a
 trainer saves, since disks may be slow.
+
+TRL says nothing of rows that are too long: its RewardTrainer drops every pair with a longer text; SFT, DPO and KTO
+truncate a row, and drop it if only prompt would remain.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
+import dataclasses
+import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.compute
 import torch
 from datasets import Dataset
 from peft import PeftModel
 from torch import Tensor
 
+from rlhf_cli.errors import DataError
 from rlhf_cli.runs import heartbeat as phases
+from rlhf_cli.tables.trl_trainers import data_key, too_short_for_all
 from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.trainers.extensions import ExtendedTrainer
-from rlhf_cli.trainers.prepared_lengths import PreparedLengths, prepare_and_measure
 from rlhf_cli.trainers.step_profile import count_rows, is_reference, uncounted
 
 if TYPE_CHECKING:
-    from rlhf_cli.trainers.trl_protocol import EvaluationOutput
+    from rlhf_cli.trainers.trl_protocol import EvaluationOutput, TrlArguments
+
+_BATCH = 1000
+
+
+@dataclass(frozen=True)
+class PreparedLengths:
+    """The row lengths of one dataset in tokens, and the numbers of dropped and truncated rows."""
+
+    rows: int
+    shortest: int
+    longest: int
+    max_length: int | None
+    dropped: int
+    cut: int
+
+    def describe(self) -> str:
+        """Return `max_length 64 drops 12 of 2000 rows and cuts 30 (shortest 5, longest 90 tokens)`."""
+        lengths = f"(shortest {self.shortest}, longest {self.longest} tokens)"
+        if self.max_length is None:
+            return f"no max_length, all {self.rows} rows as they are {lengths}"
+        done = [f"drops {self.dropped} of {self.rows} rows"] if self.dropped else []
+        done += [f"cuts {self.cut} of {self.rows} rows off"] if self.cut else []
+        return f"max_length {self.max_length} {' and '.join(done) or f'fits all {self.rows} rows'} {lengths}"
+
+    def facts(self) -> dict[str, object]:
+        """Return the numbers and their description, for the provenance."""
+        return {**dataclasses.asdict(self), "in_words": self.describe()}
+
+    def report(self, name: str) -> None:
+        """Log them for TRL's name of the data. Raise DataError if no row is left."""
+        where = data_key(name)
+        if self.dropped == self.rows:
+            lengths = (self.max_length, self.shortest, self.longest)
+            raise DataError(**too_short_for_all(self.rows, *lengths), where=where)
+        level = logging.WARNING if self.dropped or self.cut else logging.INFO
+        logging.getLogger("rlhf").log(level, "%s: %s", where, self.describe())
+
+
+def prepare_and_measure(
+    prepare: Callable[..., Dataset],
+    columns: tuple[tuple[str, ...], tuple[str, ...]],
+    dataset: Dataset,
+    processing_class: object,
+    args: TrlArguments,
+    *others: object,
+) -> tuple[Dataset, PreparedLengths]:
+    """Return the prepared rows, and the lengths of `columns` of the rows that are prepared without a limit.
+
+    columns: the beginning of a row, and its texts; only the longest text counts.
+    """
+    is_packed = len(others) == 3 and bool(others[0])  # SFTTrainer's others are (packing, formatting_func, dataset_name)
+    unlimited, limit = copy.copy(args), args.max_length
+    unlimited.max_length = None
+    prepared = measured = prepare(
+        dataset, processing_class, unlimited, *((False, *others[1:]) if is_packed else others)
+    )
+    if limit is not None or is_packed:
+        prepared = prepare(dataset, processing_class, args, *others)
+    (start, texts), tokens = columns, list[int]()
+    for batch in measured.select_columns([*start, *texts]).with_format("arrow").iter(batch_size=_BATCH):
+        counted = {name: pyarrow.compute.list_value_length(batch[name]).to_pylist() for name in (*start, *texts)}
+        for row in range(len(batch)):
+            tokens.append(sum(counted[name][row] for name in start) + max(counted[name][row] for name in texts))
+    dropped = 0 if is_packed else len(measured) - len(prepared)  # packing puts several rows into one
+    longer = 0 if limit is None else sum(length > limit for length in tokens)
+    keeps_whole = is_packed and args.packing_strategy != "bfd"
+    cut = 0 if keeps_whole else max(0, longer - dropped)
+    return prepared, PreparedLengths(len(measured), min(tokens), max(tokens), limit, dropped, cut)
 
 
 def _in_phase(name: str, phase: str, *, is_watched: bool = True) -> Callable[..., Any]:
@@ -107,7 +184,12 @@ class LoggingMixin(ExtendedTrainer):
         return prepared
 
     def _generate_single_turn(self, *args: Any, **named: Any) -> Any:
-        with phases.during(self.extensions.heartbeat, phases.GENERATION), self._beating():
+        heartbeat = self.extensions.heartbeat
+        with phases.during(heartbeat, phases.GENERATION), contextlib.ExitStack() as hooks:
+            if heartbeat is not None:  # each forward pass is a sign of life
+                # Generation bypasses an adapter's own forward, but calls its base model's.
+                model = self.model.get_base_model() if isinstance(self.model, PeftModel) else self.model
+                hooks.enter_context(model.register_forward_pre_hook(lambda *_: heartbeat.beat()))
             return super()._generate_single_turn(*args, **named)
 
     def _get_per_token_logps_and_entropies(
@@ -119,21 +201,6 @@ class LoggingMixin(ExtendedTrainer):
         phase = phases.REFERENCE_LOGPS if is_reference(model, self.ref_model) else phases.OLD_LOGPS
         with phases.during(self.extensions.heartbeat, phase):
             return compute(model, *args, **named)
-
-    @contextlib.contextmanager
-    def _beating(self) -> Iterator[None]:
-        """Report each forward pass of a generation as a sign of life."""
-        heartbeat = self.extensions.heartbeat
-        if heartbeat is None:
-            yield
-            return
-        # Generation bypasses an adapter's own forward, but calls its base model's.
-        model = self.model.get_base_model() if isinstance(self.model, PeftModel) else self.model
-        hook = model.register_forward_pre_hook(lambda *_: heartbeat.beat())
-        try:
-            yield
-        finally:
-            hook.remove()
 
 
 def hide_in_tables(logs: Mapping[str, object]) -> None:

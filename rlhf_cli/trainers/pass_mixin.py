@@ -21,17 +21,8 @@ from rlhf_cli.models.packing.packed_rows import rows_by_prompt
 from rlhf_cli.models.packing.row_attention import has_relative_positions, why_not_packed
 from rlhf_cli.tables.passes import ALL_ROWS_AT_ONCE, READS_IMAGES, Passes, PassSetting, refused_packing
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
+from rlhf_cli.trainers import forward_pass
 from rlhf_cli.trainers.extensions import ExtendedTrainer
-from rlhf_cli.trainers.forward_pass import (
-    by_length,
-    drops_in_training,
-    in_evaluation_mode,
-    model_rows,
-    only_states,
-    reordered_in_windows,
-    trimmed,
-    with_two_columns,
-)
 from rlhf_cli.trainers.step_profile import count, uncounted
 
 if TYPE_CHECKING:
@@ -59,30 +50,20 @@ def chosen_passes(trainer: TrlTrainer, setting: PassSetting, critic_body: nn.Mod
             if why is None and model is not None:
                 inner = trainer.accelerator.unwrap_model(model)
                 why = why_not_packed(cast(PreTrainedModel, inner))
-                if why is None and model is not trainer.ref_model and drops_in_training(inner):
+                if why is None and model is not trainer.ref_model and forward_pass.drops_in_training(inner):
                     why = "it drops at random in training, each row for itself"
                 why = None if why is None else prefix + why
         if why is None and trainer.args.torch_compile:
             why = "it is compiled for rows of one shape"
-        if why is None and setting == "auto":
-            why = _why_slow(trainer)
+        if why is None and setting == "auto" and trainer.accelerator.device.type != "cpu":
+            # On a GPU without a kernel for all rows at once, every layer calls its attention once per row: a step of 64
+            # short rows took about three times as long as padded on an H100. A CPU gains from packing either way.
+            slow = why_no_varlen_for(trainer.accelerator.unwrap_model(trainer.model), trainer.accelerator)
+            why = None if slow is None else f"packed, each row would attend by itself: {slow}"
         found = Passes("packed") if why is None else Passes("trimmed", why)
     if setting == "packed" and found.mode != "packed":
         raise refused_packing(found, where="trainer.passes")
     return found
-
-
-def _why_slow(trainer: TrlTrainer) -> str | None:
-    """Return why packed rows would be slower than padded ones, None if they would not.
-
-    On a GPU without a kernel for all rows at once, every layer calls its attention once per row: a step of 64 short
-    rows took about three times as long as padded on an H100. A CPU gains from packing either way.
-    """
-    accelerator = trainer.accelerator
-    if accelerator.device.type == "cpu":
-        return None
-    why = why_no_varlen_for(accelerator.unwrap_model(trainer.model), accelerator)
-    return None if why is None else f"packed, each row would attend by itself: {why}"
 
 
 _ROWS = 3
@@ -125,7 +106,7 @@ def why_packed_is_wrong(
     Both functions return the numbers of the same tokens; `what` names them, for example `its log-probabilities`.
     """
     inner, raised = accelerator.unwrap_model(model), "a pass raised on another rank"
-    with in_evaluation_mode(model), torch.no_grad(), uncounted():  # a run that resumes tries again
+    with forward_pass.in_evaluation_mode(model), torch.no_grad(), uncounted():  # a run that resumes tries again
         expected = padded()
         difference = torch.tensor(torch.inf, device=expected.device)
         try:
@@ -184,42 +165,32 @@ class PassMixin(ExtendedTrainer):
         inputs = super()._prepare_inputs(generation_batch)
         batches = self._buffered_inputs
         if not self.model.training:
-            return with_two_columns(inputs)
+            return forward_pass.with_two_columns(inputs)
         if batches is None or batches is before:
             return inputs
         steps, accumulation = self.args.steps_per_generation, self.args.gradient_accumulation_steps
         if self.passes.mode != "plain":
-            window = min(accumulation, steps)
-            if self._may_reorder and max(accumulation, steps) % window == 0:  # else a window holds parts of two rounds
-                batches = reordered_in_windows(batches, window, self._order)
-            batches = [trimmed(batch, may_move=self._may_move) for batch in batches]
-        self._buffered_inputs = list(map(with_two_columns, batches))
+            window, loss = min(accumulation, steps), getattr(self, "loss_type", None)  # RLOO has one: the mean of rows
+            has_means = self._mixes_rows or (loss is not None and POLICY_LOSSES[loss] == "micro-batch")
+            # A window may hold parts of two rounds; a mean or quantile over a micro-batch depends on its rows.
+            if max(accumulation, steps) % window == 0 and not has_means:
+                batches = forward_pass.reordered_in_windows(batches, window, self._order)
+            may_move = has_relative_positions(self.model.config)
+            batches = [forward_pass.trimmed(batch, may_move=may_move) for batch in batches]
+        self._buffered_inputs = list(map(forward_pass.with_two_columns, batches))
         return self._buffered_inputs[self._step % steps]
 
     def _order(self, rows: TrlBatch) -> Tensor:
         """Return (B,), the order in which the rows of a window go into its micro-batches."""
         if self.passes.mode != "packed":
-            return by_length(rows["completion_mask"])
+            return forward_pass.by_length(rows["completion_mask"])
         return rows_by_prompt(rows["prompt_ids"], rows["prompt_mask"])
-
-    @property
-    def _may_reorder(self) -> bool:
-        """Return whether the loss has no mean or quantile over a single micro-batch."""
-        if self._mixes_rows:
-            return False
-        loss = getattr(self, "loss_type", None)  # RLOO has one loss, the mean over rows
-        return loss is None or POLICY_LOSSES[loss] != "micro-batch"
 
     @property
     def _mixes_rows(self) -> bool:
         """Return whether a row's part of the loss depends on the others of its micro-batch."""
         has_bonus = getattr(self, "_entropy_bonus_enabled", False)
         return has_bonus or getattr(self, "top_entropy_quantile", 1.0) < 1.0 or self.aux_loss_enabled
-
-    @property
-    def _may_move(self) -> bool:
-        """Return whether moving a row to the left keeps its result."""
-        return has_relative_positions(self.model.config)
 
     # --- which rows have a gradient ---
 
@@ -242,14 +213,12 @@ class PassMixin(ExtendedTrainer):
     def _with_gradient(self, is_zero: Tensor, num_zero: int, inputs: TrlBatch) -> Tensor | None:
         """Return (B,) bool, at least one True so that every rank has a backward pass; None for all rows.
 
-        `num_zero` of the rows in `is_zero` are True.
-
-        In every loss of TRL, an advantage of 0 makes a row's gradient 0, unless a KL penalty or an entropy bonus also
-        applies. With sharded weights, all ranks must call the model equally often.
+        In every loss of TRL, an advantage of 0 (`num_zero` rows have it) makes a row's gradient 0, unless a KL penalty
+        or an entropy bonus also applies. With sharded weights, all ranks must call the model equally often.
         """
         is_sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled
         has_penalty = self.beta != 0 and "ref_per_token_logps" in inputs
-        if is_sharded or has_penalty or self._mixes_rows or drops_in_training(self.model):
+        if is_sharded or has_penalty or self._mixes_rows or forward_pass.drops_in_training(self.model):
             return None
         if num_zero == 0 or len(is_zero) == 1:
             return None
@@ -299,7 +268,7 @@ class PassMixin(ExtendedTrainer):
             if self.passes.mode == "packed":
                 order = rows_by_prompt(input_ids[:, :-logits_to_keep], attention_mask[:, :-logits_to_keep])
             else:
-                order = by_length(attention_mask)
+                order = forward_pass.by_length(attention_mask)
             parts = order.split(batch_size or len(order))
             logps, entropies = _put_together([(part, run(part)) for part in parts])
         self._latest_logps = logps.detach()
@@ -311,7 +280,8 @@ class PassMixin(ExtendedTrainer):
         every = torch.arange(num_rows, device=self.accelerator.device)
         if self._learned is None:
             return run(every)
-        with in_evaluation_mode(model), torch.no_grad():  # layers in training mode would checkpoint for a backward pass
+        # layers in training mode would checkpoint for a backward pass
+        with forward_pass.in_evaluation_mode(model), torch.no_grad():
             others = every[~self._learned]
             without = run(others)
         learned = every[self._learned]
@@ -323,11 +293,11 @@ class PassMixin(ExtendedTrainer):
         """Score rows (B, P + C) without dropout in one pass, packed into one flat row or trimmed."""
         inner = self.accelerator.unwrap_model(model)
         inner = inner.get_base_model() if hasattr(inner, "get_base_model") else inner
-        is_packed, may_move = self.passes.mode == "packed", self._may_move
-        inputs, places = model_rows(ids, mask, num_completion, is_packed=is_packed, may_move=may_move)
+        is_packed, may_move = self.passes.mode == "packed", has_relative_positions(self.model.config)
+        inputs, places = forward_pass.model_rows(ids, mask, num_completion, is_packed=is_packed, may_move=may_move)
         is_token = mask[:, -num_completion:].bool()
         labels = ids[:, -num_completion:][is_token]
-        with only_states(cast(PreTrainedModel, inner), places), self.accelerator.autocast():
+        with forward_pass.only_states(cast(PreTrainedModel, inner), places), self.accelerator.autocast():
             output = model(**inputs, shift_labels=labels.unsqueeze(0), fused_lm_head=True)
 
         def in_rows(values: Tensor) -> Tensor:

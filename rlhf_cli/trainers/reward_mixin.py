@@ -33,7 +33,7 @@ from rlhf_cli.runs.metrics_file import table_file
 from rlhf_cli.runs.reward_records import read_running, write_running
 from rlhf_cli.tables.trl_values import TABLE_COLUMNS
 from rlhf_cli.text.json_values import without_images
-from rlhf_cli.tools_and_environments import KINDS, ending_of, ending_shares
+from rlhf_cli.tools_and_environments import KINDS, ending_of
 from rlhf_cli.trainers.completions_table import PartColumns, make_columns_storable, storable, write_table
 from rlhf_cli.trainers.left_out_mixin import LeftOutMixin, tokens_in_loss
 from rlhf_cli.truncation import COMPONENT, ENDINGS, Ending, Endings
@@ -64,6 +64,7 @@ class RewardMixin(LeftOutMixin):
         self.algorithm = rewards.algorithm
         self.reward_stack, self.aggregate = rewards.stack, rewards.aggregate
         self.is_dense, self.truncation = rewards.is_dense, rewards.truncation
+        self.loss_divisor = rewards.loss_divisor
         self._parts, self._running = PartColumns(), {}
         super().__init__(*args, **named)
         self.reward_stack.decode = self._decode
@@ -117,18 +118,12 @@ class RewardMixin(LeftOutMixin):
         if interactions is None or not (counts := interactions.metrics(completions)):
             return {}
         own = torch.tensor(list(counts.values()), device=self.accelerator.device)
-        everyones = self.accelerator.reduce(own, "sum").tolist()
-        return {
-            f"tools/{name}/{kind}": value
-            for name, row in zip(counts, everyones, strict=True)
-            for kind, value in zip(KINDS, row, strict=True)
-        }
+        everyones = self.accelerator.reduce(own, "sum").flatten().tolist()
+        names = [f"tools/{name}/{kind}" for name in counts for kind in KINDS]
+        return dict(zip(names, everyones, strict=True))
 
     def _on_cpu(self, raw: Tensor, fixed: Tensor, endings: Endings) -> tuple[Tensor, Tensor, Endings]:
-        """Return the three of all ranks, on the CPU, in a single copy from a GPU.
-
-        raw: (N, K) of all ranks; the others are of this rank.
-        """
+        """Return all on the CPU and of all ranks, as `raw` (N, K) is already, in a single copy from a GPU."""
         assert endings.kinds is not None
         own = torch.cat([fixed, endings.kinds.unsqueeze(1), endings.lengths.unsqueeze(1)], dim=1)
         everyones = self.accelerator.gather(own.to(raw.device))
@@ -195,10 +190,11 @@ class RewardMixin(LeftOutMixin):
             metrics["reward_std"][-1] = reward_metrics.deviation(totals)
         if alike := metrics.get("frac_reward_zero_std"):
             alike[-1] = reward_metrics.share_of_dead_groups(self.algorithm.compared(self._given), self._num_generations)
-        has_turns = getattr(self, "tools", None) or getattr(self, "rollout_func", None)
-        ended = ending_shares(self._endings) if has_turns else {}
-        of_truncation = reward_matrix.truncation_metrics(settled, self._endings)
-        for name, value in (of_truncation | ended | shares | self._tool_metrics).items():
+        added = reward_matrix.truncation_metrics(settled, self._endings)
+        if getattr(self, "tools", None) or getattr(self, "rollout_func", None):
+            ended = {ending: self._endings.at(ending).float().mean().item() for ending in ENDINGS}
+            added |= {f"completions/endings/{ending}": share for ending, share in ended.items()}
+        for name, value in (added | shares | self._tool_metrics).items():
             metrics[name].append(value)
         unused = [f"rewards/{one.name}/" for one in self.reward_stack.components if one.eval_only]
         for name in [name for name in metrics if self.model.training and name.startswith(tuple(unused))]:
@@ -237,11 +233,10 @@ class RewardMixin(LeftOutMixin):
         if found.used is not None:
             output["advantages"] = found.used
             overwrite_last(self._logs["advantages"], found.by_row)
-        if found.shares is None and not self._has_other_advantages:
-            self._has_other_advantages = True
-            if self.accelerator.is_main_process:
-                what = "no rewards/NAME/advantage_share is logged: the rewards' parts do not add up to the advantages"
-                logging.getLogger("rlhf").warning("%s of %s", what, type(self).__name__)
+        if found.shares is None and not self._has_other_advantages and self.accelerator.is_main_process:
+            what = "no rewards/NAME/advantage_share is logged: the rewards' parts do not add up to the advantages"
+            logging.getLogger("rlhf").warning("%s of %s", what, type(self).__name__)
+        self._has_other_advantages |= found.shares is None
         return advantage_metrics(found.shares or {})
 
     def _log_table(self, inputs: list[dict[str, object]], outcomes: list[RewardOutcome]) -> None:
@@ -304,15 +299,12 @@ class RewardMixin(LeftOutMixin):
         largest_of_rank = advantages.abs().max().item() if advantages.numel() else 0.0
         own = torch.tensor([[largest_of_rank, float(is_by_token)]], device=self.accelerator.device)
         largest, by_token = self.accelerator.gather(own).max(dim=0).values.tolist()
-        # A row's total does not determine token rewards, and a critic's errors always give advantages.
-        totals_tell = self.algorithm.is_dead_by_totals and not by_token
-        if largest != 0.0 and not totals_tell:
-            return None
-        if (
-            largest != 0.0
-            and reward_metrics.share_of_dead_groups(self.algorithm.compared(self._given), group_size) < 1.0
-        ):
-            return None
+        if largest != 0.0:
+            # A row's total does not determine token rewards, and a critic's errors always give advantages.
+            if by_token or not self.algorithm.is_dead_by_totals:
+                return None
+            if reward_metrics.share_of_dead_groups(self.algorithm.compared(self._given), group_size) < 1.0:
+                return None
         left_out = self.truncation.leaves_out(self._endings)
         valued = self.truncation.goes_on(self._endings) & self.truncation.replaces
         return reward_metrics.explain_dead_round(

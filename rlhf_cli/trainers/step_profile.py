@@ -96,18 +96,12 @@ class StepProfile:
     ) -> None:
         self._clock, self._slots = clock, slots
         self._keys = [*columns.PHASES, *(f"{REWARD}{name}" for name in rewards or ())]
-        of_rollouts, of_the_critic = columns.OF_ROLLOUTS, columns.OF_THE_CRITIC
-        self._absent = {
-            columns.WAITING,
-            *(of_rollouts if rewards is None else ()),
-            *(() if has_critic else of_the_critic),
-        }
+        self._absent = {columns.WAITING, *(columns.OF_ROLLOUTS if rewards is None else ())}
+        if not has_critic:
+            self._absent.update(columns.OF_THE_CRITIC)
 
     def taken(self, accelerator: Accelerator) -> dict[str, float]:
-        """Return the metrics since the last call; every rank must call this.
-
-        Every rank's time has the same weight; slots and tokens are summed.
-        """
+        """Return the metrics since the last call, of all ranks' time and slots; every rank must call this."""
         seconds, (slots, tokens) = self._clock.taken(), self._slots.taken()
         values = [*(seconds.get(key, 0.0) for key in self._keys), float(slots), float(tokens)]
         if accelerator.num_processes > 1:
@@ -128,10 +122,7 @@ class StepProfile:
 
 
 def is_reference(model: torch.nn.Module, reference: object) -> bool:
-    """Return whether `model` acts as the reference.
-
-    The reference is a separate model, the policy without its adapter, or the policy with TRL's adapter `ref`.
-    """
+    """Return whether it is the reference: a model of its own, else the policy without adapter or with TRL's `ref`."""
     if reference is not None:
         return model is reference
     layer = next((module for module in model.modules() if isinstance(module, BaseTunerLayer)), None)

@@ -22,13 +22,7 @@ from rlhf_cli.runs.disk_space import bytes_below
 from rlhf_cli.runs.reward_records import trained_on_conversations, trained_with_eos
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.trainers import checkpoint_mixin
-from rlhf_cli.trainers.checkpoint_mixin import (
-    CheckpointMixin,
-    _use_base_rates,
-    load_rollouts,
-    save_rollouts,
-    skip_epochs,
-)
+from rlhf_cli.trainers.checkpoint_mixin import CheckpointMixin, _use_base_rates, load_rollouts, save_rollouts
 from rlhf_cli.trainers.extensions import Extensions
 from tests.support.one_rank import write_checkpoint
 
@@ -230,9 +224,9 @@ class Counting(TrainerCallback, ExportableState):
 
 
 @pytest.mark.parametrize("missing", [[], ["optimizer.pt"]])
-@pytest.mark.parametrize("may_lose", [True, False])
+@pytest.mark.parametrize(("may_lose", "shuffles"), [(True, True), (False, True), (True, False)])
 def test_what_was_typed_counts_and_what_is_missing_is_refused_unless_it_may_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: list[str], may_lose: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: list[str], may_lose: bool, shuffles: bool
 ) -> None:
     monkeypatch.setattr(checkpoint_folders, "_STATE", {name: (name,) for name in missing})
     (tmp_path / checkpoint_folders.MANIFEST).touch()
@@ -244,7 +238,7 @@ def test_what_was_typed_counts_and_what_is_missing_is_refused_unless_it_may_be(
     trainer.state.stateful_callbacks, trainer.state.epoch = {"Counting": of_callbacks, "Other": {"attributes": {}}}, 2.5
     trainer.state.compute_steps = lambda args, max_steps: trainer.calls.append(("steps", args, max_steps))
     trainer.callback_handler = SimpleNamespace(callbacks=[Counting(), TrainerCallback(), Counting()])
-    trainer._train_sampler = RepeatSampler(range(9), mini_repeat_count=1, seed=3)
+    trainer._train_sampler = RepeatSampler(range(9), mini_repeat_count=1, shuffle=shuffles, seed=3)
     (group,) = trainer.optimizer.param_groups
 
     def restored(self: Any, checkpoint: str) -> None:
@@ -261,7 +255,7 @@ def test_what_was_typed_counts_and_what_is_missing_is_refused_unless_it_may_be(
     assert (group["lr"], group["weight_decay"], trainer._from_weights_alone) == (2.0, 0.5, bool(missing))
     assert not trainer.args.eval_on_start  # the run has started before
     assert [getattr(one, "count", None) for one in trainer.callback_handler.callbacks] == [3, None, 4]
-    whole = RepeatSampler(range(9), mini_repeat_count=1, seed=3)
+    whole = RepeatSampler(range(9), mini_repeat_count=1, shuffle=shuffles, seed=3)
     assert list(trainer._train_sampler) == [list(whole) for _ in range(3)][2]
 
 
@@ -379,12 +373,3 @@ def test_a_trainer_of_rows_keeps_what_was_not_logged(tmp_path: Path, moves: bool
     with pytest.raises(RunError):
         load_rollouts(second, tmp_path / "other", may_be_missing=False)
     assert load_rollouts(second, tmp_path / "other", may_be_missing=True) is None
-
-
-@pytest.mark.parametrize("shuffles", [True, False])
-def test_the_order_of_later_epochs_is_that_of_a_run_that_never_stopped(shuffles: bool) -> None:
-    whole, rest = (RepeatSampler(range(9), mini_repeat_count=1, shuffle=shuffles, seed=3) for _ in range(2))
-    epochs = [list(whole) for _ in range(3)]
-    skip_epochs(rest, 2)
-    assert list(rest) == epochs[2]
-    skip_epochs(None, 2)

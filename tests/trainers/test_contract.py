@@ -37,8 +37,7 @@ from rlhf_cli.trainers.pass_mixin import PassMixin
 from rlhf_cli.trainers.ppo.critic import PpoSetup
 from rlhf_cli.trainers.ppo.ppo_mixin import PpoMixin
 from rlhf_cli.trainers.reward_mixin import RewardMixin
-from rlhf_cli.trainers.rollout_mixin import RolloutMixin
-from rlhf_cli.trainers.sampling_mixin import SamplingMixin
+from rlhf_cli.trainers.rollout_mixin import RolloutMixin, SamplingMixin
 from rlhf_cli.trainers.step_profile import _COLLECTIVES
 from tests.support.reference_varlen import ReferenceVarlen
 from tests.support.signatures import ON_POLICY, parameters
@@ -56,7 +55,7 @@ def test_rewards_are_functions_and_weights_and_are_called_by_one_method(trainer)
 
 @pytest.mark.parametrize("trainer", ON_POLICY)
 def test_a_scored_round_is_a_dictionary_of_tensors_by_row_with_at_most_one_scalar(trainer) -> None:
-    """trainers/sampling_mixin.py joins rows of several; prompts are padded on the left, all else on the right."""
+    """trainers/rollout_mixin.py joins rows of several; prompts are padded on the left, all else on the right."""
     source = inspect.getsource(trainer._generate_and_score_completions)
     output = source[source.index("        output = {") :]
     plain = set(re.findall(r'"(\w+)": \w+,', output)) | set(re.findall(r'output\["(\w+)"\] = (?!forward)', output))

@@ -39,17 +39,16 @@ def test_a_log_in_the_middle_of_a_window_keeps_the_table_of_completions(whole, w
 
 @pytest.mark.parametrize(
     ("step", "lost"),
-    [
-        (2, "load_rollouts"),
-        (5, "load_rollouts"),
-        (4, "skip_epochs"),
-    ],  # after step 4 the buffer is used up: only the order counts
+    [(2, "rollouts"), (5, "rollouts"), (4, "order")],  # after step 4 the buffer is used up: only the order counts
 )
 @pytest.mark.fault(7, 8)
 def test_negative_control_without_what_is_restored_the_model_is_another(
     whole, workplace: Path, monkeypatch: pytest.MonkeyPatch, step: int, lost: str
 ) -> None:
-    monkeypatch.setattr(checkpoint_mixin, lost, lambda *_, **__: None)
+    if lost == "rollouts":
+        monkeypatch.setattr(checkpoint_mixin, "load_rollouts", lambda *_, **__: None)
+    else:
+        monkeypatch.delattr(checkpoint_mixin.CheckpointMixin, "_get_train_sampler")
     folder = cut(whole(), step, workplace / "cut")
     assert main(["resume", str(folder.path)]) == 0
     assert not is_same(folder, whole())

@@ -18,17 +18,7 @@ from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.text.redaction import forgetting, remember
 from rlhf_cli.trainers import guard_mixin
 from rlhf_cli.trainers.extensions import Extensions
-from rlhf_cli.trainers.guard_mixin import (
-    _FOUND,
-    EvaluationBrokenOff,
-    GuardMixin,
-    _described,
-    _norm,
-    _plain,
-    _round,
-    _rows,
-    own_shard,
-)
+from rlhf_cli.trainers.guard_mixin import EvaluationBrokenOff, GuardMixin, _norm, _plain, _round, _rows, own_shard
 from tests.support.one_rank import write_checkpoint
 
 
@@ -145,16 +135,6 @@ def test_what_json_does_not_know_becomes_text() -> None:
     assert _plain(given) == {"row": ["nan", "-inf", 1.5, [True, None, 2]], "3": "x"}
 
 
-def test_how_many_tensors_are_bad_is_counted_among_those_that_there_are() -> None:
-    sound, bad = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
-    bad.grad = torch.tensor([1.0, torch.nan])
-    losses = [torch.tensor(1.0), torch.tensor(torch.inf)]
-    loss, gradient, weight = _described(_FOUND, losses, [("sound", sound), ("bad", bad)])
-    assert loss.endswith(": 1, inf")
-    assert "1 of 1 tensors, bad " in gradient
-    assert weight.endswith("0 of 2 tensors")
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_bad_weight_in_a_rank_s_shard_is_found(monkeypatch: pytest.MonkeyPatch, value: float) -> None:
     """ZeRO-3 keeps a parameter empty and the shard beside it; FSDP 2's tensor gives its own part."""
@@ -168,6 +148,20 @@ def test_a_bad_weight_in_a_rank_s_shard_is_found(monkeypatch: pytest.MonkeyPatch
 
 
 # Which numbers are looked at: of all ranks, and of what is trained.
+
+
+def test_how_many_tensors_are_bad_is_counted_among_those_that_there_are() -> None:
+    trainer: Any = Guarded()
+    sound, bad = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+    bad.grad = torch.tensor([1.0, torch.nan])
+    losses, said = [torch.tensor(1.0), torch.tensor(torch.inf)], list[str]()
+    trainer.stop = lambda found, details: said.extend(details)
+    trainer.others[2] = 1.0  # a weight of the other rank
+    trainer.refuse_non_finite(losses, [("sound", sound), ("bad", bad)])
+    loss, gradient, weight = said
+    assert loss.endswith(": 1, inf")
+    assert "1 of 1 tensors, bad " in gradient
+    assert weight.endswith("0 of 2 tensors")
 
 
 def found_by(trainer: Any, losses: tuple[float, ...] = (1.0,), **named: bool) -> list[str]:

@@ -17,8 +17,7 @@ from rlhf_cli.runs import heartbeat as phases
 from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.text.redaction import forgetting, remember
 from rlhf_cli.trainers.extensions import Extensions
-from rlhf_cli.trainers.logging_mixin import LoggingMixin
-from rlhf_cli.trainers.prepared_lengths import PreparedLengths, prepare_and_measure
+from rlhf_cli.trainers.logging_mixin import LoggingMixin, PreparedLengths, prepare_and_measure
 from rlhf_cli.trainers.step_profile import counted_slots
 
 MODEL, REFERENCE = torch.nn.Identity(), torch.nn.Identity()

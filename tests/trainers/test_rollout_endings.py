@@ -9,7 +9,7 @@ import torch
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.stack.reward_matrix import add_truncation, truncation_metrics
-from rlhf_cli.tools_and_environments import ending_of, ending_shares
+from rlhf_cli.tools_and_environments import ending_of
 from rlhf_cli.truncation import ENDINGS, POLICIES, Bootstrap, Ending, Endings, EosPenalty, Exclude, SoftOverlong
 from tests.support.settled_columns import Case, Rule, column
 
@@ -99,10 +99,3 @@ def test_every_policy_treats_the_named_endings_as_a_cut(also: tuple[str, ...], c
 
 def test_every_policy_but_none_reads_also() -> None:
     assert {name for name, policy in POLICIES.items() if "also" in policy.keys} == POLICIES.keys() - {"none"}
-
-
-def test_shares_add_up() -> None:
-    shares = ending_shares(Endings(KINDS > 0, LENGTHS, 4, torch.tensor([0, 0, 2, 0, 4])))
-    assert shares == pytest.approx(
-        {f"completions/endings/{name}": share for name, share in zip(ENDINGS, (0.6, 0.0, 0.2, 0.0, 0.2), strict=True)}
-    )

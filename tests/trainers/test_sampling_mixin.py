@@ -12,7 +12,7 @@ import torch
 from rlhf_cli.rewards.stack.reward_metrics import differing_groups
 from rlhf_cli.trainers.extensions import KeepGroups
 from rlhf_cli.trainers.reward_mixin import RewardMixin
-from rlhf_cli.trainers.sampling_mixin import Draw, SamplingMixin, chosen_groups, joined
+from rlhf_cli.trainers.rollout_mixin import Draw, SamplingMixin, chosen_groups, joined
 
 
 def test_places_are_filled_in_the_order_of_the_draws() -> None:

@@ -241,7 +241,7 @@ def extended_class(trl_trainer: type, extensions: Extensions) -> type[ExtendedTr
     if extensions.rewards is not None:
         mixins = (LoggingMixin, CheckpointMixin, RolloutMixin, GuardMixin, EvaluationMixin, PassMixin, RewardMixin)
         if extensions.rewards.keep_groups is not None:
-            from rlhf_cli.trainers.sampling_mixin import SamplingMixin
+            from rlhf_cli.trainers.rollout_mixin import SamplingMixin
 
             mixins = (*mixins[:-1], SamplingMixin, RewardMixin)
     if extensions.ppo is not None:
