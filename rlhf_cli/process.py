@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -204,15 +204,6 @@ def into_nothing(stream: TextIO) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
-
-
-def nobody_reads(streams: Iterable[TextIO]) -> bool:
-    """Return whether the pipe behind one of these streams has lost its reader."""
-    ends = select.poll()
-    for stream in streams:
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # no file descriptor, as in a test or a notebook
-            ends.register(stream.fileno(), 0)
-    return any(event & (select.POLLERR | select.POLLHUP) for _, event in ends.poll(0))
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Mapping
 
 import rlhf_cli
+from rlhf_cli.cli import output
 from rlhf_cli.cli.options import JSON, print_help, read_options, usage_of
 from rlhf_cli.cli.verbs import GROUPS, TEN, VERBS
 from rlhf_cli.errors import (
@@ -30,7 +31,7 @@ from rlhf_cli.errors import (
     RlhfError,
     UserError,
 )
-from rlhf_cli.process import abandoned, into_nothing, lasting_output, leave, nobody_reads, stopped_early
+from rlhf_cli.process import abandoned, into_nothing, lasting_output, leave, stopped_early
 from rlhf_cli.text.redaction import forgetting, remember_typed
 from rlhf_cli.text.suggest import nearest
 from rlhf_cli.text.terminal_output import OutputLost, safe_output, traceback_of
@@ -83,11 +84,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def _lost(error: OSError) -> int:
     """Say that the output could not be written, as on a full disk; return the exit code."""
-    from rlhf_cli.cli.output import print_error
-
     into_nothing(sys.stdout)  # else Python flushes again at exit and fails
     with contextlib.suppress(OSError):  # stderr may be the same file
-        print_error("error", f"the output cannot be written: {error.strerror}")
+        output.print_error("error", f"the output cannot be written: {error.strerror}")
     return EXIT_CRASH
 
 
@@ -107,11 +106,9 @@ def _dispatch(words: list[str]) -> int:
         return EXIT_OK
     verb, *rest = words
     if verb not in VERBS:
-        from rlhf_cli.cli.output import print_error, print_problems
-
         unknown = UserError(f"there is no verb {verb!r}", hint=f"rlhf {shlex.join(_meant(verb, rest))}")
-        print_problems(unknown, as_json=JSON in words)
-        print_error("error", str(unknown))
+        output.print_problems(unknown, as_json=JSON in words)
+        output.print_error("error", str(unknown))
         return unknown.exit_code
     usage = usage_of(verb)
     if any(word in ("-h", "--help") for word in rest):
@@ -121,9 +118,7 @@ def _dispatch(words: list[str]) -> int:
         if verb in _LONG:
             stack.enter_context(lasting_output())
         if JSON in rest and JSON in usage.flags:
-            from rlhf_cli.cli.output import json_alone
-
-            stack.enter_context(json_alone())
+            stack.enter_context(output.json_alone())
         return _run(verb, rest)
 
 
@@ -144,10 +139,7 @@ def _meant(verb: str, rest: list[str]) -> list[str]:
 
 
 def _refused(error: RlhfError) -> int:
-    from rlhf_cli.cli.output import print_error, print_problems
-
-    print_problems(error)
-    label = "stopped" if isinstance(error, Preempted) else "error"
+    output.print_problems(error)
     if isinstance(error, RewardFailed) and error.__cause__ is not None:
         # Cut our calling frames off, so that the traceback starts in the user's code.
         trace = theirs = error.__cause__.__traceback__
@@ -157,22 +149,17 @@ def _refused(error: RlhfError) -> int:
             trace = trace.tb_next
         print(traceback_of(error.__cause__.with_traceback(theirs)), end="", file=sys.stderr)
     notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
-    print_error(label, f"{error}{notes}")
+    output.print_error("stopped" if isinstance(error, Preempted) else "error", f"{error}{notes}")
     return error.exit_code
-
-
-def _refuse_encoding(words: list[str]) -> None:
-    """Raise UserError for a name beyond ASCII in another encoding than UTF-8, in which pyarrow and torch read names."""
-    encoding, names = sys.getfilesystemencoding(), (os.getcwd(), *words)
-    named = next((name for name in names if not name.isascii()), None)
-    if named is not None and encoding != "utf-8":
-        what = "this locale writes names of files in another encoding than the libraries read"
-        raise UserError(what, where=named, got=encoding, expected="utf-8", hint="export PYTHONUTF8=1")
 
 
 def _run(verb: str, words: list[str]) -> int:
     try:
-        _refuse_encoding(words)
+        encoding, names = sys.getfilesystemencoding(), (os.getcwd(), *words)
+        named = next((name for name in names if not name.isascii()), None)
+        if named is not None and encoding != "utf-8":  # in which pyarrow and torch read names
+            what = "this locale writes names of files in another encoding than the libraries read"
+            raise UserError(what, where=named, got=encoding, expected="utf-8", hint="export PYTHONUTF8=1")
         # Importing a verb is slow, and the user may press Ctrl-C during it.
         with stopped_early():
             module = importlib.import_module(f"rlhf_cli.cli.verbs.{verb}")
@@ -180,10 +167,9 @@ def _run(verb: str, words: list[str]) -> int:
                 from rlhf_cli.plan.rank_group import has_launcher, starts_ranks
 
                 if starts_ranks():
-                    from rlhf_cli.cli.output import stdout_of_children
                     from rlhf_cli.launch.elastic import run_as_torchrun
 
-                    with stdout_of_children():
+                    with output.stdout_of_children():
                         return run_as_torchrun([verb, *words])
                 if has_launcher():
                     from rlhf_cli.launch.group import run_in_group
@@ -191,16 +177,12 @@ def _run(verb: str, words: list[str]) -> int:
                     return run_in_group(lambda leader: int(module.run(read_options(usage_of(verb), words), leader)))
             code: int = module.run(read_options(usage_of(verb), words))
     except RlhfError as error:
-        from rlhf_cli.cli.output import complete_hints
-
-        complete_hints(error, verb, words)
+        output.complete_hints(error, verb, words)
         return _refused(error)
     except KeyboardInterrupt as interrupt:
         by = f" by {interrupt if isinstance(interrupt, Interrupted) else CTRL_C}"
         by += ": nothing was being trained" if verb in _LONG and not by.endswith(CTRL_C) else ""
-        from rlhf_cli.cli.output import print_problems
-
-        print_problems(Preempted(f"stopped{by}"))
+        output.print_problems(Preempted(f"stopped{by}"))
         print(f"stopped{by}", file=sys.stderr)
         return Preempted.exit_code
     except SystemExit as left:
@@ -211,16 +193,13 @@ def _run(verb: str, words: list[str]) -> int:
         raise
     except Exception as error:  # a bug here or in the user's reward: print the traceback
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-            return _refused(
-                UserError("a name is too long for a file", got=error.filename, expected="at most 255 bytes")
-            )
+            what, expected = "a name is too long for a file", "at most 255 bytes"
+            return _refused(UserError(what, got=error.filename, expected=expected))
         if isinstance(error, FileNotFoundError) and error.filename is None:  # os.getcwd's, which names no file
             return _refused(UserError("the current folder does not exist any more", expected="cd FOLDER"))
-        from rlhf_cli.cli.output import print_problems, value_streams
-
-        if isinstance(error, BrokenPipeError) and nobody_reads([*value_streams(), sys.stderr]):
+        if isinstance(error, BrokenPipeError) and output.nobody_reads():
             raise
-        print_problems(error)
+        output.print_problems(error)
         print(traceback_of(error), end="", file=sys.stderr)
         return EXIT_CRASH
     return code

@@ -5,21 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO, cast
 
+from rlhf_cli.cli.options import Options, read_options, usage_of
 from rlhf_cli.errors import EXIT_OK, Problems, RlhfError, UserError, message_of
 from rlhf_cli.process import Lasting
-from rlhf_cli.runs.run_folder import names_a_run
-from rlhf_cli.text.json_values import write_json
 from rlhf_cli.text.terminal_output import Drawn, OutputLost, printable, printing
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from rlhf_cli.cli.options import Options
 
 _STDOUT, _STDERR = 1, 2
 _kept: list[TextIO] = []
@@ -65,6 +63,8 @@ def stdout_of_children() -> Iterator[None]:
 
 def print_json(value: object) -> None:
     """Print a value to stdout as `write_json` does: without secrets, an iterator as a list."""
+    from rlhf_cli.text.json_values import write_json  # not needed for help
+
     stream = _kept[-1] if _kept else sys.stdout
     with printing():
         write_json(value, stream.write)
@@ -82,9 +82,13 @@ def print_result(options: Options, as_json: Callable[[], object], show: Callable
     return EXIT_OK
 
 
-def value_streams() -> list[TextIO]:
-    """Return the streams that may hold a part of the value."""
-    return [*_kept, sys.stdout]
+def nobody_reads() -> bool:
+    """Return whether the pipe behind stdout, stderr, or where the value goes has lost its reader."""
+    ends = select.poll()
+    for stream in (*_kept, sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # no file descriptor, as in a test or a notebook
+            ends.register(stream.fileno(), 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in ends.poll(0))
 
 
 def print_problems(error: BaseException, *, as_json: bool | None = None) -> None:
@@ -103,18 +107,15 @@ def problems_json(error: BaseException) -> dict[str, object]:
 
 
 def _problem(error: BaseException) -> dict[str, object]:
-    parts: tuple[object, ...] = (None,) * 5
-    if isinstance(error, RlhfError):
-        got = None if error.got is None else str(error.got)
-        parts = (error.where, got, error.expected, error.command, error.in_words)
-    what = error.what if isinstance(error, RlhfError) else message_of(error)
-    names = ("where", "got", "expected", "try", "advice")
-    return {"kind": type(error).__name__, "what": what, **dict(zip(names, parts, strict=True))}
+    shown = error if isinstance(error, RlhfError) else RlhfError(message_of(error))
+    parts = {"where": shown.where, "got": None if shown.got is None else str(shown.got), "expected": shown.expected}
+    parts |= {"try": shown.command, "advice": shown.in_words}
+    return {"kind": type(error).__name__, "what": shown.what, **parts}
 
 
 def complete_hints(error: RlhfError, verb: str, words: Sequence[str]) -> None:
     """Put what was typed into the hints of an error: for `...`, for RUN, and as the value of a corrected key."""
-    from rlhf_cli.cli.options import read_options, usage_of  # needed only for a mistake
+    from rlhf_cli.runs.run_folder import names_a_run  # needed only for a mistake
     from rlhf_cli.tables.former_names import VALUE_SYNONYMS
 
     plain = words
@@ -126,9 +127,8 @@ def complete_hints(error: RlhfError, verb: str, words: Sequence[str]) -> None:
         hint = problem.hint or ""
         if hint.startswith(f"rlhf {'train' if verb == 'check' else verb} ") and "..." in hint:
             keys = {_key(word) for word in hint.replace("'", " ").split()}
-            hint = hint.replace(
-                "...", shlex.join(word for word in words if word != problem.got and _key(word) not in keys), 1
-            )
+            others = [word for word in words if word != problem.got and _key(word) not in keys]
+            hint = hint.replace("...", shlex.join(others), 1)
         elif len(runs) == 1:
             hint = re.sub(r"\b(RUN|SWEEP)\b", shlex.quote(runs[0]), hint)
         if re.fullmatch(r"[\w.]+", hint) and (place := str(problem.where)).endswith(" (command line)"):

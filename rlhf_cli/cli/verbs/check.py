@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from rlhf_cli.cli.options import Options
+from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.terminal import Screen, spinner
 from rlhf_cli.errors import EXIT_OK
 from rlhf_cli.plan.prepare import prepare
@@ -23,7 +24,6 @@ def run(options: Options) -> int:
     """Check an experiment, print the plan of its run and return the exit code."""
     prepared = prepare(options.words)
 
-    from rlhf_cli.cli.output import print_json
     from rlhf_cli.display.start_panel import describe_launch, show_start
     from rlhf_cli.launch.freeze import existing_run, experiment_name, new_folder
     from rlhf_cli.launch.one_run import first_rows, planned_json

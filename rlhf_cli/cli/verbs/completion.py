@@ -148,9 +148,8 @@ def _metrics(words: Sequence[str]) -> list[str]:
         with contextlib.suppress(UserError):
             if logged := [name for event in read_metrics(run.metrics)[-_LAST_EVENTS:] for name in event]:
                 break
-    short = [
-        name for name, metric in {"total": "reward", "length": "completions/mean_length"}.items() if metric in logged
-    ]
+    shorter = {"total": "reward", "length": "completions/mean_length"}
+    short = [name for name, metric in shorter.items() if metric in logged]
     of_rewards = [name.split("/")[1] for name in logged if re.fullmatch("rewards/[^/]+/mean", name)]
     return [*section(_tree_of(words), "rewards"), *short, *of_rewards, *logged]
 
@@ -194,20 +193,18 @@ def _overrides(current: str, earlier: list[str]) -> list[str]:
         return [f"{sign}reward@rewards.{name}=" for name in groups().get("reward", {})]
     if parent == _ARGS:
         return [f"{sign}{parent}.{name}=" for name in _arguments(earlier)]
-    below = {known.key: "." if known.is_branch else "=" for known in keys_below(parent)}
-    names = [f"{sign}{key}{end}" for key, end in {**dict.fromkeys(_named(parent, earlier), "."), **below}.items()]
+    found: dict[str, str] = {}
+    reference = key_reference(parent) if parent else None
+    if (
+        reference is not None and ANY_NAME in reference.holds
+    ):  # names of the user's own: rewards, tools, evaluation sets
+        branches = [key for key, node in leaves(_tree_of(earlier)) if isinstance(node, dict)]
+        found = {key: "." for key in branches if key.rpartition(".")[0] == parent}
+    found |= {known.key: "." if known.is_branch else "=" for known in keys_below(parent)}
+    names = [f"{sign}{key}{end}" for key, end in found.items()]
     if "." not in plain:
         names += [f"{sign or '+' * (not current and group in APPENDED_GROUPS)}{group}=" for group in groups()]
     return names
-
-
-def _named(parent: str, words: Sequence[str]) -> list[str]:
-    """Return the keys with names of the user's own below `parent`: rewards, tools, evaluation sets."""
-    reference = key_reference(parent) if parent else None
-    if reference is None or ANY_NAME not in reference.holds:
-        return []
-    below = (key.rpartition(".") for key, value in leaves(_tree_of(words)) if isinstance(value, dict))
-    return [f"{parent}.{name}" for above, _, name in below if above == parent]
 
 
 def _values(key: str, typed: str, earlier: list[str]) -> Iterable[str]:

@@ -38,17 +38,10 @@ from rlhf_cli.cli.run_arguments import one_named, run_at
 from rlhf_cli.display.evaluation_tables import show_best_of_n, show_made
 from rlhf_cli.display.terminal import Screen, spinner
 from rlhf_cli.errors import EXIT_OK, ConfigError
+from rlhf_cli.evaluation import targets
 from rlhf_cli.evaluation.best_of_n import TOTAL
 from rlhf_cli.evaluation.generation_run import BEST, PAIRS, GenerationRequest, generate, make_room, pass_rate_file
 from rlhf_cli.evaluation.held_out_rows import prompts_of
-from rlhf_cli.evaluation.targets import (
-    Target,
-    model_to_sample,
-    refuse_without_scores,
-    run_to_sample,
-    set_rows,
-    with_typed_model,
-)
 from rlhf_cli.launch.freeze import refuse_foreign_code
 from rlhf_cli.launch.interactive_answers import interaction
 from rlhf_cli.plan.prepare import Prepared, is_run_name, prepare, prepare_from
@@ -69,15 +62,16 @@ def run(options: Options) -> int:
     batch_size, keep, by = options.number("--batch-size"), options.number("--keep") or 1, options.text("--by")
     target, prepared = _prepared(options)
     experiment = prepared.experiment
-    refuse_without_scores(list(experiment.rewards), by, target.label)
+    targets.refuse_without_scores(list(experiment.rewards), by, target.label)
     temperature = experiment.trainer.args.get("temperature")
     if isinstance(temperature, int | float) and temperature <= 0:
         what, expected = "without a temperature, all completions of a prompt are equal", "a temperature above 0"
         where, hint = "trainer.args.temperature", "rlhf eval RUN"
         raise ConfigError(what, where=where, got=temperature, expected=expected, hint=hint)
-    pass_rate = pass_rate_file(experiment, options.path("--pass-rate"), by, overwrite=options.on("--overwrite"))
+    overwrite = options.on("--overwrite")
+    pass_rate = pass_rate_file(experiment, options.path("--pass-rate"), by, overwrite=overwrite)
     target = replace(target, folder=options.path("--out") or target.folder)
-    make_room(target.folder, overwrite=options.on("--overwrite"))
+    make_room(target.folder, overwrite=overwrite)
 
     with spinner("importing torch and TRL"):
         from rlhf_cli.evaluation.evaluation_run import load_policy
@@ -85,7 +79,8 @@ def run(options: Options) -> int:
     screen = Screen(stderr=options.as_json)
     policy, data = load_policy(target.model, experiment), options.text("--data")
     room = prompt_room(experiment, policy.config, policy.tokenizer)
-    rows, which = prompts_of(experiment, data=data, held_out=options.on("--held-out"), limit=limit, room=room)
+    held_out = options.on("--held-out")
+    rows, which = prompts_of(experiment, data=data, held_out=held_out, limit=limit, room=room)
     total = len(rows) * num_samples
     asked = f"{total} completions of {len(rows)} prompts, {num_samples} each"
     screen.print(f"[bold]{target.label}[/] on {which}: {asked}")
@@ -112,21 +107,21 @@ def run(options: Options) -> int:
     return EXIT_OK
 
 
-def _prepared(options: Options) -> tuple[Target, Prepared]:
+def _prepared(options: Options) -> tuple[targets.Target, Prepared]:
     words, data = options.words, options.text("--data")
     expected = "a run folder or run:NAME; or a model, and the experiment whose rewards score it"
     named = one_named(words, "rlhf generate", expected, finished=True)
     is_run = is_run_name(named) or (Path(named) / "config.yaml").is_file()
     run = run_at(named, words, where="rlhf generate") if is_run else None
     if any(word.lstrip("+").startswith("exp=") for word in words):
-        target = model_to_sample(named, run)
-        return target, prepare(words, adjust=partial(set_rows, target, data))
-    target = run_to_sample(run.path if run is not None else Path(named))
+        target = targets.model_to_sample(named, run)
+        return target, prepare(words, adjust=partial(targets.set_rows, target, data))
+    target = targets.run_to_sample(run.path if run is not None else Path(named))
     assert target.run is not None
     refuse_foreign_code(target.run, trust=options.on("--trust"), command=f"rlhf generate {target.run.typed}")
     refuse_links(target.run.path)
-    prepared = prepare_from(target.run, words, adjust=partial(set_rows, target, data))
-    return with_typed_model(target, prepared), prepared
+    prepared = prepare_from(target.run, words, adjust=partial(targets.set_rows, target, data))
+    return targets.with_typed_model(target, prepared), prepared
 
 
 def _decimal(options: Options, name: str) -> float | None:
@@ -134,15 +129,13 @@ def _decimal(options: Options, name: str) -> float | None:
     text = options.text(name)
     if text is None:
         return None
-    value = math.nan
     with contextlib.suppress(ValueError):
-        value = float(text)
-    if not math.isfinite(value):
-        raise options.error(f"{name} is a number", got=f"{name} {text}", expected=f"{name} 0.5")
-    return value
+        if math.isfinite(value := float(text)):
+            return value
+    raise options.error(f"{name} is a number", got=f"{name} {text}", expected=f"{name} 0.5")
 
 
-def _commands(target: Target) -> dict[str, str]:
+def _commands(target: targets.Target) -> dict[str, str]:
     """Return a command for each file of training data, which starts from the sampled model."""
     commands = {}
     for name, trainer in ((PAIRS, "dpo"), (BEST, "sft")):

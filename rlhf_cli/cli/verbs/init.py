@@ -23,19 +23,8 @@ from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.terminal import Screen, facts_grid
 from rlhf_cli.errors import EXIT_OK
+from rlhf_cli.project import project_files as project
 from rlhf_cli.project.own_rows import read_own_rows, training_named
-from rlhf_cli.project.project_files import (
-    SAMPLE,
-    SMOLLM2,
-    TINY,
-    ProjectChoices,
-    beside,
-    path_from,
-    project_files,
-    read_starting_model,
-    refuse_file,
-    write_project,
-)
 
 _TEST = "test_"
 _SAYS = {
@@ -56,9 +45,9 @@ def run(options: Options) -> int:
         expected = "one word (a name with blanks in quotes), and --column before each column"
         raise options.error("rlhf init takes one folder", got=" ".join(options.words), expected=expected)
     folder = Path(options.words[0]).expanduser() if options.words else Path()
-    refuse_file(folder)
-    choices = beside(folder, _choices(options, folder))
-    files = write_project(folder, project_files(choices, folder.resolve().name))
+    project.refuse_file(folder)
+    choices = project.beside(folder, _choices(options, folder))
+    files = project.write_project(folder, project.project_files(choices, folder.resolve().name))
     rename = choices.rows.rename if choices.rows is not None else {}
     commands = [f"rlhf {verb} +exp={choices.name}" for verb in ("check", "train")]
     if folder.resolve() != Path.cwd().resolve():
@@ -70,7 +59,7 @@ def run(options: Options) -> int:
                 "files": files,
                 "trains": choices.training.name,
                 "model": choices.model.path or choices.model.group,
-                "data": choices.rows.path if choices.rows is not None else SAMPLE,
+                "data": choices.rows.path if choices.rows is not None else project.SAMPLE,
                 "rename": rename,
                 "next": commands,
             }
@@ -90,12 +79,12 @@ def run(options: Options) -> int:
         console.print(Text(f"  {command}"), soft_wrap=True)
     if choices.model.is_tiny and choices.rows is not None and not choices.rows.is_sums:
         print("the tiny model learns sums only, not these rows; this writes an experiment for a real one:")
-        print(f"  rlhf init {shlex.join(options.argv)} --model {SMOLLM2}")
+        print(f"  rlhf init {shlex.join(options.argv)} --model {project.SMOLLM2}")
     return EXIT_OK
 
 
-def _choices(options: Options, folder: Path) -> ProjectChoices:
-    model, data = options.text("--model"), options.text("--data") or SAMPLE
+def _choices(options: Options, folder: Path) -> project.ProjectChoices:
+    model, data = options.text("--model"), options.text("--data") or project.SAMPLE
     typed: dict[str, str] = {}
     for word in options.texts("--column"):
         role, _, column = word.partition("=")
@@ -103,10 +92,10 @@ def _choices(options: Options, folder: Path) -> ProjectChoices:
             raise options.error("--column is ROLE=COLUMN", got=word, hint="--column prompt=Question")
         typed[role] = column
     training = training_named(options.text("--trains") or "grpo")
-    starting, rows = read_starting_model(model or TINY), None
-    if data != SAMPLE:
+    starting, rows = project.read_starting_model(model or project.TINY), None
+    if data != project.SAMPLE:
         rows = read_own_rows(data, training, typed)
-        rows = replace(rows, path=path_from(folder, data))
+        rows = replace(rows, path=project.path_from(folder, data))
     if starting.is_folder:
-        starting = replace(starting, path=path_from(folder, str(model)))
-    return ProjectChoices(training, starting, rows)
+        starting = replace(starting, path=project.path_from(folder, str(model)))
+    return project.ProjectChoices(training, starting, rows)
