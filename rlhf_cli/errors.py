@@ -121,10 +121,7 @@ class DataError(UserError):
 
 
 class RewardError(UserError):
-    """A reward function does not exist, cannot be imported or called, or returns an invalid value.
-
-    `row` is the index of the row at fault, or None if it is not a single row.
-    """
+    """A reward does not exist, cannot be imported or called, or returns an invalid value, in `row` if in one alone."""
 
     row: int | None = None
 
@@ -160,10 +157,7 @@ def raise_any(problems: Iterable[UserError], *, because: BaseException | None = 
 
 
 class RewardFailed(RlhfError):
-    """A reward function raised or did not return: user code crashed, and its traceback is shown.
-
-    `reward` and `row` (in this rank's batch) are set if a single row is at fault, else None.
-    """
+    """A user's reward raised or did not return; `reward`, `row` (in this rank's batch) if a single row is at fault."""
 
     reward: str | None = None
     row: int | None = None

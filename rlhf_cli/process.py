@@ -77,10 +77,7 @@ _HEARD_S = 2.0
 
 @contextmanager
 def heard_in_time(handlers: Mapping[signal.Signals, Handler], leave: Callable[[int], object]) -> Iterator[None]:
-    """Open a context with these signal handlers; call `leave(number)` from a thread if one does not begin in time.
-
-    Python runs no handler while compiled code waits, as torch does for other ranks. Main thread only.
-    """
+    """Handle signals; call `leave(number)` from a thread if compiled code keeps the main one from it for seconds."""
     reader, writer = socket.socketpair()
     for end in (reader, writer):
         end.setblocking(False)
@@ -151,11 +148,7 @@ _SIGEV_THREAD_ID = 4
 
 
 def start_timer(number: int, after_s: float, every_s: float) -> Callable[[], object]:
-    """Send this thread the signal `number` after `after_s`, then every `every_s` seconds; return what ends that.
-
-    The timer is not the one that `signal.setitimer` and `signal.alarm` share, so a library that sets that one does not
-    end it.
-    """
+    """Send this thread a signal by a timer that no library shares (unlike `signal.alarm`'s); return what ends that."""
     libc, timer = ctypes.CDLL(None, use_errno=True), ctypes.c_void_p()
     event = struct.pack("qiii44x", 0, number, _SIGEV_THREAD_ID, threading.get_native_id())  # struct sigevent
     if libc.timer_create(time.CLOCK_MONOTONIC, event, ctypes.byref(timer)):

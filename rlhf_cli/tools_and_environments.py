@@ -287,10 +287,7 @@ _MASK = "env_mask"
 
 
 def checked_rollout(function: Function, columns: Sequence[str], where: str) -> Function:
-    """Return the rollout function with checks of what it returns, which TRL makes late or not at all.
-
-    Raise RewardFailed if it raises, RewardError for an invalid result.
-    """
+    """Return the function with checks that TRL makes late or never. Raise RewardFailed, or RewardError."""
 
     @functools.wraps(function)
     def rollout(prompts: list[object], trainer: object) -> dict[str, object]:

@@ -92,10 +92,7 @@ def nobody_reads() -> bool:
 
 
 def print_problems(error: BaseException, *, as_json: bool | None = None) -> None:
-    """Print an error as the one JSON value of a command that prints JSON, by default one inside `json_alone`.
-
-    Ignore a lost output: stderr and the exit code report the error too.
-    """
+    """Print an error as the one JSON value, by default inside `json_alone`; stderr reports it too if that is lost."""
     if _kept if as_json is None else as_json:
         with contextlib.suppress(BrokenPipeError, OutputLost):
             print_json(problems_json(error))

@@ -130,10 +130,7 @@ class CheckpointMixin(ExtendedTrainer):
             super()._push_from_checkpoint(checkpoint_folder)
 
     def _name_best(self, folder: Path, staged: str = "") -> None:
-        """Record the best checkpoint's path, for which the Trainer has a staging path, and a moved run its old one.
-
-        staged: name of the checkpoint that is being saved, which is not in `folder` yet.
-        """
+        """Record the path of the best checkpoint: `staged`, which is being saved, or where a moved run has it now."""
         best = checkpoint_folder(folder, self.state.best_global_step or 0)
         if self.state.best_global_step and (best.name == staged or best.is_dir()):
             self.state.best_model_checkpoint = str(best)
@@ -268,10 +265,7 @@ def hide_in_arguments(args: TrainingArguments, file: Path) -> None:
 
 
 def _use_base_rates(schedule: object, optimizer: Optimizer, rates: list[float]) -> None:
-    """Set the rates of the current step from the typed base rates.
-
-    Raise RunError if these have changed and the schedule is not a factor per step: it only has its old rates.
-    """
+    """Set the current rates from the typed base rates. Raise RunError if a schedule has its own, and these changed."""
     if not isinstance(schedule, LambdaLR):
         if rates != list(getattr(schedule, "base_lrs", [])):
             what, got = "this schedule keeps the learning rate that it was begun with", type(schedule).__name__

@@ -26,18 +26,12 @@ _COLUMN = "{}.parts"
 
 
 class PartColumns:
-    """The rewards that have returned parts so far, on any rank: their columns stay in all later tables.
-
-    Columns are gathered one by one, so every rank needs the same columns in the same order.
-    """
+    """The rewards that returned parts so far, on any rank; columns are gathered one by one, so every rank needs all."""
 
     names: tuple[str, ...] = ()
 
     def empty(self, stack: RewardStack, num_rows: int) -> dict[str, list[object]]:
-        """Return column -> one None per row of this rank, for the rewards that have returned parts so far.
-
-        Every rank must call this.
-        """
+        """Return column -> a None per row of this rank, for rewards that returned parts. Every rank must call this."""
         own = [name for name in stack.names if stack.outcomes[name].has_parts]
         named = {*self.names, *gather_object(own)}
         self.names = tuple(name for name in stack.names if name in named)
@@ -66,10 +60,7 @@ class PartColumns:
 
 
 def storable(completion: object) -> object:
-    """Return a completion whose calls have their arguments as JSON text, as OpenAI stores them.
-
-    A column of a table has one type, but the arguments of calls differ from row to row.
-    """
+    """Return a completion whose calls' arguments, which differ by row, are JSON text, as OpenAI stores them."""
 
     def stored(call: dict[str, Any]) -> dict[str, Any]:
         function = call.get("function", {})

@@ -201,10 +201,7 @@ class GuardMixin(ExtendedTrainer):
             super()._maybe_log_save_evaluate(*args, **named)  # the step is logged already: this saves
 
     def _run_epoch(self, *args: Any, **named: Any) -> None:
-        """Make up the evaluation that was broken off before this run was resumed, then train an epoch.
-
-        It chooses the best checkpoint, moves a learning rate that follows evaluations, and may end the run.
-        """
+        """Make up an evaluation that was broken off (it may choose the best checkpoint), then train an epoch."""
         if self._owes_evaluation:
             self._owes_evaluation = False
             self._load_rng_state(named["resume_from_checkpoint"])  # a save would store the random numbers

@@ -39,10 +39,7 @@ class LeftOutMixin(ExtendedTrainer):
     """What the trainer's loss divides by, None if that follows from its `loss_type`; set by RewardMixin."""
 
     def drop_rows(self, output: TrlBatch, is_dropped: Tensor) -> None:
-        """Remove this rank's rows of a mask (rows,) from the loss: TRL zeroes their advantage, but not KL and entropy.
-
-        All ranks must call this together.
-        """
+        """Remove this rank's rows of a mask (rows,) from KL and entropy, as TRL does not. All ranks must call this."""
         is_dropped = is_dropped.to(output["completion_mask"].device)
         keep = (~is_dropped).to(output["completion_mask"].dtype).unsqueeze(1)
         output["completion_mask"] = output["completion_mask"] * keep
@@ -96,10 +93,7 @@ class LeftOutMixin(ExtendedTrainer):
 
 
 def counts_and_shares(batches: list[TrlBatch], accelerator: Accelerator) -> tuple[Tensor, dict[str, float]]:
-    """Return (batches, 2) rows and tokens that count, of all ranks, and the shares of a round that are kept.
-
-    The shares are 1 if all rows are left out. The host waits for the device once.
-    """
+    """Return (batches, 2) rows and tokens that count on all ranks, and the kept shares of a round (1 for none)."""
     own = torch.stack([rows_and_tokens(batch) for batch in batches])
     num_rows = sum(len(batch["completion_mask"]) for batch in batches)
     others = torch.stack([(own[:, 0] > 0).sum(), own.new_tensor(num_rows), own.new_tensor(len(batches))])

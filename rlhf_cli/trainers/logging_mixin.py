@@ -204,10 +204,7 @@ class LoggingMixin(ExtendedTrainer):
 
 
 def hide_in_tables(logs: Mapping[str, object]) -> None:
-    """Hide known secrets in TRL's `_logs` in place: an environment value may occur in every prompt.
-
-    Texts that only look like a secret stay: a model or a data set wrote them.
-    """
+    """Hide known secrets in TRL's `_logs` in place; what only looks like one was written by a model or a data set."""
     for column in logs.values():
         if isinstance(column, Mapping):
             hide_in_tables(column)

@@ -76,20 +76,14 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def tried_rows(mask: Tensor, num_completion: int) -> Tensor:
-    """Return (3,), the rows of (B, P + C) to try: the first that have a completion, repeated if there are fewer.
-
-    A single row would prove nothing: packed alone, it has no neighbour that it could see.
-    """
+    """Return (3,) rows of (B, P + C) to try together: the first with a completion, repeated if there are fewer."""
     is_empty = ~mask[:, -num_completion:].bool().any(dim=1)
     order = is_empty.int().argsort(stable=True)
     return order[torch.arange(_ROWS, device=mask.device) % len(order)]
 
 
 def why_no_varlen_for(model: PreTrainedModel | PeftModel, accelerator: Accelerator) -> str | None:
-    """Return why a model's packed rows cannot attend in one kernel call; None if they can.
-
-    This reads the configuration; each layer's actual input is checked again.
-    """
+    """Return why a model's packed rows cannot attend in one kernel call, by its configuration; None if they can."""
     if accelerator.device.type == "cpu":
         return "the device is cpu"
     from rlhf_cli.models.packing.row_attention import heads_of_model, why_no_varlen

@@ -29,10 +29,7 @@ _IDS = ("chosen_ids", "rejected_ids")
 
 
 class RewardSamples(TrainerCallback):
-    """Score the first `num_samples` pairs (-1: all) of a RewardTrainer on every rank; the first writes and shows them.
-
-    All ranks score them: a model that is sharded over ranks only works if all of them call it.
-    """
+    """Score the first `num_samples` pairs (-1: all) on all ranks, as sharded models must; the first shows them."""
 
     def __init__(
         self, trainer: TrlTrainer, num_samples: int, *, file: Path, on_pairs: Callable[[list[ScoredPair]], None]

@@ -86,10 +86,7 @@ def uncounted() -> Iterator[None]:
 
 
 class StepProfile:
-    """Combine a clock and a counter of each rank into metrics of all ranks' steps.
-
-    `rewards` are the names of the rewards, None if the trainer does not generate.
-    """
+    """Metrics of all ranks' steps from a clock and a counter of each; `rewards` are names, None without rollouts."""
 
     def __init__(
         self, clock: PhaseClock, slots: TokenSlots, rewards: Sequence[str] | None, *, has_critic: bool = False
@@ -145,10 +142,7 @@ _COLLECTIVES = (
 
 @contextlib.contextmanager
 def timed_waits(clock: PhaseClock, *, settle: Callable[[], object] | None = None) -> Iterator[None]:
-    """Report the time inside collectives to `clock` as waiting, in this context.
-
-    `settle` waits for a GPU, because a collective may return before it has finished.
-    """
+    """Report the time inside collectives to `clock` as waiting; `settle` waits for those of a GPU to finish."""
 
     def timed(collective: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(collective)
