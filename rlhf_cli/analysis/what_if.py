@@ -17,8 +17,7 @@ Shapes: N rows, groups are consecutive; NaN = no score, or no total.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -103,7 +102,11 @@ class RoundRecomputer:
         self._has_gap |= stored.number != self._next_round
         self._next_round = stored.number + 1
         names = [*self.stack.names, *stored.environments(self._known)]
-        raw, fixed = self._evaluated(stored, names)
+        for scores in self.scores.values():
+            scores.begin(stored)
+        outcomes = self.stack.evaluate(completions=stored.columns["completion"], **{ROW: list(range(stored.num_rows))})
+        raw = _matrix([outcomes[name].raw if name in outcomes else stored.numbers(name) for name in names])
+        fixed = _matrix([outcomes[name].fixed for name in self.stack.names])
         unknown = set().union(*(self.scores[name].unknown for name in self._needed))
         lacks_score = torch.tensor([row in unknown for row in range(stored.num_rows)])
         is_unknown = lacks_score.view(-1, each).any(dim=1).repeat_interleave(each)
@@ -188,27 +191,19 @@ class RoundRecomputer:
 
     def _why_no_totals(self, is_unknown: Tensor) -> str | None:
         for item in (item for item in self.stack.components if item.name in self._counted):
+            key = f"rewards.{item.name}"
             if item.normalize == "running" and self._has_gap:
-                return (
-                    f"rewards.{item.name}.normalize=running divides by all scores so far, and not all rounds are stored"
-                )
+                return f"{key}.normalize=running divides by all scores so far, and not all rounds are stored"
             if item.normalize in ("running", "batch") and bool(is_unknown.any()):
                 self._has_gap = True
-                return f"rewards.{item.name}.normalize={item.normalize} divides by scores that the log lacks"
+                return f"{key}.normalize={item.normalize} divides by scores that the log lacks"
             if self._max_steps is None and isinstance(item.weight, Schedule) and item.weight.steps is None:
-                return f"rewards.{item.name}.weight follows a schedule, and the length of the training is unknown"
+                return f"{key}.weight follows a schedule, and the length of the training is unknown"
         return None
-
-    def _evaluated(self, stored: StoredRound, names: list[str]) -> tuple[Tensor, Tensor]:
-        """Return (N, K) raw scores and (N, K of the stack) fixed ones in float32, like TRL; NaN if missing."""
-        for scores in self.scores.values():
-            scores.begin(stored)
-        outcomes = self.stack.evaluate(completions=stored.columns["completion"], **{ROW: list(range(stored.num_rows))})
-        raw = [outcomes[name].raw if name in outcomes else stored.numbers(name) for name in names]
-        return _matrix(raw), _matrix([outcomes[name].fixed for name in self.stack.names])
 
 
 def _matrix(columns: list[list[float | None]], dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return the (N, K) values of K columns, in float32 like TRL's; NaN if missing."""
     rows = [[torch.nan if value is None else value for value in column] for column in columns]
     return torch.tensor(rows, dtype=dtype).T.contiguous()
 
@@ -318,11 +313,6 @@ class WhatIf:
     rounds: tuple[RoundDifference, ...]
     left_out: tuple[str, ...]
 
-    def mean(self, figure: Callable[[RoundDifference], float | None]) -> float | None:
-        """Return the mean of a figure over the rounds in which it is defined."""
-        values = [value for difference in self.rounds if (value := figure(difference)) is not None]
-        return math.fsum(values) / len(values) if values else None
-
 
 def what_if(question: WhatIfQuestion, stored: StoredRounds, max_steps: int | None) -> WhatIf:
     """Return the results of the stored rounds under the new settings.
@@ -334,35 +324,22 @@ def what_if(question: WhatIfQuestion, stored: StoredRounds, max_steps: int | Non
             continue
         failed = next((round_ for round_ in stored.rounds if any(round_.texts(f"{name}.error"))), None)
         if failed is not None:
-            raise ConfigError(
-                "with this setting the run would have ended",
-                where=f"rewards.{name}.on_error",
-                got=f"raise; it failed on a row of step {failed.step}",
-                expected="exclude, or a number",
-            )
-    old, new = recomputers(question, max_steps)
-    rounds: list[RoundDifference] = []
+            what, got = "with this setting the run would have ended", f"raise; it failed on a row of step {failed.step}"
+            raise ConfigError(what, where=f"rewards.{name}.on_error", got=got, expected="exclude, or a number")
+    known, rounds = question.old.rewards, list[RoundDifference]()
+    old, new = (RoundRecomputer(side, max_steps, known=known) for side in (question.old, question.new))
     try:
         for round_ in stored.rounds:
             if round_.num_rows % old.num_generations:
-                raise DataError(
-                    "the rows are no whole groups",
-                    where=f"step {round_.step}",
-                    got=f"{round_.num_rows} rows, trainer.args.num_generations={old.num_generations}",
-                    expected="a table as the run has written it",
-                )
+                got = f"{round_.num_rows} rows, trainer.args.num_generations={old.num_generations}"
+                what, expected = "the rows are no whole groups", "a table as the run has written it"
+                raise DataError(what, where=f"step {round_.step}", got=got, expected=expected)
             before, after, error, why = recompute_both(round_, old, new)
             rounds.append(round_difference(round_, before, after, error, why))
     finally:
         old.stack.close()
         new.stack.close()
     return WhatIf(words=question.words, changes=question.changes, rounds=tuple(rounds), left_out=stored.left_out)
-
-
-def recomputers(question: WhatIfQuestion, max_steps: int | None) -> tuple[RoundRecomputer, RoundRecomputer]:
-    """Return what recomputes rounds with the old and with the new settings."""
-    known = question.old.rewards
-    return RoundRecomputer(question.old, max_steps, known=known), RoundRecomputer(question.new, max_steps, known=known)
 
 
 def recompute_both(
@@ -383,7 +360,11 @@ def recompute_both(
         error = float((logged - was).abs().max() / size)
         has_kl, is_scaled = bool(old.algorithm.kl_coef), old.algorithm.is_scaled_by_round
         if error > _EXACT and has_kl and not is_scaled:
-            penalty = _penalty(logged - was, before, old.num_generations)
+            # Leave-one-out, A_i = n/(n - 1) (k_i - mean of k) over the n rows of a group with a total, gives what is
+            # beyond `was`: so k, minus KL times its coefficient, up to a constant per group. NaN for the others.
+            lacks_total, each = before.compared.isnan(), old.num_generations
+            count = (~lacks_total).view(-1, each).sum(dim=1).repeat_interleave(each)
+            penalty = ((logged - was) * (count - 1) / count).masked_fill(lacks_total, torch.nan)
             was = old.advantages(before.compared + penalty)
             error = float((logged - was).abs().max() / size)
             would = new.advantages(after.compared + penalty)
@@ -398,12 +379,3 @@ def recompute_both(
     if why is not None:
         was = would = None
     return replace(before, advantages=was), replace(after, advantages=would), error, why
-
-
-def _penalty(beyond: Tensor, before: RecomputedRound, num_generations: int) -> Tensor:
-    """Return (N,) minus KL times its coefficient, up to a constant per group, so that leave-one-out gives `beyond`.
-
-    For A_i = n/(n - 1) (k_i - mean of k) over the n rows of a group with a total; NaN for the others.
-    """
-    count = (~before.compared.isnan()).view(-1, num_generations).sum(dim=1).repeat_interleave(num_generations)
-    return (beyond * (count - 1) / count).masked_fill(before.compared.isnan(), torch.nan)

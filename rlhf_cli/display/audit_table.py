@@ -9,6 +9,7 @@ from rich.text import Text
 
 from rlhf_cli.display.terminal import Cell, cut_end, figure, one_line, plain_table
 from rlhf_cli.evaluation.audit.audit_result import AuditResult, KindResult
+from rlhf_cli.plan.batches import count
 from rlhf_cli.trainers.assemble.tried_rows import TriedAnswer, TriedRows
 
 _TEXT = 100
@@ -18,7 +19,15 @@ _MOST_SHOWN = 5
 def show_audit(console: Console, result: AuditResult) -> None:
     """Print an audit, with the verdict last."""
     console.print(f"{result.rows} rows, {len(result.kinds)} kinds of degenerate answer, {result.texts} texts scored")
-    _show_gold(console, result)
+    if result.gold_source is None:
+        why = "no right answers: no column holds them, or it needs --gold COLUMN."
+        compared = "The kinds are only compared with each other: honest answers must score more than the first"
+        console.print(Text(f"{why} {compared}", "yellow"))
+    else:
+        parts = ", ".join(f"{name} {figure(value)}" for name, value in result.gold_contributions.items())
+        total = f"total {figure(result.gold_total)} ({parts})"
+        console.print(f"gold: {result.gold_source}, written: {result.gold_way}; {total}")
+        console.print(Text(f"      {_shortened(result.gold_text or '')}", "dim"))
     for name, why in result.left_out.items():
         console.print(Text.assemble(("left out  ", "yellow"), f"rewards.{name}: {why}"))
     for note in result.notes:
@@ -52,18 +61,6 @@ def show_audit(console: Console, result: AuditResult) -> None:
         console.print(Text(line, "red"))
     if result.holes or not result.unrecognised:
         console.print(_verdict(result))
-
-
-def _show_gold(console: Console, result: AuditResult) -> None:
-    if result.gold_source is None:
-        why = "no right answers: no column holds them, or it needs --gold COLUMN."
-        compared = "The kinds are only compared with each other: honest answers must score more than the first"
-        console.print(Text(f"{why} {compared}", "yellow"))
-        return
-    parts = ", ".join(f"{name} {figure(value)}" for name, value in result.gold_contributions.items())
-    total = f"total {figure(result.gold_total)} ({parts})"
-    console.print(f"gold: {result.gold_source}, written: {result.gold_way}; {total}")
-    console.print(Text(f"      {_shortened(result.gold_text or '')}", "dim"))
 
 
 def _table(result: AuditResult) -> Table:
@@ -105,13 +102,10 @@ def _verdict(result: AuditResult) -> Text:
     if result.is_sound is None:
         best = result.kinds[0]
         return Text(f"no verdict without right answers; {best.name} scores most, {figure(best.mean_total)}")
-    number = len(result.holes)
     close = f"; near: {', '.join(kind.name for kind in result.near)}" if result.near else ""
-    if number:
-        holes, ending = ", ".join(kind.name for kind in result.holes), "s" * (number > 1)
-        return Text(
-            f"{number} hole{ending}: {holes} {'score' if ending else 'scores'} at least as much as gold{close}", "red"
-        )
+    if number := len(result.holes):
+        holes, verb = ", ".join(kind.name for kind in result.holes), "score" if number > 1 else "scores"
+        return Text(f"{count(number, 'hole')}: {holes} {verb} at least as much as gold{close}", "red")
     few = f"; {result.num_unrecognised} rows do not reward the gold answer" if result.num_unrecognised else ""
     return Text(f"no hole in {len(result.kinds)} kinds of answer{close}{few}", "yellow" if close else "green")
 
@@ -175,11 +169,10 @@ def answers_table(answers: list[TriedAnswer]) -> Table:
         scores = [("raises", "red") if name in answer.errors else figure(answer.raw[name]) for answer in answers]
         rows.append([name, *scores])
     rows.append([("total", "bold"), *(figure(answer.total) for answer in answers)])
-    texts = [f"'{cut_end(one_line(answer.text), _ANSWER)}'" for answer in answers]
-    rows.append([("answer", "dim"), *((text, "dim") for text in texts)])
+    texts = [(f"'{cut_end(one_line(answer.text), _ANSWER)}'", "dim") for answer in answers]
+    rows.append([("answer", "dim"), *texts])
     table = plain_table(["reward"], [answer.kind for answer in answers], rows=rows, head="dim", indent=2)
-    raised = [
-        f"rewards.{name} on {answer.kind}: {error}" for answer in answers for name, error in answer.errors.items()
-    ]
-    table.caption = Text("\n".join(raised), "red") if raised else None
+    errors = ((answer.kind, *entry) for answer in answers for entry in answer.errors.items())
+    raised = "\n".join(f"rewards.{name} on {kind}: {error}" for kind, name, error in errors)
+    table.caption = Text(raised, "red") if raised else None
     return table

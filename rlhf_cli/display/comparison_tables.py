@@ -55,8 +55,7 @@ def _setting_columns(comparison: Comparison) -> list[Column]:
     return [*columns, ("setting" if grouped.axes else "", names)]
 
 
-def column_title(measure: RunMeasure) -> str:
-    """Return the column title of a measure, with an arrow if less is better."""
+def _column_title(measure: RunMeasure) -> str:
     return f"{measure.label} ↓" if measure.sign < 0 else measure.label
 
 
@@ -110,7 +109,7 @@ def show_comparison(console: Console, comparison: Comparison, *, each_run: bool 
     for measure in comparison.measures:
         estimates = [comparison.estimates[setting.name][measure.label] for setting in settings]
         if shared[measure.label] is None and any(estimate.mean is not None for estimate in estimates):
-            columns.append((column_title(measure), estimate_texts(estimates)))
+            columns.append((_column_title(measure), estimate_texts(estimates)))
     styles = ["dim" if front and setting.name in front.dominated else "" for setting in settings]
     show_blocks(console, heads, columns, styles)
     if same := [f"{label} {number_texts([number])[0]}" for label, number in shared.items() if number is not None]:
@@ -124,7 +123,7 @@ def show_comparison(console: Console, comparison: Comparison, *, each_run: bool 
         for measure in comparison.measures:
             numbers = [comparison.values[measure.label][run.name] for run in runs]
             if any(map(math.isfinite, numbers)):
-                columns.append((column_title(measure), number_texts(numbers)))
+                columns.append((_column_title(measure), number_texts(numbers)))
         show_blocks(console, heads, columns, ["" if run.is_finished else "dim" for run in runs])
     if comparison.verdicts:
         verdict = comparison.verdicts[0]
@@ -158,14 +157,13 @@ def show_other_groups(console: Console, where: str, groups: Sequence[RunGroup], 
 def show_left_out(console: Console, problems: Sequence[RlhfError]) -> None:
     """Print why runs are missing from the table. Print nothing if all are there."""
     if problems:
-        console.print(f"[yellow]left out: {len(problems)} unreadable {'run' if len(problems) == 1 else 'runs'}[/]")
+        console.print(f"[yellow]left out: {count(len(problems), 'unreadable run')}[/]")
     for problem in problems:
         console.print(str(problem), markup=False, soft_wrap=True)
 
 
 def _show_what_differs(console: Console, comparison: Comparison) -> None:
-    grouped = comparison.grouped
-    places = [run.place for run in comparison.runs]
+    grouped, places = comparison.grouped, [run.place for run in comparison.runs]
     if len(places) == 1:
         common = places[0]
     elif any(map(is_wandb, places)):
@@ -265,13 +263,12 @@ def draw_comparison(comparison: Comparison, file: Path) -> None:
         raise UserError("no run logged a metric to draw")
     columns = min(_COLUMNS, num_panels)
     rows = math.ceil(num_panels / columns)
-    height = 1.1 + 0.22 * max(
-        len(comparison.estimates), *(len(verdict.differences) for verdict in comparison.verdicts), 4
-    )
-    seeds = max((len(setting.by_seed) for setting in comparison.grouped.settings), default=0)
+    settings, num_pairs = comparison.grouped.settings, [len(verdict.differences) for verdict in comparison.verdicts]
+    height = 1.1 + 0.22 * max(len(comparison.estimates), *num_pairs, 4)
+    seeds = max((len(setting.by_seed) for setting in settings), default=0)
+    what = f"{len(comparison.runs)} runs, up to {seeds} seeds per setting, 95 % intervals"
     texts = [
-        f"{len(comparison.runs)} runs, up to {seeds} seeds per setting, 95 % intervals; "
-        + comparison.asked.window.in_words,
+        f"{what}; {comparison.asked.window.in_words}",
         f"differs: {', '.join(comparison.grouped.keys) or 'nothing'}",
         comparison.no_verdict or "",
     ]
@@ -280,7 +277,13 @@ def draw_comparison(comparison: Comparison, file: Path) -> None:
     FigureCanvasAgg(figure)
     panels = iter(figure.subplots(rows, columns, squeeze=False).flatten())
     for measure in measures:
-        _draw_settings(next(panels), comparison, measure)
+        axes = next(panels)
+        for row, setting in enumerate(settings):
+            of_seeds = [comparison.values[measure.label][run.name] for run in setting.runs]
+            axes.plot(of_seeds, [row + 0.18] * len(of_seeds), ".", color=_GREY, markersize=4, zorder=1)
+            _dot(axes, row, comparison.estimates[setting.name][measure.label], _BLUE)
+        title = measure.label if measure.sign >= 0 else f"{measure.label} (less is better)"
+        _rows(axes, title, [setting.name for setting in settings])
     for verdict in comparison.verdicts:
         axes = next(panels)
         axes.axvline(0, color=_GREY, linewidth=0.8)
@@ -299,18 +302,6 @@ def _dot(axes: Axes, row: int, estimate: Estimate, colour: str) -> None:
         axes.plot([estimate.mean], [row], "o", color=colour, markersize=5, zorder=3)
     if estimate.low is not None and estimate.high is not None:
         axes.plot([estimate.low, estimate.high], [row, row], color=colour, linewidth=1.6, zorder=2)
-
-
-def _draw_settings(axes: Axes, comparison: Comparison, measure: RunMeasure) -> None:
-    """Draw a dot and an interval per setting, with its seeds as small grey dots below."""
-    settings = comparison.grouped.settings
-    for row, setting in enumerate(settings):
-        estimate = comparison.estimates[setting.name][measure.label]
-        seeds = [comparison.values[measure.label][run.name] for run in setting.runs]
-        axes.plot(seeds, [row + 0.18] * len(seeds), ".", color=_GREY, markersize=4, zorder=1)
-        _dot(axes, row, estimate, _BLUE)
-    title = measure.label if measure.sign >= 0 else f"{measure.label} (less is better)"
-    _rows(axes, title, [setting.name for setting in settings])
 
 
 def _rows(axes: Axes, title: str, names: list[str]) -> None:

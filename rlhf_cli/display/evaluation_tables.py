@@ -86,15 +86,11 @@ def _reward_model(console: Console, evaluation: RewardModelEvaluation) -> None:
         f"[dim]correlation of reward difference and length difference: {figure(length.pearson)}, of their ranks "
         f"{figure(length.spearman)}; always choosing the longer text is right in {_interval(length.longer_wins)}"
     )
-    if evaluation.worst:
-        worst = [
-            (
-                *(cut_end(one_line(text), _LONGEST) for text in (pair.prompt, pair.chosen, pair.rejected)),
-                f"{pair.reward_chosen:.2f} < {pair.reward_rejected:.2f}",
-                f"{pair.confidence:.2f}",
-            )
-            for pair in evaluation.worst
-        ]
+    worst = []
+    for pair in evaluation.worst:
+        texts = [cut_end(one_line(text), _LONGEST) for text in (pair.prompt, pair.chosen, pair.rejected)]
+        worst.append([*texts, f"{pair.reward_chosen:.2f} < {pair.reward_rejected:.2f}", f"{pair.confidence:.2f}"])
+    if worst:
         _show(console, ["worst disagreements", "chosen", "rejected"], ["rewards", "confidence"], worst)
     if evaluation.truncated:
         console.print(f"[yellow]{evaluation.truncated} texts were too long for the model: their beginning was cut off")
@@ -113,7 +109,15 @@ def _policy(console: Console, evaluation: PolicyEvaluation) -> None:
             ("tokens", _interval(part.tokens), f"at most {part.tokens.max}"),
         ]
         _show(console, [part_name], ["raw", "weighted"], rows)
-    _seen_and_unseen(console, evaluation)
+    if evaluation.by_prompts is not None:
+        seen, unseen = evaluation.by_prompts[SEEN], evaluation.by_prompts[UNSEEN]
+        rows = []
+        for name, part in seen.parts.items():
+            other = unseen.parts[name]
+            for reward, values in part.rewards.items():
+                rows.append((f"{name} {reward}", _interval(values.raw), _interval(other.rewards[reward].raw)))
+            rows.append((f"{name} total", _interval(part.total), _interval(other.total)))
+        _show(console, ["raw"], [f"{seen.rows} prompts trained on", f"{unseen.rows} unseen"], rows)
     if evaluation.no_total is not None:
         console.print(Text(_NO_TOTAL.format(evaluation.no_total), style="yellow"))
     for name, attempts in evaluation.attempts.items():
@@ -128,20 +132,6 @@ def _policy(console: Console, evaluation: PolicyEvaluation) -> None:
         for answer in evaluation.shown
     ]
     _show(console, ["prompt", "greedy completion"], ["total"], answers)
-
-
-def _seen_and_unseen(console: Console, evaluation: PolicyEvaluation) -> None:
-    """Print each metric on prompts that were trained on, next to the same metric on unseen prompts."""
-    if evaluation.by_prompts is None:
-        return
-    seen, unseen = evaluation.by_prompts[SEEN], evaluation.by_prompts[UNSEEN]
-    rows = []
-    for name, part in seen.parts.items():
-        other = unseen.parts[name]
-        for reward, values in part.rewards.items():
-            rows.append((f"{name} {reward}", _interval(values.raw), _interval(other.rewards[reward].raw)))
-        rows.append((f"{name} total", _interval(part.total), _interval(other.total)))
-    _show(console, ["raw"], [f"{seen.rows} prompts trained on", f"{unseen.rows} unseen"], rows)
 
 
 def _interval(estimate: Estimate) -> str:
@@ -231,7 +221,6 @@ def show_scores(console: Console, rows: Rows, scores: CompletionScores) -> None:
 
 
 def _by_name(console: Console, title: str, names: Sequence[str], facts: Mapping[str, Sequence[Cell]]) -> None:
-    """Print one row per name under `title`. Columns that do not fit continue in another table."""
     console.print()
     show_blocks(console, [(title, names)], facts.items())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 from statistics import fmean
 from typing import Any
@@ -99,7 +100,7 @@ def at_the_end(verified: VerifiedRun) -> Iterator[Text]:
     outcomes = verified.outcomes
     missed = [outcome for outcome in outcomes if outcome.state == MISSED]
     met = sum(outcome.state == MET for outcome in outcomes)
-    yield Text(f"expected: {met} of {len(outcomes)} met", style=_STYLES[MISSED if missed else verified.state or MET])
+    yield Text(f"expected: {met} of {len(outcomes)} met", style=_STYLES[verified.state or MET])
     for outcome in missed[:_MOST_MISSED]:
         yield Text(f"  missed: {missed_line(outcome)}", style="red")
     if len(missed) > _MOST_MISSED:
@@ -160,11 +161,8 @@ def show_reproduction(console: Console, result: Reproduction) -> None:
         also = f", and so are {len(result.also)} other metrics of that step" if result.also else ""
         text = f" first at step {result.first_step}: {found.name} was {found.before}, is {found.after}{also}"
     console.print(Text.assemble(verdict, text), soft_wrap=True)
-    pairs = [
-        *((f"weights of {part.name}", part) for part in result.weights),
-        *((one.name, one) for one in result.causes),
-    ]
-    rows = [[f"  {name}", *(f"{value!s:.20}" for value in (pair.before, pair.after))] for name, pair in pairs]
+    pairs = [replace(part, name=f"weights of {part.name}") for part in result.weights] + result.causes
+    rows = [[f"  {pair.name}", f"{pair.before!s:.20}", f"{pair.after!s:.20}"] for pair in pairs]
     if rows:
         console.print(plain_table(["", "before", "after"], rows=rows, head="dim"))
     console.print(f"run folder: {result.again}", soft_wrap=True)
@@ -220,8 +218,16 @@ def held_out(events: Sequence[Event], best_step: int | None, rewards: Sequence[s
 
     rows: list[list[Cell]] = []
     for name, prefix in sets.items():
-        found = [at[prefix].get(step, {}) for step in shown] if at[prefix] else []
-        for label, metric in (_measures(prefix, rewards, found[-1]) if found else {}).items():
+        if not at[prefix]:
+            continue
+        found = [at[prefix].get(step, {}) for step in shown]
+        measures = {
+            **{f"{part} total": f"{prefix}{part}/total" for part in (GREEDY, SAMPLED)},
+            **{f"{GREEDY} {reward}": f"{prefix}{GREEDY}/rewards/{reward}" for reward in rewards},
+            **{metric.removeprefix(prefix).replace("/", " "): metric for metric in most_attempts(found[-1])},
+            "truncated": f"{prefix}{SAMPLED}/truncated",
+        }
+        for label, metric in measures.items():
             if not name or label.startswith(GREEDY):
                 label = name + label.removeprefix(GREEDY) if name else label
                 rows.append([(label, "bold"), *(cell(event, metric) for event in found)])
@@ -230,15 +236,6 @@ def held_out(events: Sequence[Event], best_step: int | None, rewards: Sequence[s
     for column in table.columns[1:]:
         column.no_wrap = True  # an interval on two lines cannot be read
     return table
-
-
-def _measures(prefix: str, rewards: Sequence[str], last: Event) -> dict[str, str]:
-    return {
-        **{f"{part} total": f"{prefix}{part}/total" for part in (GREEDY, SAMPLED)},
-        **{f"{GREEDY} {name}": f"{prefix}{GREEDY}/rewards/{name}" for name in rewards},
-        **{name.removeprefix(prefix).replace("/", " "): name for name in most_attempts(last)},
-        "truncated": f"{prefix}{SAMPLED}/truncated",
-    }
 
 
 _MOST_PHASES = 3
@@ -314,8 +311,7 @@ def _other_facts(folder: RunFolder, events: list[Event], status: Status) -> Iter
         yield times
     lengths = section(read_json(folder.provenance), "lengths")
     for which in lengths:
-        text = section(lengths, which)["in_words"]
-        yield Text(f"{data_key(which)}: {text}", style="dim")
+        yield Text(f"{data_key(which)}: {section(lengths, which)['in_words']}", style="dim")
 
 
 def _learnt(folder: RunFolder, events: list[Event], most: int) -> RenderableType | None:
@@ -339,14 +335,12 @@ def _learnt(folder: RunFolder, events: list[Event], most: int) -> RenderableType
     rows: list[list[Cell]] = []
     for name in names[: most + 1]:
         weight = section(configured, name).get("weight")
+        weighted = f"{weight:g}" if isinstance(weight, int | float) else ""
         curve = series(events, name if name == TOTAL else f"rewards/{name}/mean")[1]
         failures: list[Cell] = [(f"{failed[name]:.1%}" if name in failed else "", "yellow")] if failed else []
-        head: list[Cell] = [
-            ("total" if name == TOTAL else name, "bold"),
-            f"{weight:g}" if isinstance(weight, int | float) else "",
-        ]
         change: list[Cell] = [*_change(curve, *spans[name])] if name in spans else ["-", "-", ("no score", "yellow")]
-        rows.append([*head, *change, *failures, (sparkline(curve, 24), "blue")])
+        head = ("total" if name == TOTAL else name, "bold")
+        rows.append([head, weighted, *change, *failures, (sparkline(curve, 24), "blue")])
     heads = ["weight", "start", "end", "change", *(["rows failed"] if failed else [])]
     table = plain_table(["reward"], heads, [""], rows=rows, head="dim")
     more = len(names) - len(rows)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.filesize import decimal as size
 from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from rlhf_cli.config.expand import truncation_warnings
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.reward_sections import Reward, gate_text
+from rlhf_cli.config.schema.reward_sections import gate_text
 from rlhf_cli.config.schema.section import entries_of
 from rlhf_cli.display.terminal import Cell, facts_grid, plain_table
 from rlhf_cli.plan.batches import count
@@ -25,21 +23,6 @@ from rlhf_cli.text.redaction import redacted
 
 if TYPE_CHECKING:
     from rlhf_cli.plan.memory_estimate import MemoryPlan
-
-
-def reward_tree(rewards: Mapping[str, Reward], scored_by: Mapping[str, str], *, with_args: bool = True) -> Table:
-    """Return a table with one line per reward: its name, weight, gates and scorer."""
-    is_gated = any(reward.gates for reward in rewards.values())
-    rows: list[list[Cell]] = []
-    for name, reward in rewards.items():
-        args = ", ".join(f"{key}={redacted(str(value))}" for key, value in reward.args.items() if with_args)
-        weight = reward.weight
-        shown = f"{weight:g}" if isinstance(weight, float) else f"{weight.start:g} to {weight.end:g}"
-        gates = [", ".join(gate_text(gate.model_dump()) for gate in reward.gates)] if is_gated else []
-        rows.append([(name, "bold"), shown, *gates, scored_by[name] + (f" ({args})" if args else "")])
-    return plain_table(
-        ["reward"], ["weight"], [*(["only where"] if is_gated else []), "scored by"], rows=rows, head="dim"
-    )
 
 
 _MOST_REWARDS = 5
@@ -56,7 +39,15 @@ def show_start(
     ]
     if rewards := list(experiment.rewards.items()):
         most = len(rewards) if is_whole or len(rewards) <= _MOST_REWARDS else _MOST_REWARDS - 1
-        parts += ["", reward_tree(dict(rewards[:most]), plan.rewards, with_args=is_whole)]
+        is_gated, rows = any(reward.gates for _, reward in rewards[:most]), list[list[Cell]]()
+        for name, reward in rewards[:most]:
+            args = ", ".join(f"{key}={redacted(str(value))}" for key, value in reward.args.items() if is_whole)
+            weight = reward.weight
+            shown = f"{weight:g}" if isinstance(weight, float) else f"{weight.start:g} to {weight.end:g}"
+            gates = [", ".join(gate_text(gate.model_dump()) for gate in reward.gates)] if is_gated else []
+            rows.append([(name, "bold"), shown, *gates, plan.rewards[name] + (f" ({args})" if args else "")])
+        after = [*(["only where"] if is_gated else []), "scored by"]
+        parts += ["", plain_table(["reward"], ["weight"], after, rows=rows, head="dim")]
         parts += [Text(f"and {len(rewards) - most} more", style="dim")] if most < len(rewards) else []
     if is_whole and plan.memory is not None:
         parts += ["", memory_table(plan.memory)]
@@ -156,26 +147,20 @@ def show_launch(console: Console, plan: LaunchPlan, commands: dict[str, str]) ->
     elif commands:
         about = "each machine starts its own ranks"
     console.print(Text(f"{describe_launch(plan)}; {about}", style="dim"), soft_wrap=True)
+    lines: list[tuple[str, str]] = []
     if plan.server is not None:
-        _say(console, "vLLM server", as_shell(plan.server.env, plan.server.argv))
-    for machine, command in commands.items():
-        _say(console, machine, command)
+        lines.append(("vLLM server", as_shell(plan.server.env, plan.server.argv)))
+    lines += commands.items()
     if not plan.in_this_process and not commands:
-        _say(console, "every rank", f"export {as_shell(plan.shared)}")
-        for rank in plan.ranks:
-            _say(console, f"rank {rank}", as_shell(plan.own_env(rank), plan.argv))
+        lines.append(("every rank", f"export {as_shell(plan.shared)}"))
+        lines += [(f"rank {rank}", as_shell(plan.own_env(rank), plan.argv)) for rank in plan.ranks]
     logs = [plan.log, *([plan.server.log] if plan.server else [])]
-    _say(console, "log", "  ".join(map(os.path.relpath, logs)))
-    _say(console, "resume", plan.resume_command)
+    for name, line in (*lines, ("log", "  ".join(map(os.path.relpath, logs))), ("resume", plan.resume_command)):
+        console.print(Text.assemble((name, "bold"), "  ", line), soft_wrap=True)  # unbroken, so that it can be copied
 
 
 def _on(gpus: tuple[str, ...]) -> str:
     return f" on GPU{'s' * (len(gpus) > 1)} {', '.join(gpus)}" if gpus else ""
-
-
-def _say(console: Console, name: str, line: str) -> None:
-    """Print a line without hard breaks, so that it can be copied."""
-    console.print(Text.assemble((name, "bold"), "  ", line), soft_wrap=True)
 
 
 _SHOWN_FROM = 0.01

@@ -92,8 +92,7 @@ class JobProgress:
         if not file.is_file():
             return
         if file.stat().st_size < self._offset:  # a resumed run truncated it to a checkpoint
-            self._offset = 0
-            self.logged = MetricColumns()
+            self._offset, self.logged = 0, MetricColumns()
         events, self._offset = events_after(file, self._offset)
         for event in events:
             self.logged.take(int(event["step"]), event)  # type: ignore[call-overload]
@@ -198,7 +197,12 @@ class SweepDisplay:
         begun = next((job for job in self._jobs if job.began_at is not None), None)
         metric = self._metric or (begun.usual_metric if begun is not None else "")
         heads = ("state", "step", metric.removeprefix("rewards/").removesuffix("/mean"), "left", "")
-        cells = [self._cells(job) for job in shown]
+        cells: list[tuple[str, ...]] = []
+        for job in shown:
+            values = job.values_of(self._metric or job.usual_metric)
+            step = f"{job.step}/{job.max_steps}" if job.max_steps is not None else ""
+            left = span(job.left_s) if job.state == RunState.RUNNING else ""
+            cells.append((job.state, step, f"{values[-1]:.3f}" if values else "", left, sparkline(values)))
         used = sum(max(map(len, column)) + 1 for column in zip(heads, *cells, strict=True))
         most = max(_LEAST_OF_A_NAME, width - used - 1)
         rows: list[list[Cell]] = [
@@ -206,7 +210,7 @@ class SweepDisplay:
             for job, (state, *figures) in zip(shown, cells, strict=True)
         ]
         table = plain_table(["run", "state"], heads[1:4], [""], rows=rows, gap=1)
-        count, left = Counter(job.state for job in self._jobs), self.left_s()
+        count, left_s = Counter(job.state for job in self._jobs), self.left_s()
         counted = {
             "of them pruned": count[RunState.PRUNED],
             "failed": count[RunState.FAILED] + count[RunState.KILLED],
@@ -215,15 +219,9 @@ class SweepDisplay:
         }
         parts = [f"{count[RunState.FINISHED] + count[RunState.PRUNED]} of {self._total} done"]
         parts += [f"{number} {what}" for what, number in counted.items() if number]
-        ends = f"about {span(left)} left" if left is not None else "time left unknown"
+        ends = f"about {span(left_s)} left" if left_s is not None else "time left unknown"
         line = f"{', '.join(parts)}; {span(time.monotonic() - self._began_at)} so far, {ends}"
         return Group(table, Text(line, "bold", overflow="ellipsis", no_wrap=True))
-
-    def _cells(self, job: JobProgress) -> tuple[str, ...]:
-        values = job.values_of(self._metric or job.usual_metric)
-        step = f"{job.step}/{job.max_steps}" if job.max_steps is not None else ""
-        left = span(job.left_s) if job.state == RunState.RUNNING else ""
-        return job.state, step, f"{values[-1]:.3f}" if values else "", left, sparkline(values)
 
     @property
     def _total(self) -> int:

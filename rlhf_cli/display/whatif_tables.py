@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from functools import partial
-from operator import attrgetter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -18,7 +17,6 @@ from rlhf_cli.config.schema.reward_sections import gate_text
 from rlhf_cli.display.terminal import Cell, plain_table
 from rlhf_cli.plan.batches import count
 from rlhf_cli.tables.trl_values import TOKENS
-from rlhf_cli.text.json_values import JsonValue
 
 if TYPE_CHECKING:
     from rlhf_cli.analysis.what_if import OldNew, RoundDifference, WhatIf
@@ -39,16 +37,31 @@ def show_what_if(console: Console, run: str, answer: WhatIf) -> None:
         lead = "[bold]what if[/]" if place == 0 else "    and"
         console.print(f"{lead}  {escape(_shown(change))}")
     console.print(f"{escape(run)}: {_num_rounds(answer)}\n", style="dim")
+    rounds, first = answer.rounds, answer.rounds[0]
     if _has_advantages(answer):
-        rows = []
-        for name in dict.fromkeys(name for difference in answer.rounds for name in difference.share):
-            of_both = (partial(_share, name, side) for side in (0, 1))
-            rows.append((name, _arrow(*map(answer.mean, of_both))))
-        if rows:  # a function of the user's logs shares only if it returns them
-            console.print(plain_table(["reward"], ["share of advantages"], rows=rows), "", sep="\n")
-        console.print(_pushed(answer), "", sep="\n")
-    console.print(_rounds(answer))
-    _print_notes(console, answer)
+        shares = {}
+        for name in dict.fromkeys(name for difference in rounds for name in difference.share):
+            old, new = zip(*(difference.share.get(name, _NEITHER) for difference in rounds), strict=True)
+            shares[name] = _arrow(_mean(old), _mean(new))
+        if shares:  # a function of the user's logs shares only if it returns them
+            table = plain_table(["reward"], ["share of advantages"], rows=shares.items())
+            console.print(table, "", sep="\n")
+        length = TOKENS if TOKENS in first.push else _LENGTH  # a reward may be called length
+        pushed = [
+            ["length in tokens" if name == length else f"{name}, raw", _arrow(*pair, signed=True), _direction(*pair)]
+            for name, pair in first.push.items()
+        ]
+        console.print(plain_table(["push on ..."], [f"step {first.step}"], ["change"], rows=pushed), "", sep="\n")
+    console.print(_rounds(rounds))
+    notes = [
+        f"push: covariance of the advantages with a raw score, within groups. {_LEGEND}. A larger total is not better"
+    ]
+    if first.step > 1:
+        notes.append("The first rollouts are not stored; the stored ones come from a trained policy")
+    elif len(rounds) > 1:
+        notes.append("Step 1 is exact: every run with this seed starts with these rollouts; later ones would be others")
+    console.print(f"\n[dim]{'. '.join(notes)}")
+    _print_reasons(console, [answer])
 
 
 def show_alternatives(console: Console, run: str, answers: Sequence[WhatIf]) -> None:
@@ -70,10 +83,6 @@ def show_alternatives(console: Console, run: str, answers: Sequence[WhatIf]) -> 
     _print_reasons(console, answers)
 
 
-def _share(name: str, side: int, difference: RoundDifference) -> float | None:
-    return difference.share.get(name, _NEITHER)[side]
-
-
 def _has_advantages(answer: WhatIf) -> bool:
     return any(pair != _NEITHER for difference in answer.rounds for pair in difference.push.values())
 
@@ -84,16 +93,6 @@ def _num_rounds(answer: WhatIf) -> str:
     return f"{count(len(answer.rounds), 'stored round')}, {steps}, nothing trained"
 
 
-def _pushed(answer: WhatIf) -> Table:
-    first = answer.rounds[0]
-    length = TOKENS if TOKENS in first.push else _LENGTH  # a reward may be called length
-    rows = [
-        ["length in tokens" if name == length else f"{name}, raw", _arrow(*pair, signed=True), _direction(*pair)]
-        for name, pair in first.push.items()
-    ]
-    return plain_table(["push on ..."], [f"step {first.step}"], ["change"], rows=rows)
-
-
 def _direction(old: float | None, new: float | None) -> str:
     if old is None or new is None:
         return ""
@@ -102,9 +101,8 @@ def _direction(old: float | None, new: float | None) -> str:
     return ("up" if new > old else "down") + (", other sign" if old * new < 0 else "")
 
 
-def _rounds(answer: WhatIf) -> Table:
+def _rounds(rounds: Sequence[RoundDifference]) -> Table:
     rows: list[list[Cell]] = []
-    rounds = answer.rounds
     step = max(1, -(-len(rounds) // _MOST_ROUNDS))
     for shown in [*rounds[: len(rounds) - 1 : step], rounds[-1]]:
         answered = shown.num_answered
@@ -112,26 +110,19 @@ def _rounds(answer: WhatIf) -> Table:
         ranks = _ranks(shown.tau, shown.best_changed, shown.sign_changed)
         rows.append([str(shown.step), *ranks, _arrow(*shown.mean_total), groups])
     if len(rounds) > 1:
-        means = [answer.mean(attrgetter(name)) for name in ("tau", "best_changed", "sign_changed")]
+        means = [_mean(getattr(one, name) for one in rounds) for name in ("tau", "best_changed", "sign_changed")]
         rows.append([("all", "bold"), *_ranks(*means), "", ""])
     heads = ["step", "order", "best changes", "sign changes", "mean total", "groups"]
     return plain_table([], heads, rows=rows)
 
 
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None
+
+
 def _ranks(tau: float | None, best: float | None, sign: float | None) -> list[str]:
     return [_figure(tau), *("-" if share is None else f"{share:.0%}" for share in (best, sign))]
-
-
-def _print_notes(console: Console, answer: WhatIf) -> None:
-    notes = [
-        f"push: covariance of the advantages with a raw score, within groups. {_LEGEND}. A larger total is not better"
-    ]
-    if answer.rounds[0].step > 1:
-        notes.append("The first rollouts are not stored; the stored ones come from a trained policy")
-    elif len(answer.rounds) > 1:
-        notes.append("Step 1 is exact: every run with this seed starts with these rollouts; later ones would be others")
-    console.print(f"\n[dim]{'. '.join(notes)}")
-    _print_reasons(console, [answer])
 
 
 def _print_reasons(console: Console, answers: Sequence[WhatIf]) -> None:
@@ -165,17 +156,16 @@ def _changes(answer: WhatIf) -> str:
 
 
 def _shown(change: KeyChange) -> str:
-    return f"{change.key} {_value(change.old)} → {_value(change.new)}"
-
-
-def _value(value: JsonValue) -> str:
-    entries = value if isinstance(value, list) else [value]
-    gates = [
-        f"{gate_text(entry)} else {value_text(entry.get('otherwise'))}"
-        for entry in entries
-        if isinstance(entry, dict) and "by" in entry
-    ]
-    return ", ".join(gates) or ("none" if value is None else str(value))
+    texts = []
+    for value in (change.old, change.new):
+        entries = value if isinstance(value, list) else [value]
+        gates = [
+            f"{gate_text(entry)} else {value_text(entry.get('otherwise'))}"
+            for entry in entries
+            if isinstance(entry, dict) and "by" in entry
+        ]
+        texts.append(", ".join(gates) or ("none" if value is None else str(value)))
+    return f"{change.key} {' → '.join(texts)}"
 
 
 def _arrow(old: float | None, new: float | None, *, signed: bool = False) -> str:

@@ -38,18 +38,6 @@ def why_no_total(runs: Sequence[LoggedRun]) -> str | None:
     return f"no total: {shown} {'differs' if len(keys) == 1 else 'differ'}, so totals are not comparable"
 
 
-def other_scores(runs: Sequence[LoggedRun]) -> list[str]:
-    """Return one sentence per component whose score is defined differently between runs: other code or arguments."""
-    different = differences(runs)
-    notes = []
-    for name in reward_names(runs):
-        prefix = f"rewards.{name}."
-        keys = [key for key in different if key.startswith(prefix) and key.split(".")[2] in _OF_THE_SCORE]
-        if keys and all(name in run.weights for run in runs):
-            notes.append(f"reward {name} is not the same in all runs: {', '.join(keys[:3])} differs")
-    return notes
-
-
 MOST_MEASURES = 3
 _NOT_A_NUMBER = (1, 0.0)
 
@@ -63,20 +51,25 @@ class ParetoFront:
     dominated: Mapping[str, str]
 
 
-def pareto_front(by: Sequence[str], signs: Sequence[int], means: Mapping[str, Sequence[float]]) -> ParetoFront:
-    """Return the front; `signs` are 1 if more is better, -1 if less is. Equal settings do not dominate each other."""
-    signed = {
-        name: tuple(sign * value for sign, value in zip(signs, values, strict=True))
-        for name, values in means.items()
-        if all(map(math.isfinite, values))
-    }
+def pareto_front(by: Sequence[RunMeasure], estimates: Mapping[str, Mapping[str, Estimate]]) -> ParetoFront | None:
+    """Return the front of settings, by their means; None with fewer than two measures or settings.
+
+    Equal settings do not dominate each other.
+    """
+    if len(by) < 2 or len(estimates) < 2:
+        return None
+    signed: dict[str, tuple[float, ...]] = {}
+    for name, by_label in estimates.items():
+        means = [(measure.sign or 1, by_label[measure.label].mean) for measure in by]
+        known = tuple(sign * mean for sign, mean in means if mean is not None)
+        signed |= {name: known} if len(known) == len(by) else {}
     best = tuple(name for name in signed if not any(_dominates(other, signed[name]) for other in signed.values()))
     dominated = {
         name: next(winner for winner in best if _dominates(signed[winner], values))
         for name, values in signed.items()
         if name not in best
     }
-    return ParetoFront(tuple(by), best, dominated)
+    return ParetoFront(tuple(measure.label for measure in by), best, dominated)
 
 
 def _dominates(one: Sequence[float], other: Sequence[float]) -> bool:
@@ -155,25 +148,22 @@ def compare(
     values = {
         measure.label: {run.name: measure.of(run, asked.window, grouped.up_to) for run in runs} for measure in measures
     }
-    estimates = {
-        setting.name: {
-            label: estimate_over([numbers[run.name] for run in setting.runs]) for label, numbers in values.items()
-        }
-        for setting in grouped.settings
-    }
+    estimates: dict[str, dict[str, Estimate]] = {}
+    for setting in grouped.settings:
+        of_setting = {label: [numbers[run.name] for run in setting.runs] for label, numbers in values.items()}
+        estimates[setting.name] = {label: estimate_over(numbers) for label, numbers in of_setting.items()}
     axis = _axis(grouped, asked)
     baseline = _baseline(axis, asked.baseline)
-    if not judged:
-        components = [measure for measure in measures if measure.kind == COMPONENT]
-        learnt = [measure for measure in measures if measure.kind == LEARNT]
-        judged = measures if asked.metrics else components or learnt[:1]
+    components, learnt = ([one for one in measures if one.kind == kind] for kind in (COMPONENT, LEARNT))
+    judged = judged or (measures if asked.metrics else components or learnt[:1])
     unfair = why_unfair(grouped, axis, baseline) if axis is not None else None
     no_verdict = unfair or _why_no_verdict(asked, axis, grouped)
     verdicts: list[MeasureVerdict] = []
     if axis is not None and no_verdict is None:
         verdicts = verdicts_on(judged, grouped, values, axis, baseline=baseline)
     apart = conditions_apart(grouped)
-    front = _front(asked, measures, estimates) if unfair is None and not apart else None
+    by = (measures if asked.metrics else components)[:MOST_MEASURES]
+    front = pareto_front(by, estimates) if unfair is None and not apart else None
     notes += _notes(grouped, measures, values)
     if apart and unfair is None:
         notes.append(f"no front: settings differ in {', '.join(apart)}, and not every combination was run")
@@ -197,9 +187,8 @@ def _axis(grouped: GroupedRuns, asked: ComparisonOptions) -> DifferingKey | None
         what = "a verdict cannot be about seeds" if is_seed else "the runs do not differ in this key"
         where, got, close = "--by", asked.by, nearest(asked.by, shorts)
     expected = f"--by KEY, one of {', '.join(shorts)}" if shorts else "runs of two settings or more"
-    raise UserError(
-        what, where=where, got=got, expected=expected, hint=close or (f"--by {shorts[0]}" if shorts else None)
-    )
+    hint = close or (f"--by {shorts[0]}" if shorts else None)
+    raise UserError(what, where=where, got=got, expected=expected, hint=hint)
 
 
 def _why_no_verdict(asked: ComparisonOptions, axis: DifferingKey | None, grouped: GroupedRuns) -> str | None:
@@ -221,28 +210,9 @@ def _baseline(axis: DifferingKey | None, typed: str | None) -> str | None:
     for text in axis.texts:
         if text == typed or number_or_text(text)[:2] == number_or_text(typed)[:2] != _NOT_A_NUMBER:
             return text
-    values = list(dict.fromkeys(axis.texts))
-    raise UserError(
-        f"no run has this value of {axis.short}",
-        where="--baseline",
-        got=typed,
-        expected=", ".join(values),
-        hint=nearest(typed, values) or f"--baseline {values[0]}",
-    )
-
-
-def _front(
-    asked: ComparisonOptions, measures: Sequence[RunMeasure], estimates: Mapping[str, Mapping[str, Estimate]]
-) -> ParetoFront | None:
-    """Return the front over the first components, or over `--metrics`; None with fewer than two or one setting."""
-    by = [measure for measure in measures if asked.metrics or measure.kind == COMPONENT][:MOST_MEASURES]
-    if len(by) < 2 or len(estimates) < 2:
-        return None
-    means = {
-        name: [math.nan if (mean := by_label[measure.label].mean) is None else mean for measure in by]
-        for name, by_label in estimates.items()
-    }
-    return pareto_front([measure.label for measure in by], [measure.sign or 1 for measure in by], means)
+    what, values = f"no run has this value of {axis.short}", list(dict.fromkeys(axis.texts))
+    hint = nearest(typed, values) or f"--baseline {values[0]}"
+    raise UserError(what, where="--baseline", got=typed, expected=", ".join(values), hint=hint)
 
 
 def _few(names: Sequence[str]) -> str:
@@ -259,7 +229,12 @@ def _notes(grouped: GroupedRuns, measures: list[RunMeasure], values: Mapping[str
         for name, why in setting.left_out.items():
             by_reason.setdefault(why, []).append(name)
     notes += [f"{_few(runs)} {'does' if len(runs) == 1 else 'do'} not count: {why}" for why, runs in by_reason.items()]
-    notes += other_scores(grouped.runs)
+    different = differences(grouped.runs)
+    for name in reward_names(grouped.runs):
+        prefix = f"rewards.{name}."
+        keys = [key for key in different if key.startswith(prefix) and key.split(".")[2] in _OF_THE_SCORE]
+        if keys and all(name in run.weights for run in grouped.runs):
+            notes.append(f"reward {name} is not the same in all runs: {', '.join(keys[:3])} differs")
     for measure in measures:
         lacking = []
         for setting in grouped.settings:

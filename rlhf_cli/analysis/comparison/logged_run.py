@@ -88,15 +88,29 @@ def read_runs(folders: Iterable[RunFolder], *, wanted: Wanted | None = None) -> 
     swept = cache(swept_in)
     for folder in folders:
         try:
-            runs.append(_read_run(folder, wanted, swept(folder.path.parent)))
+            config, provenance, status = folder.read_config(), read_json(folder.provenance), read_status(folder)
+            metrics = read_columns(folder.metrics, wanted)
+            run = LoggedRun(
+                name=folder.label,
+                place=folder.shown,
+                folder=folder,
+                state=status.state,
+                step=max(status.step, metrics.last_step),
+                max_steps=status.max_steps,
+                reason=status.reason,
+                settings=dict(flat(config)),
+                choices={key: str(value) for key, value in section(provenance, "choices").items()},
+                weights=weights_of(config),
+                trainer=str(section(config, "trainer").get("name", "?")),
+                metrics=metrics,
+                evaluations=read_figures(folder),
+                provenance=provenance,
+                swept=swept(folder.path.parent),
+            )
+            runs.append(run)
         except RunError as error:
             problems.append(error)
     return named(runs), problems
-
-
-def named(runs: Sequence[LoggedRun]) -> list[LoggedRun]:
-    """Return the runs, named by their differences."""
-    return [replace(run, name=name) for run, name in zip(runs, names_of(runs), strict=True)]
 
 
 def reward_names(runs: Iterable[LoggedRun]) -> list[str]:
@@ -119,28 +133,6 @@ def weights_of(config: JsonTree) -> dict[str, float | None]:
     rewards = section(config, "rewards")
     weights = {name: section(rewards, name).get("weight", 1.0) for name in rewards}
     return {name: float(weight) if isinstance(weight, int | float) else None for name, weight in weights.items()}
-
-
-def _read_run(folder: RunFolder, wanted: Wanted | None, swept: tuple[str, ...]) -> LoggedRun:
-    config, provenance, status = folder.read_config(), read_json(folder.provenance), read_status(folder)
-    metrics = read_columns(folder.metrics, wanted)
-    return LoggedRun(
-        name=folder.label,
-        place=folder.shown,
-        folder=folder,
-        state=status.state,
-        step=max(status.step, metrics.last_step),
-        max_steps=status.max_steps,
-        reason=status.reason,
-        settings=dict(flat(config)),
-        choices={key: str(value) for key, value in section(provenance, "choices").items()},
-        weights=weights_of(config),
-        trainer=str(section(config, "trainer").get("name", "?")),
-        metrics=metrics,
-        evaluations=read_figures(folder),
-        provenance=provenance,
-        swept=swept,
-    )
 
 
 _ARGS = "trainer.args."
@@ -259,15 +251,22 @@ def _with_whole_rewards(runs: Sequence[LoggedRun]) -> list[LoggedRun]:
     return whole
 
 
-def names_of(runs: Sequence[LoggedRun]) -> list[str]:
-    """Return a name for each run by its differences, else its folder; runs that differ only in that get it appended."""
+def named(runs: Sequence[LoggedRun]) -> list[LoggedRun]:
+    """Return the runs, named by their differences, else by the folder, which also tells equal names apart."""
     differing = axes(runs) if len(runs) > 1 else []
     names = [",".join(f"{key.short}={key.texts[place]}" for key in differing) for place in range(len(runs))]
     num_keys, longest = sum(not key.is_seed for key in differing), max(map(len, names), default=0)
-    folders = _by_folder(runs)
+    places = [run.place for run in runs]
+    if len(places) < 2:
+        folders = [os.path.join(*place.split(os.sep)[-2:]) if os.sep in place else place for place in places]
+    else:
+        common = os.path.commonpath(places) if len({os.path.isabs(place) for place in places}) == 1 else ""
+        folders = [os.path.relpath(place, common) if common else place for place in places]
     if not differing or num_keys > _MOST_AXES or longest > _LONGEST_NAME:
-        return folders
-    return [name if names.count(name) == 1 else f"{name} ({folders[place]})" for place, name in enumerate(names)]
+        names = folders
+    else:
+        names = [name if names.count(name) == 1 else f"{name} ({folders[place]})" for place, name in enumerate(names)]
+    return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
 
 
 def short_key(key: str, keys: Sequence[str]) -> str:
@@ -314,12 +313,3 @@ def _pattern(values: Sequence[Hashable]) -> tuple[int, ...]:
     """Return for each run the index of the first run with the same value."""
     first: dict[Hashable, int] = {}
     return tuple(first.setdefault(value, place) for place, value in enumerate(values))
-
-
-def _by_folder(runs: Sequence[LoggedRun]) -> list[str]:
-    """Return the part of each run's path that differs from the others."""
-    places = [run.place for run in runs]
-    if len(places) < 2:
-        return [os.path.join(*place.split(os.sep)[-2:]) if os.sep in place else place for place in places]
-    common = os.path.commonpath(places) if len({os.path.isabs(place) for place in places}) == 1 else ""
-    return [os.path.relpath(place, common) if common else place for place in places]

@@ -57,7 +57,10 @@ def is_shown(metric: str) -> bool:
 
 
 def default_measures(runs: Sequence[LoggedRun], *, no_total: str | None) -> list[RunMeasure]:
-    """Return the measures to compare by default that at least one run has; no total if there is a reason for that."""
+    """Return the measures to compare by default that at least one run has; no total if there is a reason for that.
+
+    Of the files in RUN/eval it takes the one that most runs have, or all its named sets.
+    """
     logged = {name for run in runs for name in run.metrics}
     rewards = [name for name in reward_names(runs) if f"rewards/{name}/mean" in logged]
     measures = [RunMeasure(name, f"rewards/{name}/mean", COMPONENT) for name in rewards]
@@ -67,15 +70,20 @@ def default_measures(runs: Sequence[LoggedRun], *, no_total: str | None) -> list
     costs = [("kl", kl), ("length", _LENGTH), ("truncated", truncated)]
     costs = [(label if label not in rewards else metric, metric) for label, metric in costs if metric in logged]
     measures += [RunMeasure(label, metric, COST, sign_of(metric)) for label, metric in costs]
-    if not rewards:
-        measures += [
-            RunMeasure(_label(name), name, LEARNT, sign_of(name)) for name in LEARNING_METRICS if name in logged
-        ]
+    learnt = [name for name in LEARNING_METRICS if name in logged and not rewards]
+    measures += [RunMeasure(_label(name), name, LEARNT, sign_of(name)) for name in learnt]
     evaluated = sorted(filter(_EVALUATED.match, logged))
     for name in sorted(evaluated, key=lambda name: 0 if name.endswith("/total") else 1 if "greedy" in name else 2):
         if no_total is None or not name.endswith("/total"):
             measures.append(RunMeasure(_label(name), name, HELD_OUT, sign_of(name)))
-    return measures + _of_evaluation_files(runs, no_total)
+    files = [name for run in runs for name in run.evaluations]
+    most = max(dict.fromkeys(files), key=files.count, default="")  # the newest of several
+    for file in dict.fromkeys(files):
+        if file == most or (_OF_SET.match(file) and _OF_SET.match(most)):
+            figures = dict.fromkeys(figure for run in runs for figure in run.evaluations.get(file, {}))
+            shown = [name for name in figures if no_total is None or not name.endswith("/total")]
+            measures += [RunMeasure(f"{file}: {name}", name, HELD_OUT, sign_of(name), file) for name in shown]
+    return measures
 
 
 def asked_measure(word: str, runs: Sequence[LoggedRun], *, where: str, all_names: Sequence[str] = ()) -> RunMeasure:
@@ -92,13 +100,9 @@ def asked_measure(word: str, runs: Sequence[LoggedRun], *, where: str, all_names
     if measure is not None:
         return replace(measure, sign=-1 if word.startswith("-") else measure.sign or 1)
     close = nearest(name, dict.fromkeys([*labels, *known, *logged, *all_names]))
-    raise UserError(
-        "no run has logged this metric",
-        where=where,
-        got=name,
-        expected=f"one of {', '.join(dict.fromkeys(labels))}, or a name of metrics.jsonl",
-        hint=close or f"{where} {labels[0]}" if labels else close,
-    )
+    hint = close or f"{where} {labels[0]}" if labels else close
+    expected = f"one of {', '.join(dict.fromkeys(labels))}, or a name of metrics.jsonl"
+    raise UserError("no run has logged this metric", where=where, got=name, expected=expected, hint=hint)
 
 
 def _label(metric: str) -> str:
@@ -109,18 +113,3 @@ def _label(metric: str) -> str:
         name = f"{match['set']} {match['name']}" if match and match["set"] else metric.removeprefix("eval_")
         return "held out " + name.replace("rewards/", "").replace("/", " ")
     return metric
-
-
-def _of_evaluation_files(runs: Sequence[LoggedRun], no_total: str | None) -> list[RunMeasure]:
-    """Return the figures of the evaluation that most runs have, the newest of several, or of all its named sets."""
-    names = [name for run in runs for name in run.evaluations]
-    if not names:
-        return []
-    most = max(dict.fromkeys(names), key=names.count)
-    alike = [name for name in dict.fromkeys(names) if name == most or (_OF_SET.match(name) and _OF_SET.match(most))]
-    return [
-        RunMeasure(f"{one}: {name}", name, HELD_OUT, sign_of(name), one)
-        for one in alike
-        for name in dict.fromkeys(figure for run in runs for figure in run.evaluations.get(one, {}))
-        if no_total is None or not name.endswith("/total")
-    ]

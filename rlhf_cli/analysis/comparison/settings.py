@@ -89,8 +89,12 @@ def group_over_seeds(runs: Sequence[LoggedRun]) -> GroupedRuns:
         for place in sorted(members, key=lambda place: [number_or_text(axis.texts[place]) for axis in seeds]):
             run = runs[place]
             seed = "/".join(axis.texts[place] for axis in seeds) or str(run.settings.get("seed", "-"))
-            if why := _why_left_out(run, has_finished):
-                left_out[run.name] = why
+            if not run.metrics.num_events or (has_finished and not run.is_finished):
+                # How it ended, in one line; `rlhf why` shows the rest.
+                of = f" of {run.max_steps}" if run.max_steps is not None else ""
+                at = f" at step {run.step}{of}" if run.metrics.num_events else ", no log events"
+                state, reason = describe_state(run.state, run.reason), in_one_line(run.reason or "")
+                left_out[run.name] = state + at + (f": {reason}" if reason and state == run.state else "")
             elif seed in by_seed:
                 left_out[run.name] = f"it repeats the settings and the seed of {by_seed[seed].name}"
             else:
@@ -99,18 +103,6 @@ def group_over_seeds(runs: Sequence[LoggedRun]) -> GroupedRuns:
         name = ",".join(f"{axis.short}={text}" for axis, text in by_axis) or "all runs"
         settings.append(SettingRuns(name, {axis.key: text for axis, text in by_axis}, by_seed, left_out))
     return GroupedRuns(settings, axes_found, seeds, list(runs), up_to)
-
-
-def _why_left_out(run: LoggedRun, has_finished: bool) -> str | None:
-    """Return how a run that does not count ended, in one line, or None if it counts. `rlhf why` shows the rest."""
-    if not run.metrics.num_events:
-        at = ", no log events"
-    elif has_finished and not run.is_finished:
-        at = f" at step {run.step}" + (f" of {run.max_steps}" if run.max_steps is not None else "")
-    else:
-        return None
-    state, reason = describe_state(run.state, run.reason), in_one_line(run.reason or "")
-    return state + at + (f": {reason}" if reason and state == run.state else "")
 
 
 def number_or_text(text: str) -> tuple[int, float, str]:

@@ -184,24 +184,8 @@ def in_words(measure: RunMeasure, differences: Sequence[PairedDifference], basel
     pairs: dict[str, list[PairedDifference]] = {}
     for pair in differences:
         pairs.setdefault(WORSE if pair.outcome == BETTER else pair.outcome, []).append(pair)
-    sentences = [
-        *_decided(pairs.get(WORSE, []), on),
-        *_undecided(pairs.get(UNDECIDED, []), label, baseline),
-        *(f"{pair.value} and {pair.other} are equal on {label} in every seed" for pair in pairs.get(EQUAL, [])),
-        *_impossible(pairs.get(IMPOSSIBLE, []), label),
-    ]
-    return " ".join(f"{sentence}." for sentence in sentences)
-
-
-def decimals(half_width: float) -> int:
-    """Return the number of decimals for two significant digits of a half-width: 0.034 needs three."""
-    return min(5, max(0, 1 - math.floor(math.log10(half_width))))
-
-
-def _decided(pairs: Sequence[PairedDifference], on: str) -> list[str]:
-    """Return one sentence per winner: which values it beats and by how much."""
     beaten: dict[str, list[str]] = {}
-    for pair in pairs:
+    for pair in pairs.get(WORSE, []):
         mean, low, high = pair.interval
         winner, loser = (pair.value, pair.other) if pair.outcome == BETTER else (pair.other, pair.value)
         small, large = sorted((abs(low), abs(high)))  # both ends are on the same side of zero
@@ -209,7 +193,24 @@ def _decided(pairs: Sequence[PairedDifference], on: str) -> list[str]:
         by = f"by {abs(mean):.{digits}f} [{small:.{digits}f}, {large:.{digits}f}]"
         text = f"{loser} {by}" if winner in beaten else f"{loser} on {on} {by}"
         beaten.setdefault(winner, []).append(text)
-    return [f"{winner} beats {_listed(losers)} {_seeds(pairs)}" for winner, losers in beaten.items()]
+    sentences = [f"{winner} beats {_listed(losers)} {_seeds(pairs[WORSE])}" for winner, losers in beaten.items()]
+    sentences += _undecided(pairs.get(UNDECIDED, []), label, baseline)
+    sentences += [f"{pair.value} and {pair.other} are equal on {label} in every seed" for pair in pairs.get(EQUAL, [])]
+    impossible = pairs.get(IMPOSSIBLE, [])
+    for count in dict.fromkeys(len(pair.seeds) for pair in impossible):
+        some = [f"{pair.other} and {pair.value}" for pair in impossible if len(pair.seeds) == count]
+        shown = ", ".join(some[:3]) + (" and others" if len(some) > 3 else "")
+        if count > 1:
+            sentences.append(f"No interval for {shown}: they differ on {label} by the same in every seed")
+        else:
+            shared = "one comparable seed" if count else "no comparable seed"
+            sentences.append(f"No verdict on {label} for {shown}: they share {shared}, a verdict needs two")
+    return " ".join(f"{sentence}." for sentence in sentences)
+
+
+def decimals(half_width: float) -> int:
+    """Return the number of decimals for two significant digits of a half-width: 0.034 needs three."""
+    return min(5, max(0, 1 - math.floor(math.log10(half_width))))
 
 
 def _undecided(pairs: Sequence[PairedDifference], label: str, baseline: str | None) -> list[str]:
@@ -249,31 +250,15 @@ def _listed(names: Sequence[str], word: str = "and") -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {word} {names[-1]}"
 
 
-def _impossible(pairs: Sequence[PairedDifference], label: str) -> list[str]:
-    sentences = []
-    for count in dict.fromkeys(len(pair.seeds) for pair in pairs):
-        some = [f"{pair.other} and {pair.value}" for pair in pairs if len(pair.seeds) == count]
-        shown = ", ".join(some[:3]) + (" and others" if len(some) > 3 else "")
-        if count > 1:
-            sentences.append(f"No interval for {shown}: they differ on {label} by the same in every seed")
-        else:
-            shared = "one comparable seed" if count else "no comparable seed"
-            sentences.append(f"No verdict on {label} for {shown}: they share {shared}, a verdict needs two")
-    return sentences
-
-
 def _balanced(grouped: GroupedRuns, numbers: Mapping[str, float], key: str, texts: Sequence[str]) -> Values:
     """Return value -> seed -> mean over the other keys, using only cells that all these values have for the seed."""
     cells: dict[str, dict[str, dict[tuple[str, ...], float]]] = {text: {} for text in texts}
     for setting in grouped.settings:
-        text = setting.values[key]
-        if text not in cells:
-            continue
         rest = tuple(value for name, value in setting.values.items() if name != key)
         for seed, run in setting.by_seed.items():
             number = numbers.get(run.name, math.nan)
-            if math.isfinite(number):
-                cells[text].setdefault(seed, {})[rest] = number
+            if setting.values[key] in cells and math.isfinite(number):
+                cells[setting.values[key]].setdefault(seed, {})[rest] = number
     balanced: dict[str, dict[str, float]] = {text: {} for text in texts}
     for text in texts:
         for seed, by_rest in cells[text].items():

@@ -43,8 +43,7 @@ class WarnOfFindings(TrainerCallback):
 
     def _warn(self, step: int, findings: list[Finding]) -> None:
         for finding in findings:
-            change = next(iter(finding.changes), None)
-            advice = f"; {change.words} {change.reason}" if change else ""
+            advice = "".join(f"; {change.words} {change.reason}" for change in finding.changes[:1])
             text = f"step {step}: {finding.what}{advice}"
             _log.warning(text)
             more = "" if self.has_warned else f" (rlhf why {self.folder.typed} has the evidence)"
@@ -71,6 +70,16 @@ class _Counted:
     held: list[tuple[int, float]] = field(default_factory=list)
     was_logged: bool = False
     is_warned: bool = False
+
+    def __str__(self) -> str:
+        if self.name == REPRODUCED:
+            return "these are the steps that `rlhf reproduce` compares"
+        values = ", ".join(f"{value:.4g}" for _, value in self.held[-_SHOWN:])
+        first, last = self.held[0][0], self.held[-1][0]
+        steps = f"step {last}" if first == last else f"steps {first} to {last}"
+        shown = "... " if len(self.held) > _SHOWN else ""
+        named = f" {self.name!r}" if self.name and not self.name.isdigit() else ""
+        return f"stopped by rule{named}: {self.rule.when}: {shown}{values} at {steps}"
 
 
 class StoppingRules:
@@ -106,7 +115,7 @@ class StoppingRules:
             holds = isinstance(value, int | float) and counted.rule.holds(value)
             counted.held = [*counted.held, (step, float(value))][-needed:] if holds else []  # type: ignore[arg-type]
             if len(counted.held) == needed and self.fired is None:
-                self.fired = _describe(counted)
+                self.fired = str(counted)
         return self.fired
 
     def never_logged(self, *, at_end: bool = False) -> Iterator[str]:
@@ -120,17 +129,6 @@ class StoppingRules:
             close = nearest(counted.metric, self._logged)
             guess = f"; {close} is" if close else ""
             yield f"stop rule `{counted.rule.when}` never applies: {counted.metric} is not logged{guess}"
-
-
-def _describe(counted: _Counted) -> str:
-    values = ", ".join(f"{value:.4g}" for _, value in counted.held[-_SHOWN:])
-    first, last = counted.held[0][0], counted.held[-1][0]
-    steps = f"step {last}" if first == last else f"steps {first} to {last}"
-    shown = "... " if len(counted.held) > _SHOWN else ""
-    if counted.name == REPRODUCED:
-        return "these are the steps that `rlhf reproduce` compares"
-    named = f" {counted.name!r}" if counted.name and not counted.name.isdigit() else ""
-    return f"stopped by rule{named}: {counted.rule.when}: {shown}{values} at {steps}"
 
 
 @dataclass(eq=False)

@@ -132,16 +132,12 @@ class RunSetup:
     @property
     def gated(self) -> dict[str, list[str]]:
         """Return reward -> the rewards that its gates read, of the rewards that have gates."""
-        gates = {name: entry.get("gate") for name, entry in self.rewards.items()}
-        read = {
-            name: [
-                str(one["by"])
-                for one in (gate if isinstance(gate, list) else [gate])
-                if isinstance(one, dict) and "by" in one
-            ]
-            for name, gate in gates.items()
-        }
-        return {name: by for name, by in read.items() if by}
+        gated = {}
+        for name, entry in self.rewards.items():
+            gates = gate if isinstance(gate := entry.get("gate"), list) else [gate]
+            if by := [str(one["by"]) for one in gates if isinstance(one, dict) and "by" in one]:
+                gated[name] = by
+        return gated
 
     @property
     def limit(self) -> int:
@@ -380,21 +376,18 @@ class Trend:
         """Return the line's value at the last step."""
         return self.start + self.change
 
-    def _reach(self, alpha: float) -> float:
-        """Return what the change exceeds by chance with probability `alpha`, by Student's t."""
-        return t_quantile(1.0 - alpha, max(1, round(self.freedom))) * self.error
-
     def interval(self, alpha: float) -> tuple[float, float]:
-        """Return the two-sided confidence interval of the change with level 1 - `alpha`."""
-        return self.change - self._reach(alpha / 2), self.change + self._reach(alpha / 2)
+        """Return the two-sided confidence interval of the change with level 1 - `alpha`, by Student's t."""
+        reach = t_quantile(1.0 - alpha / 2, max(1, round(self.freedom))) * self.error
+        return self.change - reach, self.change + reach
 
     def rises(self, alpha: float) -> bool:
         """Return whether the change is significantly above 0, one-sided at level `alpha`."""
-        return self.change > self._reach(alpha)
+        return self.interval(2 * alpha)[0] > 0.0
 
     def falls(self, alpha: float) -> bool:
         """Return whether the change is significantly below 0, one-sided at level `alpha`."""
-        return -self.change > self._reach(alpha)
+        return self.interval(2 * alpha)[1] < 0.0
 
 
 def rounded(value: float) -> str:

@@ -21,7 +21,6 @@ from rlhf_cli.analysis.diagnosis.logged import (
     RunSetup,
     Severity,
     SkippedCheck,
-    Trend,
     rounded,
 )
 from rlhf_cli.runs.metrics_file import TOTAL, evaluation_sets
@@ -42,7 +41,7 @@ def non_finite(log: Log, setup: RunSetup) -> CheckResult:
         evidence = tuple(Evidence(name, f"null in {nulls} of {log.num_events} events") for name, nulls in bad.items())
         what = f"{' and '.join(bad)} {'were' if len(bad) > 1 else 'was'} NaN or infinite: such steps ruin the weights"
         norm = rounded(setup.number("max_grad_norm", 1.0) / 2 or 0.5)  # 0 is no limit
-        fixes = (*_slower(log, setup), Fix(f"trainer.args.max_grad_norm={norm}", "limits the size of a step"))
+        fixes = (*_rate(log, setup, 1 / 3), Fix(f"trainer.args.max_grad_norm={norm}", "limits the size of a step"))
         return Finding("", "serious", what, evidence, 0, log.step, fixes)
     if not log.num_events:
         return SkippedCheck("the run has no log events")
@@ -110,7 +109,15 @@ def overoptimised(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     Watched metrics are a reward of weight 0, an evaluation's total, and the loss on held-out rows (Gao et al., arXiv
     2210.10760).
     """
-    pairs = list(_watched(log))
+    total = log.curve(TOTAL)
+    weightless = [name for name in log.rewards() if log.weight(name) == 0.0]
+    pairs = [(log.curve(f"rewards/{name}/mean"), total, 1.0) for name in weightless]
+    for prefix in evaluation_sets(log.names()).values():
+        held_out = log.first_of(f"{prefix}{SAMPLED}/total", f"{prefix}{GREEDY}/total", f"{prefix}reward")
+        if len(held_out):
+            pairs.append((held_out, total, 1.0))
+        elif len(loss := log.curve(f"{prefix}loss")):
+            pairs.append((loss, log.curve("loss"), -1.0))
     if not pairs:
         yield SkippedCheck("the run watches no metric: it has no reward of weight 0 and no evaluation")
     for watched, trained, sign in pairs:
@@ -127,24 +134,13 @@ def overoptimised(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         verb, other = ("falls", "rises") if sign > 0 else ("rises", "falls")
         first, _ = fall.first_and_last
         what = f"{watched.metric} {verb} from step {first} on while {trained.metric}, which is trained on, {other}"
-        stop = Fix(f"trainer.args.max_steps={max(1, _best_step(watched, sign))}", "ends the run at its best step")
+        width = max(1, len(watched) // 10)
+        sums = np.convolve(sign * watched.values, np.ones(width), mode="valid")
+        best_step = int(watched.steps[int(np.argmax(sums)) + width - 1])  # at the end of the best tenth
+        stop = Fix(f"trainer.args.max_steps={max(1, best_step)}", "ends the run at its best step")
         fixes = _closer_and_slower(log, setup, stop, kl_coef=0.1)
         shown, beside = watched.evidence(fall.from_to()), [trained.evidence()]
         yield fall.finding("serious", what, fixes, subject=watched.metric, shown=shown, beside=beside)
-
-
-def _watched(log: Log) -> Iterator[tuple[Curve, Curve, float]]:
-    """Yield (watched curve, trained curve, 1 if more is better or -1)."""
-    total = log.curve(TOTAL)
-    for name in log.rewards():
-        if log.weight(name) == 0.0:
-            yield log.curve(f"rewards/{name}/mean"), total, 1.0
-    for prefix in evaluation_sets(log.names()).values():
-        held_out = log.first_of(f"{prefix}{SAMPLED}/total", f"{prefix}{GREEDY}/total", f"{prefix}reward")
-        if len(held_out):
-            yield held_out, total, 1.0
-        elif len(log.curve(f"{prefix}loss")):
-            yield log.curve(f"{prefix}loss"), log.curve("loss"), -1.0
 
 
 def _fall(watched: Curve, trained: Curve, sign: float, scale: float) -> Curve | None:
@@ -159,13 +155,6 @@ def _fall(watched: Curve, trained: Curve, sign: float, scale: float) -> Curve | 
         if len(beside) >= ENOUGH and beside.last(0.3).mean > beside.first(0.3).mean:
             return part
     return None
-
-
-def _best_step(curve: Curve, sign: float) -> int:
-    """Return the step at the end of the best tenth of a curve."""
-    width = max(1, len(curve) // 10)
-    sums = np.convolve(sign * curve.values, np.ones(width), mode="valid")
-    return int(curve.steps[int(np.argmax(sums)) + width - 1])
 
 
 _LITTLE = 0.2
@@ -190,15 +179,33 @@ def learning(log: Log, setup: RunSetup) -> CheckResult:
     line = curve.times(sign).trend()
     thirds = curve.means(3)
     gain = sign * (thirds[-1] - thirds[0])
-    clear = max(1.5 * little, _SIGMAS * scale * _error_of_sampling(log, len(curve)))
+    calls = [log.curve(f"rewards/{name}/{what}") for name in log.rewards() for what in ("calls", "calls_saved")]
+    rows = max((one.mean for one in calls if len(one)), default=1.0)
+    # The standard error of the difference of two thirds' means from sampling alone, in deviations of a row.
+    error = float(np.sqrt(2.0 / max(1.0, rows * len(curve) / 3)))
+    clear = max(1.5 * little, _SIGMAS * scale * error)
     # The curve may bend too much for a line, and a fast rise within the first third is no scatter.
     if gain > max(little, _SIGMAS * _error_of_thirds(curve)) or (has_rewards and gain > clear):
         return curve.passed()
     if has_rewards and gain < -clear:
-        return curve.finding("serious", f"the total gets worse: {curve.from_to()}", _slower(log, setup))
+        return curve.finding("serious", f"the total gets worse: {curve.from_to()}", _rate(log, setup, 1 / 3))
     if line is None:
         return SkippedCheck(f"{curve.metric}: {curve.from_to()}; it is too noisy to show a trend")
-    return _learned(log, setup, curve, line, sign, little)
+    low, high = line.interval(_FLAT)
+    name, better = ("the total", "rise") if sign > 0 else ("the loss", "fall")
+    bounds = sorted((sign * low, sign * high))
+    shown = curve.evidence(f"{curve.from_to()}; the change is between {bounds[0]:.2g} and {bounds[1]:.2g}")
+    if line.falls(SURE) and -line.change > little:
+        what = f"{name} gets worse: {curve.from_to()}"
+        return curve.finding("serious", what, _rate(log, setup, 1 / 3), shown=shown)
+    if low > 0.0:
+        return curve.passed()
+    if high < little:
+        what = f"{name} does not {better}: {curve.from_to()}; the change is smaller than {little:.2g}"
+        debug = "overfit" if has_rewards else "overfit_rows"
+        single = Fix(f"debug={debug}", "shows whether the model can learn a single batch")
+        return curve.finding("serious", what, [*_rate(log, setup, 3.0), single], shown=shown)
+    return SkippedCheck(f"{curve.metric}: {curve.from_to()}; the change may be noise")
 
 
 def _error_of_thirds(curve: Curve) -> float:
@@ -207,36 +214,9 @@ def _error_of_thirds(curve: Curve) -> float:
     return float(np.sqrt(last.var() / len(last) + first.var() / len(first)))
 
 
-def _error_of_sampling(log: Log, num_events: int) -> float:
-    """Return the standard error of the difference of two thirds' means from sampling, in deviations of a row."""
-    calls = [log.curve(f"rewards/{name}/{what}") for name in log.rewards() for what in ("calls", "calls_saved")]
-    rows = max((curve.mean for curve in calls if len(curve)), default=1.0)
-    return float(np.sqrt(2.0 / max(1.0, rows * num_events / 3)))
-
-
-def _learned(log: Log, setup: RunSetup, curve: Curve, line: Trend, sign: float, little: float) -> CheckResult:
-    """Return the result of a linear trend of the total, or of minus the loss."""
-    low, high = line.interval(_FLAT)
-    name, better = ("the total", "rise") if sign > 0 else ("the loss", "fall")
-    bounds = sorted((sign * low, sign * high))
-    shown = curve.evidence(f"{curve.from_to()}; the change is between {bounds[0]:.2g} and {bounds[1]:.2g}")
-    if line.falls(SURE) and -line.change > little:
-        what = f"{name} gets worse: {curve.from_to()}"
-        return curve.finding("serious", what, _slower(log, setup), shown=shown)
-    if low > 0.0:
-        return curve.passed()
-    if high < little:
-        what = f"{name} does not {better}: {curve.from_to()}; the change is smaller than {little:.2g}"
-        debug = "overfit" if log.rewards() else "overfit_rows"
-        fixes = [*_faster(log, setup), Fix(f"debug={debug}", "shows whether the model can learn a single batch")]
-        return curve.finding("serious", what, fixes, shown=shown)
-    return SkippedCheck(f"{curve.metric}: {curve.from_to()}; the change may be noise")
-
-
 _FAR = 1.0
 """Nats per token: the policy gives each of its tokens e times the reference's probability. Runs of
-docs/reference/studies.md that keep their gold reward stay below 0.6; runs that lose it end at 1
-to 3.5.
+docs/reference/studies.md that keep their gold reward stay below 0.6; runs that lose it end at 1 to 3.5.
 """
 _FASTER = 2.0
 """The last of three thirds gains twice the previous level, and twice the gain of the second third. A KL that grows
@@ -264,27 +244,19 @@ def kl(log: Log, setup: RunSetup) -> CheckResult:
 
 
 def _closer_and_slower(log: Log, setup: RunSetup, *between: Fix, kl_coef: float = 0.05) -> list[Fix]:
-    """Return three times the KL penalty, at least `kl_coef` for a critic or 0.04 for a group, and `_slower`."""
+    """Return three times the KL penalty, at least `kl_coef` for a critic or 0.04 for a group, and a slower rate."""
     reason, closer = "a larger KL penalty keeps the policy closer to the reference", list[Fix]()
     if setup.has_critic:
         closer = [Fix(f"kl.coef={rounded(max(kl_coef, 3.0 * (setup.kl_coef or 0.0)))}", reason)]
     elif setup.trainer in ("grpo", "rloo"):
         closer = [Fix(f"trainer.args.beta={rounded(max(0.04, 3.0 * setup.number('beta', 0.0)))}", reason)]
-    return [*closer, *between, *_slower(log, setup)]
+    return [*closer, *between, *_rate(log, setup, 1 / 3)]
 
 
-def _slower(log: Log, setup: RunSetup) -> list[Fix]:
-    """Return a third of the learning rate, if it was configured or logged."""
-    return _rate(log, setup, 1 / 3, "takes smaller steps")
-
-
-def _faster(log: Log, setup: RunSetup) -> list[Fix]:
-    """Return three times the learning rate, if it was configured or logged."""
-    return _rate(log, setup, 3.0, "takes larger steps")
-
-
-def _rate(log: Log, setup: RunSetup, factor: float, reason: str) -> list[Fix]:
+def _rate(log: Log, setup: RunSetup, factor: float) -> list[Fix]:
+    """Return a multiple of the learning rate, if it was configured or logged."""
     rate = factor * setup.number("learning_rate", log.largest("learning_rate"))
+    reason = f"takes {'smaller' if factor < 1 else 'larger'} steps"
     return [Fix(f"trainer.args.learning_rate={rounded(rate)}", reason)] if rate > 0.0 else []
 
 
@@ -393,14 +365,14 @@ def clipping(log: Log, setup: RunSetup) -> CheckResult:
     if late.mean > _TOO_MUCH:
         what = f"{late.mean:.0%} of the tokens are outside the clip range and give no gradient"
         once = [Fix("trainer.args.num_iterations=1", "uses every rollout once")] if reuses else []
-        fixes = [*_slower(log, setup), *once]
+        fixes = [*_rate(log, setup, 1 / 3), *once]
         return late.finding("warning", what, fixes, shown=curve.evidence(late.on_average()))
     if float(curve.values.max()) > 0.0 or not reuses:
         return PassedCheck(f"{curve.metric}: {late.on_average()}")
     if (early := log.too_early()) or (early := curve.too_few(ENOUGH_FOR_TREND)):
         return early
     what = "no update is clipped although rollouts are reused: the policy hardly changes"
-    return curve.finding("note", what, _faster(log, setup), shown=curve.evidence(curve.on_average()))
+    return curve.finding("note", what, _rate(log, setup, 3.0), shown=curve.evidence(curve.on_average()))
 
 
 _MOSTLY = 0.8

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from math import ceil
 
@@ -20,7 +20,7 @@ from rlhf_cli.analysis.diagnosis.logged import (
 )
 from rlhf_cli.errors import RunError
 from rlhf_cli.plan.devices import visible_gpus
-from rlhf_cli.runs.metrics_file import read_metrics
+from rlhf_cli.runs.metrics_file import Event, read_metrics
 from rlhf_cli.runs.phase_clock import phase_label
 from rlhf_cli.runs.provenance import version_of
 from rlhf_cli.runs.run_folder import RunFolder, read_json
@@ -42,7 +42,7 @@ _RARER = {"saving": ("save_steps", 100), "logging": ("logging_steps", 1), "evalu
 
 
 def time_spent(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
-    """Yield the phases that take too much of the time. They are only notes, because it may be intended."""
+    """Yield the phases and rewards that take more time than their limit, as notes, because it may be intended."""
     shares = log.times.shares()
     if not shares:
         yield SkippedCheck(f"{ELAPSED} is not logged; profile=phases logs it")
@@ -50,26 +50,23 @@ def time_spent(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     if few := log.curve(ELAPSED).too_few(_ENOUGH):
         yield few
         return
+    slow: list[CheckResult] = []
+    for key, share in shares.items():
+        reward = key.removeprefix(_REWARD) if key.startswith(_REWARD) else None
+        limit = _LIMITS.get(key) if reward is None else _REWARD_LIMIT
+        curve = log.curve(f"{SHARE}{key}")
+        if limit is None or share < limit or log.times.seconds[key] < _WORTH_S or not len(curve):
+            continue
+        beside = []
+        if reward is not None and len(calls := log.curve(f"rewards/{reward}/seconds")):
+            beside = [calls.evidence(f"{calls.mean:.2g} s per call")]
+        fixes = _shorter_phase(key, share, setup) if reward is None else _quicker_reward(reward, setup)
+        shown = curve.evidence(f"{share:.0%} of {log.times.elapsed_s:.0f} s")
+        what = f"{phase_label(key)} takes {share:.0%} of the time"
+        slow.append(curve.finding("note", what, fixes, subject=key, shown=shown, beside=beside))
     key, share = next(iter(shares.items()))
     most = PassedCheck(f"{phase_label(key)} takes the most time: {share:.0%} of {log.times.elapsed_s:.0f} s")
-    slow = [_slow_phase(key, share, log, setup) for key, share in shares.items()]
-    yield from list(filter(None, slow)) or (most,)
-
-
-def _slow_phase(key: str, share: float, log: Log, setup: RunSetup) -> Finding | None:
-    """Return a finding if a phase, or a reward, takes more than its limit; None for phases without a limit."""
-    reward = key.removeprefix(_REWARD) if key.startswith(_REWARD) else None
-    limit = _LIMITS.get(key) if reward is None else _REWARD_LIMIT
-    curve = log.curve(f"{SHARE}{key}")
-    if limit is None or share < limit or log.times.seconds[key] < _WORTH_S or not len(curve):
-        return None
-    beside = []
-    if reward is not None and len(calls := log.curve(f"rewards/{reward}/seconds")):
-        beside = [calls.evidence(f"{calls.mean:.2g} s per call")]
-    fixes = _shorter_phase(key, share, setup) if reward is None else _quicker_reward(reward, setup)
-    shown = curve.evidence(f"{share:.0%} of {log.times.elapsed_s:.0f} s")
-    what = f"{phase_label(key)} takes {share:.0%} of the time"
-    return curve.finding("note", what, fixes, subject=key, shown=shown, beside=beside)
+    yield from slow or [most]
 
 
 def _shorter_phase(key: str, share: float, setup: RunSetup) -> Iterator[Fix]:
@@ -151,9 +148,8 @@ def run_check(kind: str, log: Log, setup: RunSetup) -> list[CheckResult]:
 
 def look(log: Log, setup: RunSetup, kinds: Collection[str] | None = None) -> Diagnosis:
     """Return the results of these kinds of checks on a log; None for all."""
-    left_out = (_OF_REWARDS if log.num_events and not log.rewards() else frozenset()) | (
-        frozenset() if setup.has_critic else _OF_CRITIC
-    )
+    left_out = frozenset() if setup.has_critic else _OF_CRITIC
+    left_out |= _OF_REWARDS if log.num_events and not log.rewards() else frozenset()
     checked = [kind for kind in CHECKS if kind not in left_out and (kinds is None or kind in kinds)]
     results = [result for kind in checked for result in run_check(kind, log, setup)]
     findings = [result for result in results if isinstance(result, Finding)]
@@ -240,23 +236,15 @@ class Watch:
     the last look did not find again: `rlhf why` would not name them either.
     """
 
-    def __init__(
-        self,
-        setup: RunSetup,
-        kinds: Collection[str],
-        max_steps: int | None = None,
-        earlier: Iterable[Mapping[str, object]] = (),
-    ) -> None:
-        self._setup = setup
-        self._kinds = kinds
-        self._log = Log.of(earlier, max_steps)
+    def __init__(self, setup: RunSetup, kinds: Collection[str], max_steps: int, earlier: Iterable[Event] = ()) -> None:
+        self._setup, self._kinds, self._log = setup, kinds, Log.of(earlier, max_steps)
         self._reported: dict[tuple[str, str], Finding] = {}
         self.gone: list[Finding] = []
         self._next = ENOUGH
         if self._log.num_events >= ENOUGH:
             self.look()
 
-    def take(self, step: int, event: Mapping[str, object]) -> list[Finding]:
+    def take(self, step: int, event: Event) -> list[Finding]:
         """Add a log event; return new findings, or an empty list if no check is due."""
         self._log.take(step, event)
         self.gone = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,6 @@ Answer = dict[str, Any]
 
 A score has `name`, `raw`, `weighted`, and where they apply `closed` and `error`.
 """
-AnswersByRun = Mapping[int, list[Answer]]
-"""Run index -> the rows of its table."""
 
 
 def completion_pages(runs: Sequence[LoggedRun]) -> dict[str, Any]:
@@ -44,31 +42,26 @@ def completion_pages(runs: Sequence[LoggedRun]) -> dict[str, Any]:
     """
     order = {name: place for place, name in enumerate(reward_names(runs))}
     tables = [dict(tables_by_step(run.folder.path)) if run.folder is not None else {} for run in runs]
+    # Evenly spaced steps, both ends included, of those for which the most runs have tables.
+    counts = Counter(step for table in tables for step in table)
+    common = sorted(step for step, count in counts.items() if count == max(counts.values()))
+    chosen = [common[round(at)] for at in np.linspace(0, max(0, len(common) - 1), min(_MOST_STEPS, len(common)))]
     notes: list[str] = []
-    by_step: dict[int, dict[int, list[Answer]]] = {}
-    for step in chosen_steps(tables, _MOST_STEPS):
-        by_step[step] = {}
+    steps: list[dict[str, object]] = []
+    for step in dict.fromkeys(chosen):
+        rows: dict[int, list[Answer]] = {}
         for place, table in enumerate(tables):
             if step in table:
                 try:
-                    by_step[step][place] = _read_answers(table[step], order)
+                    rows[place] = _read_answers(table[step], order)
                 except (OSError, ValueError) as error:
                     why = (str(error).splitlines() or [type(error).__name__])[0]
                     notes.append(f"{runs[place].name}: {table[step].name} cannot be read ({why})")
-    steps: list[dict[str, object]] = [
-        {"step": step, "prompts": [_beside(prompt, rows) for prompt in prompts]}
-        for step, rows in by_step.items()
-        if (prompts := _chosen_prompts(rows))
-    ]
-    return {"steps": steps, "notes": notes, "num_steps": len({step for table in tables for step in table})}
-
-
-def chosen_steps(tables: Iterable[Iterable[int]], most: int) -> list[int]:
-    """Return at most `most` evenly spaced steps, both ends included, of those for which the most runs have tables."""
-    counts = Counter(step for steps in tables for step in steps)
-    common = sorted(step for step, count in counts.items() if count == max(counts.values()))
-    places = np.linspace(0, max(0, len(common) - 1), min(most, len(common)))
-    return [common[round(place)] for place in places]
+        of_run = [dict.fromkeys(answer["prompt"] for answer in answers) for answers in rows.values()]
+        num_runs = Counter(prompt for prompts in of_run for prompt in prompts)
+        if beside := [_beside(prompt, rows) for prompt, _ in num_runs.most_common(_MOST_PROMPTS)]:
+            steps.append({"step": step, "prompts": beside})
+    return {"steps": steps, "notes": notes, "num_steps": len(counts)}
 
 
 def _read_answers(file: Path, order: Mapping[str, int]) -> list[Answer]:
@@ -115,15 +108,8 @@ def _text_of(content: object) -> str:
     return "" if content is None else str(content)
 
 
-def _chosen_prompts(rows: AnswersByRun) -> list[str]:
-    runs_of: dict[str, set[int]] = {}
-    for place, answers in rows.items():
-        for answer in answers:
-            runs_of.setdefault(answer["prompt"], set()).add(place)
-    return sorted(runs_of, key=lambda prompt: -len(runs_of[prompt]))[:_MOST_PROMPTS]
-
-
-def _beside(prompt: str, rows: AnswersByRun) -> dict[str, object]:
+def _beside(prompt: str, rows: Mapping[int, list[Answer]]) -> dict[str, object]:
+    """Return the first answer of each run to a prompt; `rows` maps run index -> the rows of its table."""
     answers = {}
     for place, table in rows.items():
         if given := [answer for answer in table if answer["prompt"] == prompt]:

@@ -54,7 +54,7 @@ def _setting_lines(comparison: Comparison, measures: Sequence[RunMeasure]) -> li
     """Return a row of the table for each setting. A setting of one run with a shorter name has that name."""
     settings, lines = comparison.grouped.settings, []
     of = [[comparison.estimates[setting.name][measure.label] for setting in settings] for measure in measures]
-    columns = [estimate_texts(estimates) for estimates in of]
+    columns = list(map(estimate_texts, of))
     for place, setting in enumerate(settings):
         names = [*(run.name for run in setting.runs), *setting.left_out]
         name = min(setting.name, names[0], key=len) if len(names) == 1 else setting.name
@@ -67,25 +67,12 @@ NAME = "report.html"
 _SCRIPTS = ("state.js", "plots.js", "completions.js", "start.js")
 
 
-def write_report(folder: Path, out: Path) -> Path:
-    """Write the report of a run, or of the runs in a folder, to `out` and return its path.
-
-    Raise RunError if no run can be read, OSError if `out` cannot be written.
-    """
-    runs, problems = read_runs(runs_in(folder))
-    report_on(runs, problems, out, folder)
-    return out
-
-
 def report_at_the_end(folder: Path) -> str:
-    """Write the report into the folder of a sweep or run, and return a line that says where it is, or why it failed.
-
-    No error is raised, because the training itself succeeded.
-    """
+    """Write the report into the folder of a sweep or run, and return a line: where it is, or why it failed."""
     try:
-        write_report(folder, folder / NAME)
+        report_on(*read_runs(runs_in(folder)), folder / NAME, folder)
         return f"report: {RunFolder(folder).shown}/{NAME}"
-    except Exception as error:
+    except Exception as error:  # the training itself succeeded
         why = str(error).partition("\n")[0] or type(error).__name__
         return f"no report: {why}; rlhf report {RunFolder(folder).typed} tries again"
 

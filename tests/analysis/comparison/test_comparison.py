@@ -17,7 +17,6 @@ from rlhf_cli.analysis.comparison.comparison import (
     _few,
     compare,
     comparison_json,
-    other_scores,
     why_no_total,
 )
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, flat, named, reward_names, weights_of
@@ -239,14 +238,17 @@ def test_a_weight_that_is_not_given_is_1_and_three_names_are_few() -> None:
 
 
 def test_rewards_with_other_scores_are_noted() -> None:
+    def noted(runs: list[LoggedRun]) -> list[str]:
+        return [note for note in compare(runs).notes if "not the same" in note]
+
     keys = ("environment", "args.at", "clip")
     one, other = ({f"rewards.correct.{key}": by for key in (*keys, "gate", "weight")} for by in "xy")
-    (note,) = other_scores(pair(one, other))
+    (note,) = noted(pair(one, other))
     assert re.findall(r"rewards[.\w]+", note) == [f"rewards.correct.{key}" for key in keys]
-    assert other_scores(pair({"rewards.brevity.weight": 1}, {"rewards.brevity.weight": 2})) == []
+    assert noted(pair({"rewards.brevity.weight": 1}, {"rewards.brevity.weight": 2})) == []
     lacking_one = pair(one, other)
     lacking_one[1] = in_memory("without", settings=lacking_one[1].settings, weights={"brevity": 1.0})
-    assert other_scores(lacking_one) == []
+    assert noted(lacking_one) == []
 
 
 def sweep_of(weights: dict[float, list[float]], **facts: Any) -> list[LoggedRun]:

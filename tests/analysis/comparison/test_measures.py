@@ -13,6 +13,7 @@ import pytest
 from rlhf_cli.analysis.comparison.comparison import pareto_front
 from rlhf_cli.analysis.comparison.measures import RunMeasure, asked_measure, default_measures
 from rlhf_cli.evaluation.evaluation_files import evaluation_json
+from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.runs.metric_arrays import Window
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.tables.metrics import sign_of
@@ -189,5 +190,12 @@ EQUALS = {"a": (1.0, 1.0), "b": (1.0, 1.0), "c": (1.0, 0.0), "d": (0.0, 1.0)}
 def test_what_no_other_is_better_than_in_everything(
     means: dict[str, tuple[float, float]], signs: tuple[int, int], best: str, dominated: dict[str, str]
 ) -> None:
-    front = pareto_front(("x", "y"), signs, means)
+    by = [RunMeasure(label, label, "component", sign) for label, sign in zip("xy", signs, strict=True)]
+    known = {name: [None if isnan(value) else value for value in values] for name, values in means.items()}
+    estimates = {
+        name: {label: Estimate(value, None, None, 1) for label, value in zip("xy", values, strict=True)}
+        for name, values in known.items()
+    }
+    front = pareto_front(by, estimates)
+    assert front is not None
     assert (front.by, front.best, front.dominated) == (("x", "y"), tuple(best), dominated)

@@ -15,7 +15,6 @@ from rlhf_cli.analysis.comparison.logged_run import (
     differences,
     flat,
     named,
-    names_of,
     read_figures,
     read_runs,
     short_key,
@@ -23,10 +22,10 @@ from rlhf_cli.analysis.comparison.logged_run import (
 )
 from rlhf_cli.analysis.comparison.settings import group_over_seeds, number_or_text, why_not_one_of, why_unfair
 from rlhf_cli.display.comparison_tables import show_comparison
-from rlhf_cli.display.page.page_content import write_report
 from rlhf_cli.evaluation.evaluation_files import evaluation_json
 from rlhf_cli.evaluation.policy_results import Attempts
 from rlhf_cli.runs.run_folder import RunFolder, write_json
+from tests.display.page.reported_runs import write_report
 from tests.support.logged_runs import compared, configured, in_memory, write_run
 from tests.support.measured import headed, part, policy, reward_model, sure
 from tests.support.terminal import printed
@@ -154,8 +153,9 @@ def test_keys_that_change_together_are_named_by_the_first_that_is_no_condition()
     """Steps, batch and model are training conditions: they name a group only if all its keys are conditions."""
     steps, model = "trainer.args.max_steps", "model.path"
     both = runs_of({steps: 10, "a.weight": 0, "b": 5}, {steps: 20, "a.weight": 1, "b": 6})
-    assert names_of(both) == ["weight=0", "weight=1"]
-    assert names_of(runs_of({model: "x", steps: 10}, {model: "y", steps: 20})) == ["path=x", "path=y"]
+    assert [run.name for run in named(both)] == ["weight=0", "weight=1"]
+    of_conditions = named(runs_of({model: "x", steps: 10}, {model: "y", steps: 20}))
+    assert [run.name for run in of_conditions] == ["path=x", "path=y"]
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,8 @@ def test_a_chosen_group_names_its_keys_only_where_it_stands_for_several(
     settings: tuple[dict[str, Any], ...], groups: str, swept: tuple[str, ...], names: list[str]
 ) -> None:
     runs = zip(runs_of(*settings), groups, strict=True)
-    assert names_of([replace(run, choices={"group": group}, swept=swept) for run, group in runs]) == names
+    found = named([replace(run, choices={"group": group}, swept=swept) for run, group in runs])
+    assert [run.name for run in found] == names
 
 
 FLAT = {"reward": [0.5, 0.5]}

@@ -83,18 +83,6 @@ def test_a_schedule_goes_by_the_steps_that_were_done_before_a_round(place: Path)
     assert found == pytest.approx([0.325, 0.325 + 0.25, 0.325 + 0.5], **ARITHMETIC)
 
 
-def test_a_mean_is_taken_over_the_rounds_that_have_the_figure(place: Path) -> None:
-    """The second round's scores are twice the first's: totals of 0.45 and 0.9 on average. It alone has step 2."""
-    run = frozen(place, UNSCALED)
-    write_table(run, 1, number=0, **scores())
-    doubled = {name: [2 * value for value in column] for name, column in scores().items()}
-    write_table(run, 2, number=1, **doubled)
-    found = answer(run, LESS)
-    assert found.mean(lambda one: one.mean_total[1]) == pytest.approx(0.675, **ARITHMETIC)
-    assert found.mean(lambda one: 0.9 if one.step == 2 else None) == 0.9
-    assert found.mean(lambda one: None) is None
-
-
 class TestClosedGates:
     """brevity was gated by correct: of b and d the run has no score of it. Totals 1.1, 0.5, 1.5, 0; mean 0.775."""
 

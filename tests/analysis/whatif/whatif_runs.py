@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet
 
 from rlhf_cli.analysis.stored_rounds import read_rounds
-from rlhf_cli.analysis.what_if import WhatIf, recompute_both, recomputers, what_if
+from rlhf_cli.analysis.what_if import RoundRecomputer, WhatIf, recompute_both, what_if
 from rlhf_cli.analysis.whatif_request import ask
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
@@ -87,7 +87,9 @@ def begin(place: Path) -> None:
 
 def advantages_if(run: RunFolder, *words: str) -> dict[int, list[float] | None]:
     """Return step -> advantages of the stored rollouts under `words`; None if they are unknown."""
-    old, new = recomputers(ask(run, list(words)), read_status(run).max_steps)
+    question, steps = ask(run, list(words)), read_status(run).max_steps
+    sides = (question.old, question.new)
+    old, new = (RoundRecomputer(side, steps, known=question.old.rewards) for side in sides)
     found: dict[int, list[float] | None] = {}
     for stored in read_rounds(run).rounds:
         _, side, _, _ = recompute_both(stored, old, new)

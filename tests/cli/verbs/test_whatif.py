@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from rlhf_cli.cli import main
-from rlhf_cli.display.whatif_tables import show_alternatives
+from rlhf_cli.display.whatif_tables import show_alternatives, show_what_if
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support.stored_tables import frozen, write_table
 
@@ -66,6 +66,15 @@ def test_a_caveat_of_one_answer_is_told_with_its_change(capsys: pytest.CaptureFi
     show_alternatives(Console(width=80), "run", cast(Any, answers))
     out = capsys.readouterr().out.splitlines()
     assert out[-2:] == ["no advantages: x", "a.weight 1 → 3: left out: y"]
+
+
+def test_a_mean_is_taken_over_the_rounds_that_have_the_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    figures = {"mean_total": (None, None), "push": {}, "share": {}, "best_changed": None, "sign_changed": None}
+    facts = {"num_groups": 1, "num_answered": 1, "num_unknown": 0, "why": None, **figures}
+    rounds = [SimpleNamespace(step=step, tau=tau, **facts) for step, tau in ((1, 1.0), (3, None), (5, 0.5))]
+    show_what_if(Console(width=80), "run", cast(Any, SimpleNamespace(changes=[], rounds=rounds, left_out=[])))
+    (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if line.lstrip().startswith("all ")]
+    assert row == ["all", "0.75", "-", "-"]
 
 
 @pytest.mark.parametrize(

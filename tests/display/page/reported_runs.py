@@ -12,7 +12,9 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.analysis.comparison.logged_run import read_runs
+from rlhf_cli.display.page.page_content import report_on
+from rlhf_cli.runs.run_folder import RunFolder, runs_in
 from tests.support.logged_runs import configured, write_run
 
 STEPS = 12
@@ -75,3 +77,9 @@ def write_completions(run: RunFolder, step: int, *, text: str, prompt: str) -> N
     folder = run.path / "completions"
     folder.mkdir(exist_ok=True)
     pyarrow.parquet.write_table(pyarrow.table(table), folder / f"completions_{step:05d}.parquet")
+
+
+def write_report(folder: Path, out: Path) -> Path:
+    """Write the report of the runs in a folder to `out`, and return its path."""
+    report_on(*read_runs(runs_in(folder)), out, folder)
+    return out

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.display.page.page_content import script_json, write_report
+from rlhf_cli.display.page.page_content import script_json
 from tests.display.page.opened_page import OpenedPage
-from tests.display.page.reported_runs import write_reported
+from tests.display.page.reported_runs import write_report, write_reported
 from tests.support.logged_runs import configured, write_run
 
 ATTACK = (

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.display.page.page_content import write_report
 from tests.display.page.opened_page import SCREEN, OpenedPage
-from tests.display.page.reported_runs import STEPS, write_reported
+from tests.display.page.reported_runs import STEPS, write_report, write_reported
 from tests.support.logged_runs import configured, write_run
 
 pytestmark = pytest.mark.whole

@@ -13,10 +13,10 @@ from rlhf_cli.analysis.comparison.comparison import compare
 from rlhf_cli.analysis.comparison.logged_run import read_runs
 from rlhf_cli.display.page import curves as plotted_curves
 from rlhf_cli.display.page.curves import COMPONENTS, plots_of
-from rlhf_cli.display.page.page_content import report_at_the_end, write_report
+from rlhf_cli.display.page.page_content import report_at_the_end
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import runs_in
-from tests.display.page.reported_runs import write_reported
+from tests.display.page.reported_runs import write_report, write_reported
 from tests.support.logged_runs import configured, write_run
 
 LOSS = {"loss": COMPONENTS}
