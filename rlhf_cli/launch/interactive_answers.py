@@ -42,7 +42,6 @@ def interactive_answers(
 
     from rlhf_cli.evaluation.policy_results import settled_answers
     from rlhf_cli.plan.stack_building import aggregate_of
-    from rlhf_cli.rewards.stack.component import keep_nothing
     from rlhf_cli.runs.run_folder import GREEDY, SAMPLED
     from rlhf_cli.trainers.assemble.trainer import assemble
 
@@ -54,7 +53,7 @@ def interactive_answers(
         setup = trainer.extensions.rewards
         assert setup is not None
         stack = setup.stack
-        stack.keep_failure = keep_nothing  # the folder is gone when a message shows its file
+        stack.keep_failure = None  # the folder is gone when a message shows its file
 
         def collect(by_mode: dict[str, PartAnswers], *_: object) -> dict[str, float | None]:
             weights, aggregate = stack.weights(end.step, end.max_steps), aggregate_of(experiment)

@@ -21,10 +21,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Bins:
-    """One entry per bin: its edges, number of pairs, their mean confidence and the number of right verdicts.
-
-    All (B,); an empty bin has NaN means. In `right` (B,), ties count a half each.
-    """
+    """Per bin, all (B,): edges, number of pairs, mean confidence (NaN for none), right verdicts (a tie is a half)."""
 
     low: Tensor
     high: Tensor
@@ -49,10 +46,7 @@ def verdicts(difference: Tensor) -> Tensor:
 
 
 def reliability(difference: Tensor, num_bins: int = 10) -> Bins:
-    """Sort pairs by confidence into `num_bins` equal bins over [1/2, 1].
-
-    A bin includes its lower edge, the last one both.
-    """
+    """Sort pairs by confidence into `num_bins` equal bins over [1/2, 1], with their lower edges, the last with both."""
     confidence = torch.sigmoid(difference.double().abs())
     edges = torch.linspace(0.5, 1.0, num_bins + 1, dtype=torch.float64)
     index = torch.bucketize(confidence, edges[1:-1].contiguous(), right=True)
@@ -63,10 +57,7 @@ def reliability(difference: Tensor, num_bins: int = 10) -> Bins:
 
 
 def expected_calibration_error(bins: Bins) -> float:
-    """Return the expected calibration error: the sum over bins of n_b / N |accuracy_b - confidence_b|.
-
-    Sources: Naeini et al. 2015; Guo et al., arXiv 1706.04599.
-    """
+    """Return sum_b n_b / N |accuracy_b - confidence_b| over bins b (Naeini et al. 2015; Guo, arXiv 1706.04599)."""
     gaps = (bins.accuracy - bins.confidence).abs().nan_to_num(0.0)
     return float((bins.count / bins.count.sum() * gaps).sum())
 
@@ -96,10 +87,7 @@ def kendall_tau_b(first: Tensor, second: Tensor, num_generations: int) -> Tensor
 
 
 def best_changes(first: Tensor, second: Tensor, num_generations: int) -> Tensor:
-    """Return (groups,) bool, True = the sets of best answers by `first` and by `second` do not overlap.
-
-    Answers may share the first place. A group in which either has no values does not change.
-    """
+    """Return (groups,) bool, True = the sets of best answers by `first` and `second` exist without an overlap."""
     grouped = [values.view(-1, num_generations) for values in (first, second)]
     best = [rows == rows.nan_to_num(-torch.inf).amax(dim=1, keepdim=True) for rows in grouped]  # NaN equals nothing
     return best[0].any(dim=1) & best[1].any(dim=1) & ~(best[0] & best[1]).any(dim=1)

@@ -27,10 +27,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean of `count` values with its interval.
-
-    Without values all three are None; without an estimated deviation both bounds are None.
-    """
+    """A mean of `count` values with its interval: None without values, no bounds without an estimated deviation."""
 
     mean: float | None
     low: float | None
@@ -61,9 +58,7 @@ def wilson_bounds(share: float, count: float) -> tuple[float, float]:
 
 
 def student(values: Sequence[float], *, comparisons: int = 1) -> Estimate:
-    """Return the t interval of a mean: mean ± t(n - 1) s / sqrt(n), s with n - 1.
-
-    The width for equal values would be 0, which is no certainty: such an interval gets no bounds.
+    """Return the t interval of a mean: mean ± t(n - 1) s / sqrt(n), s with n - 1; equal values give no bounds.
 
     comparisons: the number of intervals that are read together; all of them hold with 95 % probability (Bonferroni:
     each one uses 5 % / comparisons).
@@ -111,14 +106,10 @@ def attempt_counts(num_samples: int) -> list[int]:
 
 
 def majority(answers: Sequence[Hashable], is_right: Sequence[float]) -> float:
-    """Return the score of the most frequent answer: the mean of `is_right` over its samples.
-
-    In a tie, it is the mean over the samples of all tied answers.
-    """
+    """Return the mean of `is_right` over the samples of the most frequent answer, or of all that tie for it."""
     counts = Counter(answers)
     most = max(counts.values())
-    values = [right for answer, right in zip(answers, is_right, strict=True) if counts[answer] == most]
-    return fmean(values)
+    return fmean(right for answer, right in zip(answers, is_right, strict=True) if counts[answer] == most)
 
 
 def student_of_groups(values: Sequence[float], groups: Sequence[Hashable]) -> Estimate:

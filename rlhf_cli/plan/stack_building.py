@@ -21,7 +21,7 @@ from rlhf_cli.plan.sources_and_components import component, timeout_of
 from rlhf_cli.rewards.stack.aggregating import Aggregate
 from rlhf_cli.rewards.stack.component import Batch, Component, FailedCall, by_row
 from rlhf_cli.rewards.stack.reward_functions import RewardFunction, import_function, resolve
-from rlhf_cli.rewards.stack.reward_stack import MaxErrors, RewardStack
+from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.tables.trl_values import TRAINERS_OWN
@@ -102,7 +102,8 @@ def training_stack(
     return RewardStack(
         _components(experiment, device),
         record_error=record,
-        max_errors=MaxErrors(experiment.guards.max_error_share, experiment.guards.error_window),
+        max_error_share=experiment.guards.max_error_share,
+        error_window=experiment.guards.error_window,
         running=heartbeat.running,
         keep_failure=FailureRecorder(run, rank),
     )

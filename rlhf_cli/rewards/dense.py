@@ -39,13 +39,16 @@ def split_spans(
         try:
             cuts = [match.span() for match in re.finditer(regex, text)]
         except re.error as error:
-            raise RewardError(
-                "invalid regular expression", where="args.regex", got=f"{regex!r} ({error})", expected="Python's re"
-            ) from error
+            what, got = "invalid regular expression", f"{regex!r} ({error})"
+            raise RewardError(what, where="args.regex", got=got, expected="Python's re") from error
     elif by == "lines":
         cuts = [match.span() for match in _BETWEEN_LINES.finditer(text)]
     else:
-        cuts = _sentence_ends(text)
+        cuts, begin = [], 0
+        for match in _SENTENCE_END.finditer(text):
+            if not _ITEM_NUMBER.fullmatch(text, begin, match.end()):
+                begin = match.end()
+                cuts.append((begin, begin))
     parts: list[tuple[int, int]] = []
     begin = 0
     for end, following in [*cuts, (len(text), len(text))]:
@@ -54,13 +57,3 @@ def split_spans(
             parts.append((begin + len(part) - len(part.lstrip()), begin + len(part.rstrip())))
         begin = following
     return parts
-
-
-def _sentence_ends(text: str) -> list[tuple[int, int]]:
-    ends: list[tuple[int, int]] = []
-    begin = 0
-    for match in _SENTENCE_END.finditer(text):
-        if not _ITEM_NUMBER.fullmatch(text, begin, match.end()):
-            begin = match.end()
-            ends.append((begin, begin))
-    return ends

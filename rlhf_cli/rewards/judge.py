@@ -68,13 +68,23 @@ class Judge:
             raise RewardError(
                 "the scale has no range", where="args.scale", got=list(self.scale), expected="[lowest, highest]"
             )
-        self._pattern = _compiled(self.score_pattern)
+        try:
+            self._pattern = re.compile(self.score_pattern, re.IGNORECASE)
+        except (re.error, TypeError) as error:
+            what = f"the score pattern is no regular expression: {error}"
+            raise RewardError(what, where="args.score_pattern") from error
+        if self._pattern.groups < 1:
+            what, expected = "the score pattern has no group", r"a group that matches the number: score: (\d+)"
+            raise RewardError(what, where="args.score_pattern", got=self.score_pattern, expected=expected)
         self._rubric = Rubric(self.rubric, self.answer_field)
         self._client = JsonClient.of(self, path="/chat/completions")
         folder = Path(self.cache_dir).expanduser() if self.cache_dir else cache_folder("judge")
         self._cache = ReplyCache(folder) if self.cache else None
+        kind = inspect.Parameter
+        parameters = [kind(name, kind.POSITIONAL_OR_KEYWORD) for name in ("prompts", "completions")]
+        parameters += [kind(name, kind.KEYWORD_ONLY) for name in self._rubric.columns]
         # So that missing columns are noticed before training starts.
-        self.__signature__ = _signature(self._rubric.columns)
+        self.__signature__ = inspect.Signature([*parameters, kind("columns", kind.VAR_KEYWORD)])
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model}, {self._client})"
@@ -109,19 +119,16 @@ class Judge:
         reply = self._cache.read(key) if self._cache else None
         if reply is not None:
             return parsed(reply, "")
-        reply, finish = self._content(await post(request), row)
-        score = parsed(reply, finish)
+        match answer := await post(request):
+            case {"choices": [{"message": {"content": str(reply)}, **others}, *_]}:
+                score = parsed(reply, str(others.get("finish_reason") or ""))
+            case _:
+                where, expected = f"row {row}, {self!r}", '{"choices": [{"message": {"content": "..."}}]}'
+                what, got = "the judge's answer has no text", repr(answer)[:300]
+                raise RewardError(what, where=where, got=got, expected=expected)
         if self._cache:  # cache readable replies only, so that a bad one is requested again
             self._cache.write(key, reply)
         return score
-
-    def _content(self, answer: object, row: int) -> tuple[str, str]:
-        match answer:
-            case {"choices": [{"message": {"content": str(reply)}, **others}, *_]}:
-                return reply, str(others.get("finish_reason") or "")
-        expected = '{"choices": [{"message": {"content": "..."}}]}'
-        where, got = f"row {row}, {self!r}", repr(answer)[:300]
-        raise RewardError("the judge's answer has no text", where=where, got=got, expected=expected)
 
     def _matches(self, reply: str) -> list[re.Match[str]]:
         """Return what the pattern matches behind a judge's thoughts; nothing if it is still thinking at the end."""
@@ -145,7 +152,7 @@ class Judge:
 
 
 class Rubric:
-    """A parsed rubric. Raise RewardError for a malformed text, and for one without the field `answer`."""
+    """A parsed rubric; RewardError for a malformed text, and for one without the field `answer`."""
 
     def __init__(self, text: str, answer: str = "completion") -> None:
         # Its columns become parameters of the reward, so their names must be identifiers.
@@ -184,21 +191,3 @@ def prompt_text(prompt: Completion) -> str:
     if len(prompt) == 1:
         return content_text(prompt[0])
     return "\n".join(f"{message.get('role', 'user')}: {content_text(message)}" for message in prompt)
-
-
-def _signature(columns: Sequence[str]) -> inspect.Signature:
-    kind = inspect.Parameter
-    parameters = [kind(name, kind.POSITIONAL_OR_KEYWORD) for name in ("prompts", "completions")]
-    parameters += [kind(name, kind.KEYWORD_ONLY) for name in columns]
-    return inspect.Signature([*parameters, kind("columns", kind.VAR_KEYWORD)])
-
-
-def _compiled(pattern: str) -> re.Pattern[str]:
-    try:
-        compiled = re.compile(pattern, re.IGNORECASE)
-    except (re.error, TypeError) as error:
-        raise RewardError(f"the score pattern is no regular expression: {error}", where="args.score_pattern") from error
-    if compiled.groups < 1:
-        what, expected = "the score pattern has no group", r"a group that matches the number: score: (\d+)"
-        raise RewardError(what, where="args.score_pattern", got=pattern, expected=expected)
-    return compiled

@@ -35,7 +35,9 @@ def answer_in(text: str, *, fallback: Fallback = "last_number") -> Fraction | No
     marked = marked_answer(text)
     if marked is not None:
         return only_number(marked)
-    return last_number(text) if fallback == "last_number" else None
+    if fallback != "last_number":
+        return None
+    return next(_values(reversed(list(_matches(text)))), None)  # the last number
 
 
 def gold_number(answer: object) -> Fraction | None:
@@ -122,11 +124,6 @@ _LATEX = (
 _HEADING = r"[^A-Za-z0-9\n#]*[0-9]+[.):][ \t]+[A-Za-z]"
 _MARKED = re.compile(rf"(?<!#)####(?!#)(?!{_HEADING})((?:[^A-Za-z0-9\n\\#]|\\(?![A-Za-z]))*[0-9][^\n#]*)")
 _BRACE = re.compile(r"\\[{}]|(?P<boxed>\\boxed\s*\{)|[{}]")
-
-
-def last_number(text: str) -> Fraction | None:
-    """Return the last number of a text, or None."""
-    return next(_values(reversed(list(_matches(text)))), None)
 
 
 _EXPRESSION = re.compile(r"\\(?:sqrt|pi)(?![A-Za-z])|[π√]")

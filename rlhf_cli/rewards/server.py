@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -49,7 +50,14 @@ class RewardServer:
         self, prompts: Sequence[object], completions: Sequence[object], **columns: object
     ) -> list[float | None]:
         """Return a reward per row. Raise RewardError if a server does not answer in the form above."""
-        sent = _json_columns(columns, len(completions))
+        sent: dict[str, Sequence[object]] = {}
+        for name, values in columns.items():
+            is_own = name == "completion_ids" or name in TRAINERS_OWN
+            if not is_own and isinstance(values, list | tuple) and len(values) == len(completions):
+                finite = list(map(finite_or_none, values))
+                with contextlib.suppress(TypeError, ValueError):  # JSON has no images, for example
+                    json.dumps(finite, allow_nan=False)
+                    sent[name] = finite
         starts = range(0, len(completions), self.batch_size)
         parts = [slice(start, start + self.batch_size) for start in starts]
         batches = [
@@ -80,18 +88,3 @@ class RewardServer:
         what = "the reward server did not answer with a number for each completion"
         expected = f'{{"rewards": [...]}} with {num_rows} numbers, or null if the reward does not apply'
         raise RewardError(what, where=str(self._client), got=got[:200], expected=expected)
-
-
-def _json_columns(columns: Mapping[str, object], num_rows: int) -> dict[str, list[object]]:
-    """Return the dataset columns that JSON can represent; NaN is null, and images are left out, for example."""
-    kept: dict[str, list[object]] = {}
-    for name, values in columns.items():
-        if name in {"completion_ids", *TRAINERS_OWN} or not isinstance(values, list | tuple) or len(values) != num_rows:
-            continue
-        finite = list(map(finite_or_none, values))
-        try:
-            json.dumps(finite, allow_nan=False)
-        except (TypeError, ValueError):
-            continue
-        kept[name] = finite
-    return kept

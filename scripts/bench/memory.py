@@ -153,10 +153,11 @@ def measure(name: str, device: str, words: list[str] | None = None) -> dict[str,
     folder = create_run(prepared.experiment, prepared.composed, files=plan.files)
 
     from rlhf_cli.launch import worker
+    from rlhf_cli.trainers.assemble import policy_loading
     from rlhf_cli.trainers.assemble import trainer as assembling
 
     meter = Meter(device)
-    find_policy: Callable[..., Any] = assembling.policy_path
+    find_policy: Callable[..., Any] = policy_loading.policy_path
     assemble: Callable[..., Any] = assembling.assemble
 
     def at_the_beginning(*args: Any) -> Any:
@@ -185,7 +186,7 @@ def measure(name: str, device: str, words: list[str] | None = None) -> dict[str,
             built._generate_and_score_completions = generated
         return built
 
-    assembling.policy_path, assembling.assemble = at_the_beginning, watched
+    policy_loading.policy_path, assembling.assemble = at_the_beginning, watched
     worker.run_rank(folder, resume=False)
     assert plan.memory is not None
     fullest = {phase: plan.memory.fullest(phase) for phase in ("generation", "training")}  # type: ignore[arg-type]

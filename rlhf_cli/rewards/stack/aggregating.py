@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from rlhf_cli.numerics.score_scaling import Array
 
 Aggregate = Literal["sum", "normalize_then_sum"] | Callable[..., Sequence[float | None]]
-"""How components become one total. A function gets two dicts by reward: effective values per row (None if the reward
-does not apply to the row), and weights.
-"""
+"""How components become one total; a function gets two dicts by reward: values (None: not of the row), and weights."""
 
 
 def aggregated(
@@ -84,16 +82,8 @@ Weight = float | Schedule
 """Never normalised: changing one weight leaves the others unchanged."""
 
 
-def weight_at(weight: Weight, step: int, max_steps: int) -> float:
-    """Return `weight` itself, or the schedule's value at that step."""
-    return weight.at(step, max_steps) if isinstance(weight, Schedule) else weight
-
-
 class _Rules(Protocol):
-    """The rules of a reward, as a component of the stack or as a section of the configuration.
-
-    `weight` is a number, or a ramp with `start` and `end`.
-    """
+    """The rules of a component, or of a section of the configuration; a ramp as `weight` has `start` and `end`."""
 
     @property
     def weight(self) -> object: ...
@@ -103,10 +93,9 @@ class _Rules(Protocol):
 
 
 def counting(rewards: Mapping[str, _Rules], environments: Sequence[str] = ()) -> list[str]:
-    """Return the names of the rewards that can change a total: those whose weight is not 0 at every step.
+    """Return the names of the rewards that can change a total, whose weight is not 0 at every step; all if none can.
 
-    The others only watch: they are logged and read by gates. If all are like that, return all names. `environments`
-    names the rewards of environments, whose weight is always 1.
+    The others only watch: they are logged and read by gates. The rewards of `environments` have the weight 1.
     """
     weights = {name: reward.weight for name, reward in rewards.items()}
     ends = {name: (getattr(weight, "start", weight), getattr(weight, "end", 0)) for name, weight in weights.items()}

@@ -228,80 +228,6 @@ _GRACE_S = 1.0
 """An event loop that gives no answer for this long after a deadline counts as blocked."""
 
 
-@dataclass(frozen=True)
-class Tools:
-    """The parts of the stack that a component needs: event loop, token offsets, failure recorder."""
-
-    run_async: RunAsync
-    offsets: Callable[[Batch, int], Sequence[Offset]]
-    keep: KeepFailure
-
-
-Scores = Sequence[Score | TokenValues | BaseException]
-
-
-def run_component(component: Component, batch: Batch, rows: Sequence[int], tools: Tools) -> RewardOutcome:
-    """Return the outcome of `component` on the whole batch; compute only `rows` and leave the others empty.
-
-    Raise RewardError or RewardFailed if a row fails and `on_error` is `raise`.
-    """
-    outcome = RewardOutcome.empty(len(by_row(batch, "completions")))
-    began = time.perf_counter()
-    if rows:
-        outcome.calls = len(rows)
-        failure = None
-        try:
-            returned = _call(component, batch, rows, outcome, tools)
-        except Exception as error:  # any error of the user's reward is handled by the reward's own `on_error`
-            failure = error
-        if failure is None:
-            _store(component, batch, rows, outcome, returned, rows, tools.keep)
-        else:  # outside of the handler, so that errors of single rows are not chained to this one
-            _find_failing_rows(component, batch, rows, outcome, failure, tools)
-    outcome.seconds = time.perf_counter() - began
-    return outcome
-
-
-def _call(component: Component, batch: Batch, rows: Sequence[int], outcome: RewardOutcome, tools: Tools) -> Scores:
-    """Return the scores of `rows`. Raise any error of the function, RewardTimeout, or RewardError for its result."""
-    subset = _rows_of(batch, rows, outcome)
-    own = with_own_arguments(subset)
-    returned = answered(lambda: component.score(**own), component.timeout_s, tools.run_async)
-
-    def read_dense(row: int, value: Sequence[object]) -> TokenValues:
-        if component.per is not None:
-            return as_turn_values(value, len(turns_of(subset, row)))
-        outcome.spans[rows[row]] = named_spans(value)
-        if "completion_ids" in subset:
-            ids = token_ids(subset, row)
-            return as_token_values(value, len(ids), lambda: tools.offsets(subset, row), component.spread)
-        # Scored outside of training, without tokens: each character counts as one.
-        text = text_of(by_row(subset, "completions")[row])
-        return as_token_values(value, len(value), lambda: characters(text), component.spread)
-
-    return as_scores(component.name, returned, len(rows), read_dense, is_per_turn=component.per is not None)
-
-
-def _rows_of(batch: Batch, rows: Sequence[int], outcome: RewardOutcome) -> Batch:
-    """Return the batch reduced to `rows`; what the function logs is stored at their places in the whole batch."""
-    num_rows = len(by_row(batch, "completions"))
-    subset = dict(batch)
-    if len(rows) != num_rows:
-        subset = {
-            key: value if key in _PER_BATCH else [by_row(batch, key)[row] for row in rows]
-            for key, value in batch.items()
-        }
-    if "log_extra" in batch:
-
-        def log_extra(column: str, values: list[object]) -> None:
-            whole = outcome.extra.setdefault(column, [None] * num_rows)
-            for row, value in zip(rows, values, strict=True):
-                whole[row] = value
-
-        subset["log_extra"] = log_extra
-    return subset
-
-
 def answered(call: Callable[[], object], timeout_s: float | None, run_async: RunAsync) -> object:
     """Return the result of a call, awaited if it is async, within `timeout_s`. Raise as `call_within` does."""
     began = time.monotonic()
@@ -322,67 +248,122 @@ async def _until(awaitable: Awaitable[object], left_s: float | None, timeout_s: 
     return task.result()
 
 
-def _store(
-    component: Component,
-    batch: Batch,
-    rows: Sequence[int],
-    outcome: RewardOutcome,
-    scores: Scores,
-    asked: Sequence[int],
-    keep: KeepFailure,
-) -> None:
-    """Store the scores of `rows`, errors last; `asked` are all rows that the function was first given."""
-    for row, score in sorted(zip(rows, scores, strict=True), key=lambda pair: isinstance(pair[1], BaseException)):
-        if isinstance(score, BaseException):
-            fail(FailedCall(component, batch, asked, row, score), outcome, keep)
-        elif isinstance(score, list):
-            (outcome.tokens if component.per is None else outcome.turns)[row] = score
-            outcome.raw[row] = sum(value for value in score if value is not None)
-        else:
-            outcome.raw[row] = score
+Scores = Sequence[Score | TokenValues | BaseException]
 
 
-def _find_failing_rows(
-    component: Component, batch: Batch, rows: Sequence[int], outcome: RewardOutcome, error: Exception, tools: Tools
-) -> None:
-    """Blame the row of a failed call; try several rows one by one, under `raise` until one passes, too.
+@dataclass
+class ComponentRun:
+    """A component on a batch, with what it needs of the stack: event loop, token offsets, failure recorder."""
 
-    The rows of a prompt stay together for a reward that compares them: one of them alone would get another score.
-    A server that is silent, or a function that is late, would cost its whole time again with each row.
-    If every row passes alone, the batch fails without a row to blame, which `on_error` exclude or a number forgives.
-    """
-    is_last, failed = component.on_error == "raise", list[FailedCall]()
-    parts, row = _tried_together(component, batch, rows), rows[0] if len(rows) == 1 else None
-    if isinstance(error, RewardError) and is_last:
-        row = None if error.row is None else rows[error.row]
-        fail(FailedCall(component, batch, rows, row, error), outcome, tools.keep)
-    if len(parts) == 1 or isinstance(error, RewardTimeout | ServerSilent):
-        fail(FailedCall(component, batch, rows, row, error), outcome, tools.keep)
-        return
-    for number, part in enumerate(parts, 1):
-        try:
-            returned = _call(component, batch, part, outcome, tools)
-        except Exception as part_error:  # as above, for one row
-            called, blamed = (rows, part[0]) if len(part) == 1 else (part, None)
-            failed.append(FailedCall(component, batch, called, blamed, part_error))
-            is_slow = isinstance(part_error, RewardTimeout | ServerSilent)
-        else:
-            is_slow = False
-            _store(component, batch, part, outcome, returned, rows, tools.keep)
-        if failed and (not is_last or is_slow or len(failed) < number or number == len(parts)):
-            fail(failed.pop(0), outcome, tools.keep)
-    if not outcome.num_errors:
-        call = FailedCall(component, batch, rows, None, error)
-        if is_last:
-            fail(call, outcome, tools.keep)
-        tools.keep(call)
+    component: Component
+    batch: Batch
+    run_async: RunAsync
+    offsets: Callable[[Batch, int], Sequence[Offset]]
+    keep: KeepFailure
 
+    def on(self, rows: Sequence[int]) -> RewardOutcome:
+        """Return the outcome on the whole batch; compute only `rows` and leave the others empty.
 
-def _tried_together(component: Component, batch: Batch, rows: Sequence[int]) -> list[list[int]]:
-    """Return the rows of a failed call in the parts that are tried again: each alone, or those of a prompt together."""
-    if not compares_rows(component.score):
-        return [[row] for row in rows]
-    prompts, parts = by_row(batch, "prompts"), dict[str, list[int]]()
-    for row in rows:
-        parts.setdefault(repr(prompts[row]), []).append(row)
-    return [*parts.values()]
+        Raise RewardError or RewardFailed if a row fails and `on_error` is `raise`.
+        """
+        self.outcome = RewardOutcome.empty(len(by_row(self.batch, "completions")))
+        began = time.perf_counter()
+        if rows:
+            self.outcome.calls = len(rows)
+            failure = None
+            try:
+                returned = self._call(rows)
+            except Exception as error:  # any error of the user's reward is handled by the reward's own `on_error`
+                failure = error
+            if failure is None:
+                self._store(rows, returned, rows)
+            else:  # outside of the handler, so that errors of single rows are not chained to this one
+                self._find_failing_rows(rows, failure)
+        self.outcome.seconds = time.perf_counter() - began
+        return self.outcome
+
+    def _call(self, rows: Sequence[int]) -> Scores:
+        """Return the scores of `rows`. Raise the function's errors, RewardTimeout, or RewardError for its result."""
+        component, subset = self.component, self._rows_of_batch(rows)
+        own = with_own_arguments(subset)
+        returned = answered(lambda: component.score(**own), component.timeout_s, self.run_async)
+
+        def read_dense(row: int, value: Sequence[object]) -> TokenValues:
+            if component.per is not None:
+                return as_turn_values(value, len(turns_of(subset, row)))
+            self.outcome.spans[rows[row]] = named_spans(value)
+            if "completion_ids" in subset:
+                ids = token_ids(subset, row)
+                return as_token_values(value, len(ids), lambda: self.offsets(subset, row), component.spread)
+            # Scored outside of training, without tokens: each character counts as one.
+            text = text_of(by_row(subset, "completions")[row])
+            return as_token_values(value, len(value), lambda: characters(text), component.spread)
+
+        return as_scores(component.name, returned, len(rows), read_dense, is_per_turn=component.per is not None)
+
+    def _rows_of_batch(self, rows: Sequence[int]) -> Batch:
+        """Return the batch reduced to `rows`; what the function logs is stored at their places in the whole batch."""
+        num_rows, subset = len(by_row(self.batch, "completions")), dict(self.batch)
+        if len(rows) != num_rows:
+            for key in [key for key in subset if key not in _PER_BATCH]:
+                subset[key] = [by_row(self.batch, key)[row] for row in rows]
+        if "log_extra" in subset:
+
+            def log_extra(column: str, values: list[object]) -> None:
+                whole = self.outcome.extra.setdefault(column, [None] * num_rows)
+                for row, value in zip(rows, values, strict=True):
+                    whole[row] = value
+
+            subset["log_extra"] = log_extra
+        return subset
+
+    def _store(self, rows: Sequence[int], scores: Scores, asked: Sequence[int]) -> None:
+        """Store the scores of `rows`, errors last; `asked` are all rows that the function was first given."""
+        outcome = self.outcome
+        for row, score in sorted(zip(rows, scores, strict=True), key=lambda pair: isinstance(pair[1], BaseException)):
+            if isinstance(score, BaseException):
+                fail(FailedCall(self.component, self.batch, asked, row, score), outcome, self.keep)
+            elif isinstance(score, list):
+                (outcome.tokens if self.component.per is None else outcome.turns)[row] = score
+                outcome.raw[row] = sum(value for value in score if value is not None)
+            else:
+                outcome.raw[row] = score
+
+    def _find_failing_rows(self, rows: Sequence[int], error: Exception) -> None:
+        """Blame the row of a failed call; try several rows one by one, under `raise` until one passes, too.
+
+        The rows of a prompt stay together for a reward that compares them: one of them alone would get another score.
+        A server that is silent, or a function that is late, would cost its whole time again with each row.
+        If every row passes alone, the batch fails without a row to blame; `on_error` exclude or a number forgives that.
+        """
+        component, batch = self.component, self.batch
+        is_last, failed = component.on_error == "raise", list[FailedCall]()
+        parts, row = [[one] for one in rows], rows[0] if len(rows) == 1 else None
+        if compares_rows(component.score):
+            prompts, together = by_row(batch, "prompts"), dict[str, list[int]]()
+            for one in rows:
+                together.setdefault(repr(prompts[one]), []).append(one)
+            parts = [*together.values()]
+        if isinstance(error, RewardError) and is_last:
+            row = None if error.row is None else rows[error.row]
+            fail(FailedCall(component, batch, rows, row, error), self.outcome, self.keep)
+        if len(parts) == 1 or isinstance(error, RewardTimeout | ServerSilent):
+            fail(FailedCall(component, batch, rows, row, error), self.outcome, self.keep)
+            return
+        for number, part in enumerate(parts, 1):
+            try:
+                returned = self._call(part)
+            except Exception as part_error:  # as above, for one row
+                called, blamed = (rows, part[0]) if len(part) == 1 else (part, None)
+                failed.append(FailedCall(component, batch, called, blamed, part_error))
+                is_slow = isinstance(part_error, RewardTimeout | ServerSilent)
+            else:
+                is_slow = False
+                self._store(part, returned, rows)
+            if failed and (not is_last or is_slow or len(failed) < number or number == len(parts)):
+                fail(failed.pop(0), self.outcome, self.keep)
+        if not self.outcome.num_errors:
+            call = FailedCall(component, batch, rows, None, error)
+            if is_last:
+                fail(call, self.outcome, self.keep)
+            self.keep(call)

@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 OnError = Literal["raise", "exclude"] | float
 
-Otherwise = float | Literal["exclude"]
-"""Result of a closed gate: a number that enters the total unchanged, or exclusion of the row."""
-
 
 @dataclass(frozen=True)
 class ScoreGate:
-    """A gate that is open if `low <= raw score of `by` <= high`, and closed if that score is missing."""
+    """A gate that is open if `low <= raw score of `by` <= high`, and closed if that score is missing.
+
+    Closed, it gives a number that enters the total unchanged, or excludes the row.
+    """
 
     by: str
     low: float = float("-inf")
     high: float = float("inf")
-    otherwise: Otherwise = 0.0
+    otherwise: float | Literal["exclude"] = 0.0
 
     def is_open(self, raw: float | None) -> bool:
         """Return whether the gate is open for a row whose raw score of `by` is `raw` (None for no score)."""
@@ -41,18 +41,16 @@ class ScoreGate:
 
 
 def levels(reads: Mapping[str, Collection[str]]) -> list[list[str]]:
-    """Return the names in levels; each needs only the levels before it. `reads` maps a reward to those of its gates.
+    """Return the names in levels; each needs only the levels before it. Raise CycleError if there are none.
 
-    Raise CycleError if rewards wait for each other.
+    `reads` maps a reward to those of its gates.
     """
     sorter = TopologicalSorter(reads)
     sorter.prepare()
-    order = list(reads)
-    in_order = []
+    order, in_order = list(reads), []
     while sorter.is_active():
-        ready = sorted(sorter.get_ready(), key=order.index)
-        in_order.append(ready)
-        sorter.done(*ready)
+        in_order.append(sorted(sorter.get_ready(), key=order.index))
+        sorter.done(*in_order[-1])
     return in_order
 
 
@@ -181,10 +179,6 @@ class FailedCall:
 
 KeepFailure = Callable[[FailedCall], str | None]
 """Keep a failed call; return the command that replays it, or None."""
-
-
-def keep_nothing(call: FailedCall) -> None:
-    """Keep no failed calls: outside of training the caller has the data anyway."""
 
 
 def hints(*lines: str | None, replay: str | None) -> str | None:

@@ -64,7 +64,7 @@ class Isolated:
     @property
     def func(self) -> RewardFunction:
         """The function itself, imported in this process; `inspect.signature` shows what it takes."""
-        return _function(self._call.args[0], tuple(self._call.args[1].items()))
+        return _function(*self._call.args)
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -146,18 +146,14 @@ def _outcome(future: ProcessFuture[WorkerAnswer], timeout_s: float | None) -> ob
         return error
     if failure is None:
         return value
-    kind, message, lines = failure
-    # printed as the worker would print it
+    kind, message, lines = failure  # printed as the worker would print it
     failed: Exception = type(kind, (Exception,), {"__module__": "builtins"})(message)
     failed.__cause__ = WorkerTraceback(lines)
     return failed
 
 
 def _prepare(fn: str, args: Mapping[str, object], hidden: list[str], parent: int) -> None:
-    """Initialise a worker that never prints the `hidden` texts and dies with its `parent`, even hanging.
-
-    Errors here occur again in the first row, and are reported there.
-    """
+    """Initialise a worker that never prints the `hidden` texts and dies with its `parent`, even hanging."""
     die_with(parent)
     # signals to the trainer's process group must not reach workers: while the trainer saves, it needs their answers
     os.setsid()
@@ -165,14 +161,14 @@ def _prepare(fn: str, args: Mapping[str, object], hidden: list[str], parent: int
     end = os._exit
     # Exit code 0 means that a worker retires after its last row: pebble would wait forever for this row's answer.
     os._exit = lambda status: end(status or 1)
-    with contextlib.suppress(Exception, SystemExit):
-        _function(fn, tuple(args.items()))
+    with contextlib.suppress(Exception, SystemExit):  # errors occur again in the first row, and are reported there
+        _function(fn, args)
 
 
 def _score_row(fn: str, args: Mapping[str, object], row: Mapping[str, object]) -> WorkerAnswer:
     """Score one row in the worker; return (score, None), or (None, the error as text, which unpickles anywhere)."""
     try:
-        returned = _function(fn, tuple(args.items()))(**{name: [value] for name, value in row.items()})
+        returned = _function(fn, args)(**{name: [value] for name, value in row.items()})
         if inspect.isawaitable(returned):
             import asyncio
 
@@ -200,8 +196,8 @@ def _plain(value: object) -> object:
 _resolved: dict[str, RewardFunction] = {}
 
 
-def _function(fn: str, args: tuple[tuple[str, object], ...]) -> RewardFunction:
-    key = f"{fn} {args!r}"
+def _function(fn: str, args: Mapping[str, object]) -> RewardFunction:
+    key = f"{fn} {dict(args)!r}"
     if key not in _resolved:
-        _resolved[key] = resolve(fn, dict(args), where=fn)
+        _resolved[key] = resolve(fn, args, where=fn)
     return _resolved[key]

@@ -32,12 +32,11 @@ Spread: TypeAlias = Literal["last", "even"]
 
 
 def place_spans(spans: Sequence[Span], offsets: Sequence[Offset], *, spread: Spread) -> TokenValues:
-    """Return one value per token: r_t = the sum over spans s of value_s * share_s(t).
+    """Return one value per token: r_t = the sum over spans s of value_s * share_s(t), or None for a token without span.
 
     share_s(t) is 1 at the last token that overlaps s (`last`), or 1/n at each of the n tokens that do (`even`). In both
     cases sum_t r_t = sum_s value_s. A token overlaps a span if they share a character. So a merged token across a
-    span's edge belongs to both neighbours, and a token without text (EOS) to no span. A token without a rewarding span
-    has None. Spans may overlap, in any order; `offsets` are from `token_offsets`.
+    span's edge belongs to both neighbours, and a token without text (EOS) to no span. Spans may overlap.
 
     Raise ValueError, naming the span, if it is not `(int, int, number)`, is outside the text, inverted, overlaps no
     token (for example an empty one), or if its value, or the sum of all, is NaN or infinite in float32.
@@ -53,8 +52,7 @@ def place_spans(spans: Sequence[Span], offsets: Sequence[Offset], *, spread: Spr
         tokens = [token for token, (first, last) in enumerate(offsets) if max(first, start) < min(last, end)]
         if not tokens:
             raise ValueError(f"span {number} {span!r} contains no token")
-        if spread == "last":
-            tokens = tokens[-1:]
+        tokens = tokens[-1:] if spread == "last" else tokens
         for token in tokens:
             values[token] = (values[token] or 0.0) + value / len(tokens)
     return _in_range(values)
@@ -102,11 +100,9 @@ def shifted(values: Sequence[float | None], total: float) -> TokenValues:
     difference = total - math.fsum(rewarded)
     if rewarded:
         return [None if value is None else value + difference / len(rewarded) for value in values]
-    if not difference:
-        return list(values)
-    if not values:
+    if difference and not values:
         raise ValueError(f"there is no token for {total}")
-    return [*values[:-1], difference]
+    return [*values[:-1], difference] if difference else list(values)
 
 
 def _span(span: object, number: int) -> Span:
@@ -166,9 +162,9 @@ def as_scores(
 ) -> Sequence[Score | TokenValues | BaseException]:
     """Return `returned` as a list of `num_rows` floats or Nones; a dense row becomes a list of token values.
 
-    Accept a list, a tuple, a numpy array or a tensor. An exception, kept as it is, marks a failed row. A row of one
-    number for several tokens, as of an array of the shape (rows, 1), is a plain score; a reward per turn takes lists
-    only. Raise RewardError, naming the reward and the row, for anything else: a wrong length, a text, NaN, infinity.
+    Accept a list, a tuple, a numpy array or a tensor. An exception marks a failed row. A row of one number for several
+    tokens, as of an array of the shape (rows, 1), is a plain score, except for a reward per turn. Raise RewardError,
+    naming the reward and the row, for anything else: a wrong length, a text, NaN, infinity.
     """
     if hasattr(returned, "tolist"):
         returned = returned.tolist()
@@ -204,18 +200,16 @@ def _as_score(
             return _as_score(name, row, value[0], None)
     if is_per_turn:
         raise _refused(name, row, "one number per turn", f"{type(value).__name__}: {value!r:.80}", _A_TURN)
+    problem = f"{value!r:.80}"
     if not isinstance(value, int | float):
-        problem = f"{type(value).__name__}: {value!r:.80}"
-    elif not abs(value) <= LARGEST:  # NaN compares as false
-        problem = f"{value!r:.80}"
-    else:
+        problem = f"{type(value).__name__}: {problem}"
+    elif abs(value) <= LARGEST:  # not so for NaN
         return float(value)
     raise _refused(name, row, "a number", problem, "a finite number, or None if the reward does not apply")
 
 
 def _refused(name: str, row: int, what: str, got: str, expected: str) -> RewardError:
-    error = RewardError(
-        f"reward {name!r} did not return {what} for row {row}", where=f"rewards.{name}", got=got, expected=expected
-    )
+    what = f"reward {name!r} did not return {what} for row {row}"
+    error = RewardError(what, where=f"rewards.{name}", got=got, expected=expected)
     error.row = row
     return error

@@ -63,9 +63,8 @@ def resolve(
     """Return the reward function that `fn` names, with `args` bound to it.
 
     A callable without TRL's own arguments (`get_soft_overlong_punishment(max_completion_len, ...)`, or a class) is a
-    factory: it is called once with `args`, and returns the reward. For messages, `where` is the location of `fn`,
-    `args_key` is the key of `args`, and `place` turns a key into its location. Raise RewardError like
-    `import_function`, and RewardError or Problems if it does not take `args`.
+    factory: it is called once with `args`, and returns the reward. `where` is the location of `fn`, `args_key` the key
+    of `args`, and `place` turns a key into its location. Raise RewardError, or Problems if it does not take `args`.
     """
     target = import_function(fn, where=where)
     parameters = parameters_of(target, fn, where)
@@ -87,10 +86,9 @@ def resolve(
         got = f"{dict(args)} ({_import_error(error)})"
         raise RewardError(f"{fn} does not take these arguments", where=place(args_key), got=got) from error
     if not callable(reward):
+        what, got = f"{fn} returned no reward function", type(reward).__name__
         expected = "a callable; a function that takes `completions` is a reward itself"
-        raise RewardError(
-            f"{fn} returned no reward function", where=where, got=type(reward).__name__, expected=expected
-        )
+        raise RewardError(what, where=where, got=got, expected=expected)
     bound = {} if is_factory else args
     refuse_other_signature(fn, parameters_of(reward, fn, where), bound, where=where)
     return WithArguments(reward, **bound)
@@ -218,10 +216,7 @@ def _import_error(error: BaseException) -> str:
 def argument_problems(
     fn: str, target: Callable[..., object], args: Mapping[str, object], *, is_factory: bool, args_key: str, place: Place
 ) -> Iterator[RewardError]:
-    """Yield an error for each argument that is unknown, reserved for the trainer, of a wrong value, or missing.
-
-    The **kwargs of a function receive the dataset's columns, so a misspelt argument would go unnoticed there.
-    """
+    """Yield an error for each argument that is unknown (**kwargs take columns), the trainer's, wrong, or missing."""
     parameters = inspect.signature(target).parameters
     by_keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     named = {name: parameter for name, parameter in parameters.items() if parameter.kind in by_keyword}
@@ -252,11 +247,8 @@ def argument_problems(
         # The error for a misspelt argument already suggests this name.
         if name not in args and not nearest(name, unknown):
             expected = ", ".join(named) + ("" if inspect.isclass(target) else "; a reward itself takes `completions`")
-            what, got, hint = (
-                f"{fn} needs the argument {name!r}",
-                ", ".join(args) or "no arguments",
-                f"{args_key}.{name}=VALUE",
-            )
+            what, got = f"{fn} needs the argument {name!r}", ", ".join(args) or "no arguments"
+            hint = f"{args_key}.{name}=VALUE"
             yield RewardError(what, where=place(args_key), got=got, expected=expected, hint=hint)
 
 
@@ -273,11 +265,7 @@ def required_parameters(parameters: Mapping[str, inspect.Parameter]) -> list[str
 def refuse_other_signature(
     fn: str, parameters: Mapping[str, inspect.Parameter], args: Mapping[str, object], *, where: str
 ) -> None:
-    """Raise RewardError for a function that needs what no reward is given.
-
-    verl's functions score one text per call (`solution_str`) or several (`solution_strs`), OpenRLHF's take `queries`,
-    slime's `args` and `sample`.
-    """
+    """Raise RewardError for a function that needs what no reward is given, as those of verl, OpenRLHF and slime do."""
     every = NEVER_COLUMNS | (BESIDE_ARGS if "args" in parameters else {})
     known = ("prompt", "completion") if "completions" in parameters else every
     foreign = [name for name in required_parameters(parameters) if name in known and name not in args]
@@ -315,11 +303,10 @@ def complaint(annotation: object, value: object) -> str | None:
         adapter: TypeAdapter[object] = TypeAdapter(annotation)  # type: ignore[arg-type]
         adapter.validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
-        if any(problem["type"] == "callable_type" for problem in error.errors()):
-            return None  # no text of a configuration is a function
-        return " or ".join(dict.fromkeys(pydantic_words(problem["msg"]) for problem in error.errors()))
+        if not any(problem["type"] == "callable_type" for problem in error.errors()):  # no text is a function
+            return " or ".join(dict.fromkeys(pydantic_words(problem["msg"]) for problem in error.errors()))
     except (PydanticUserError, TypeError, ValueError, NameError):
-        return None  # pydantic cannot use the annotation, or JSON cannot express the value
+        pass  # pydantic cannot use the annotation, or JSON cannot express the value
     return None
 
 

@@ -42,7 +42,7 @@ def component_metrics(settled: Settled, counts: Tensor) -> dict[str, float]:
 
     `rewards/NAME/mean` and `/std` are over the raw scores of the rows where the reward applies. `effective_mean` is the
     mean of its part in the total over the scorable rows, and `weighted_mean` is that times the weight. The weighted
-    means sum to `reward`.
+    means sum to `reward`. `rewards/correlation/A/B` is Pearson's, of raw scores over the rows where both apply.
     """
     scorable = ~settled.is_unscorable
     metrics: dict[str, float] = {}
@@ -65,23 +65,17 @@ def component_metrics(settled: Settled, counts: Tensor) -> dict[str, float]:
         total = settled.row_totals[scorable]
         metrics["reward"] = total.mean().item() if total.numel() else torch.nan
         metrics["reward_std"] = deviation(total)
-    return metrics | _correlations(settled)
-
-
-def deviation(values: Tensor) -> float:
-    """Return the unbiased deviation of (N,) values, NaN for fewer than two: torch would warn."""
-    return values.std().item() if values.numel() > 1 else torch.nan
-
-
-def _correlations(settled: Settled) -> dict[str, float]:
-    """Return Pearson's correlation of each pair of components' raw scores, over the rows where both apply."""
-    metrics: dict[str, float] = {}
     for (first, one), (second, other) in combinations(enumerate(settled.names[:_MAX_CORRELATED]), 2):
         pair = settled.raw[:, [first, second]]
         pair = pair[~pair.isnan().any(dim=1)].double()
         if bool((pair != pair[:1]).any(dim=0).all()):
             metrics[f"rewards/correlation/{one}/{other}"] = torch.corrcoef(pair.T)[0, 1].item()
     return metrics
+
+
+def deviation(values: Tensor) -> float:
+    """Return the unbiased deviation of (N,) values, NaN for fewer than two: torch would warn."""
+    return values.std().item() if values.numel() > 1 else torch.nan
 
 
 def share_of_dead_groups(totals: Tensor, group_size: int) -> float:

@@ -12,62 +12,30 @@ import contextlib
 import functools
 import inspect
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rlhf_cli.errors import RewardFailed
 from rlhf_cli.process import kept
-from rlhf_cli.rewards.completion_text import as_completion, text_of
-from rlhf_cli.rewards.stack.aggregating import weight_at
-from rlhf_cli.rewards.stack.component import (
-    Batch,
-    Component,
-    FailedCall,
-    KeepFailure,
-    RewardOutcome,
-    by_row,
-    hints,
-    keep_nothing,
-    levels,
-    token_ids,
-)
+from rlhf_cli.rewards.stack.aggregating import Schedule
+from rlhf_cli.rewards.stack.component import Batch, Component, FailedCall, RewardOutcome, by_row, hints, levels
 from rlhf_cli.rewards.stack.returned_scores import Offset, Score, TokenValues, shifted
-from rlhf_cli.rewards.stack.token_offsets import (
-    Decode,
-    ScoredPart,
-    characters,
-    offsets_in,
-    parts_of,
-    place_turns,
-    token_offsets,
-    turn_parts,
-)
+from rlhf_cli.rewards.stack.token_offsets import Decode, ScoredPart, offsets_of, parts_of_row, place_turns
 
 if TYPE_CHECKING:
-    from rlhf_cli.rewards.stack.calling import RewardLoop, Tools
-
-
-@dataclass(frozen=True)
-class MaxErrors:
-    """The share of a reward's last `window` computed rows that may fail."""
-
-    share: float
-    window: int
-
-
-RecordError = Callable[[dict[str, object]], None]
+    from rlhf_cli.rewards.stack.calling import RewardLoop
 
 
 class RewardStack:
     """All components, evaluated once per batch. Their order is the order of the columns.
 
-    `record_error` receives every failed row and `keep_failure` every failed call, to save them. `running` returns the
-    context in which the reward of a name runs. `decode` turns token ids into the text that reward functions see;
-    without it, spans cannot be mapped to tokens.
+    `record_error` receives every failed row and `keep_failure` every failed call, to save them. Of the last
+    `error_window` computed rows of a reward, the share `max_error_share` may fail. `running` returns the context in
+    which the reward of a name runs. `decode` turns token ids into the text that reward functions see; without it, spans
+    cannot be mapped to tokens.
     """
 
     decode: Decode | None = None
@@ -77,11 +45,12 @@ class RewardStack:
     def __init__(
         self,
         components: Sequence[Component],
-        record_error: RecordError | None = None,
+        record_error: Callable[[dict[str, object]], None] | None = None,
         *,
-        max_errors: MaxErrors | None = None,
+        max_error_share: float = 1.0,
+        error_window: int = 1,
         running: Callable[[str], AbstractContextManager[object]] = contextlib.nullcontext,
-        keep_failure: KeepFailure = keep_nothing,
+        keep_failure: Callable[[FailedCall], str | None] | None = None,
     ) -> None:
         self.components = list(components)
         self.names = [component.name for component in components]
@@ -92,8 +61,8 @@ class RewardStack:
         self._levels = levels({component.name: [gate.by for gate in component.gates] for component in components})
         self._record_error, self.keep_failure = record_error, keep_failure
         self._replays: dict[str, str] = {}
-        self._max_errors = max_errors
-        self._last_rows: dict[str, deque[bool]] = {}
+        self._max_error_share = max_error_share
+        self._last_rows: dict[str, deque[bool]] = defaultdict(functools.partial(deque, maxlen=error_window))
         """Component -> which of its last computed rows failed."""
         self._running = running
         self._is_in_batch = self._is_evaluated = False
@@ -105,7 +74,8 @@ class RewardStack:
 
     def weights(self, step: int, max_steps: int) -> list[float]:
         """Return every component's weight at that optimizer step."""
-        return [weight_at(component.weight, step, max_steps) for component in self.components]
+        weights = [component.weight for component in self.components]
+        return [one.at(step, max_steps) if isinstance(one, Schedule) else one for one in weights]
 
     def columns(self) -> list[Callable[..., list[Score]]]:
         """Return one callable with TRL's reward signature per component; its `__name__` is the metric's name."""
@@ -137,12 +107,19 @@ class RewardStack:
 
     def evaluate(self, **batch: object) -> dict[str, RewardOutcome]:
         """Return name -> outcome. `batch` holds prompts, completions, completion_ids and the dataset's columns."""
-        from rlhf_cli.rewards.stack.calling import staying
+        from rlhf_cli.rewards.stack.calling import RewardLoop, staying
 
+        self._loop = self._loop or RewardLoop()
         self.outcomes, self._batch = {}, batch
         try:
             with staying(), kept(self.names):  # what those in threads do is put back at the end
-                self._evaluate_levels(batch)
+                for level in self._levels:
+                    # Threads only help rewards that wait elsewhere; those that compute would compete for the
+                    # interpreter, and only this thread receives the signals that deadlines need.
+                    threaded = [name for name in level if len(level) > 1 and runs_elsewhere(self._by_name[name].score)]
+                    futures = {name: self._threads().submit(self._one, self._by_name[name], batch) for name in threaded}
+                    outcomes = {name: self._one(self._by_name[name], batch) for name in level if name not in futures}
+                    self.outcomes |= outcomes | {name: future.result() for name, future in futures.items()}
         except RewardFailed as error:
             if error.reward is not None and error.row is not None:
                 self._keep(error.reward, error.row, str(error.got), batch)
@@ -156,33 +133,23 @@ class RewardStack:
             for row, message in enumerate(outcome.errors):
                 if message is not None:
                     self._keep(component.name, row, message, batch)
-            if self._max_errors is not None:
-                self._count_errors(component, outcome, self._max_errors)
+            self._count_errors(component, outcome)
         return self.outcomes
 
-    def _count_errors(self, component: Component, outcome: RewardOutcome, limit: MaxErrors) -> None:
+    def _count_errors(self, component: Component, outcome: RewardOutcome) -> None:
         """Raise RewardFailed with the last error and the command that replays it if too many rows failed."""
-        last = self._last_rows.setdefault(component.name, deque(maxlen=limit.window))
+        last = self._last_rows[component.name]
         asked = zip(outcome.errors, outcome.closed_by, strict=True) if outcome.calls else ()
         last.extend(error is not None for error, gate in asked if component.eager or gate is None)
         errors = [error for error in outcome.errors if error is not None]
-        if errors and len(last) == limit.window and sum(last) / limit.window > limit.share:
+        if errors and len(last) == last.maxlen and sum(last) / last.maxlen > self._max_error_share:
             raise RewardFailed(
-                f"reward {component.name!r} failed on {sum(last)} of the last {limit.window} rows",
+                f"reward {component.name!r} failed on {sum(last)} of the last {last.maxlen} rows",
                 where=f"rewards.{component.name}",
                 got=errors[-1],
-                expected=f"at most {limit.share:.0%}: guards.max_error_share",
+                expected=f"at most {self._max_error_share:.0%}: guards.max_error_share",
                 hint=hints("guards.max_error_share=1  # continues", replay=self._replays.get(component.name)),
             )
-
-    def _evaluate_levels(self, batch: Batch) -> None:
-        for level in self._levels:
-            # Threads only help rewards that wait elsewhere; those that compute would compete for the interpreter, and
-            # only this thread receives the signals that deadlines need.
-            threaded = [name for name in level if len(level) > 1 and runs_elsewhere(self._by_name[name].score)]
-            futures = {name: self._threads().submit(self._one, self._by_name[name], batch) for name in threaded}
-            outcomes = {name: self._one(self._by_name[name], batch) for name in level if name not in futures}
-            self.outcomes |= outcomes | {name: future.result() for name, future in futures.items()}
 
     def _keep(self, reward: str, row: int, message: str, batch: Batch) -> None:
         """Pass a failed row to the recorder."""
@@ -193,7 +160,8 @@ class RewardStack:
 
     def _keep_call(self, call: FailedCall) -> str | None:
         """Pass a failed call to the recorder; remember the newest replay command for the error that ends a run."""
-        if replay := self.keep_failure(call):
+        replay = None if self.keep_failure is None else self.keep_failure(call)
+        if replay:
             self._replays[call.component.name] = replay
         return replay
 
@@ -214,23 +182,9 @@ class RewardStack:
             place_turns(component.name, self.outcomes[component.name], is_action, component.spread)
 
     def parts(self, name: str, row: int) -> list[ScoredPart] | None:
-        """Return the parts of a dense row of the last batch with their rewards, or its turns; None for a plain score.
-
-        Values per token cannot be placed on a text whose tokens are unknown: the row is then a single part.
-        """
-        outcome = self.outcomes[name]
-        if (turns := outcome.turns[row]) is not None:
-            return turn_parts(self._batch, row, turns, outcome.tokens[row])
-        if (values := outcome.tokens[row]) is None:
-            return None
-        text = text_of(by_row(self._batch, "completions")[row])
-        if "completion_ids" in self._batch and self.decode is not None:
-            offsets = self._offsets(self._batch, row)
-        elif outcome.spans[row] is not None or len(values) == len(text):
-            offsets = characters(text)
-        else:
-            return [ScoredPart(0, len(text), text, outcome.raw[row] or 0.0, tuple(range(len(values))))]
-        return parts_of(text, values, offsets, outcome.spans[row])
+        """Return the parts with rewards of a dense row of the last batch, or its turns; None for a plain score."""
+        offsets = None if self.decode is None else self._offsets
+        return parts_of_row(self.outcomes[name], self._batch, row, offsets)
 
     def close(self) -> None:
         """End the event loop, threads and processes of isolated rewards; cancel what still runs."""
@@ -244,17 +198,20 @@ class RewardStack:
             self._pool = None
 
     def _one(self, component: Component, batch: Batch) -> RewardOutcome:
+        from rlhf_cli.rewards.stack.calling import ComponentRun
+
         num_rows = len(by_row(batch, "completions"))
         if component.eval_only and self.is_training:
             return RewardOutcome.empty(num_rows)
-        if not component.gates:
-            return self._run(component, batch, range(num_rows))
         closed = [
             next((gate for gate in component.gates if not gate.is_open(self.outcomes[gate.by].raw[row])), None)
             for row in range(num_rows)
         ]
         rows = [row for row in range(num_rows) if component.eager or closed[row] is None]
-        outcome = self._run(component, batch, rows)
+        assert self._loop is not None
+        with self._running(component.name), kept((component.name, batch["completions"])):
+            run = ComponentRun(component, batch, self._loop.run, self._offsets, self._keep_call)
+            outcome = run.on(rows)
         outcome.calls_saved = num_rows - len(rows)
         for row, gate in enumerate(closed):
             if gate is not None:
@@ -264,25 +221,10 @@ class RewardStack:
                 outcome.raw[row] = outcome.tokens[row] = outcome.turns[row] = None
         return outcome
 
-    def _run(self, component: Component, batch: Batch, rows: Sequence[int]) -> RewardOutcome:
-        from rlhf_cli.rewards.stack.calling import run_component
-
-        with self._running(component.name), kept((component.name, batch["completions"])):
-            return run_component(component, batch, rows, self._tools)
-
-    @functools.cached_property
-    def _tools(self) -> Tools:
-        from rlhf_cli.rewards.stack.calling import RewardLoop, Tools
-
-        self._loop = RewardLoop()
-        return Tools(self._loop.run, self._offsets, self._keep_call)
-
     def _offsets(self, batch: Batch, row: int) -> Sequence[Offset]:
         if self.decode is None:
             raise ValueError("spans need a tokenizer, and there is none here")
-        ids, completion = token_ids(batch, row), as_completion(by_row(batch, "completions")[row])
-        offsets = token_offsets(ids, self.decode, pieces=self._pieces)
-        return offsets_in(completion, self.decode(ids) if ids else "", offsets)
+        return offsets_of(batch, row, self.decode, self._pieces)
 
     def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None:

@@ -1,9 +1,9 @@
 """Settle rows that are not a training batch: each with its own total, if it has one.
 
 `rlhf score`, `rlhf audit`, `rlhf eval` and the evaluations during a training all settle here. Training scales scores by
-the same function (`reward_matrix.py`). A group's or batch's deviation and z-scores are not available to independent
-rows. The running deviation is, if the training's state is. The deviation of the evaluated rows is no substitute: a
-row's total would depend on the other rows. Without torch, `rlhf score` starts seconds earlier.
+the same function (`reward_matrix.py`). Independent rows have no deviation or z-scores of a group or batch, and those of
+the evaluated rows are no substitute: a row's total would depend on the other rows. The training's running deviation is
+used if its state is available. Without torch, `rlhf score` starts seconds earlier.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 class ScoredReward:
     """One reward of one row: as scored, after its rules, and times its weight; None if there is none.
 
-    `open`: no gate was closed. `error`: why it failed. `parts`: what a dense reward scored separately, None if the
-    score is for the whole completion.
+    `open`: no gate was closed. `error`: why it failed. `parts`: what a dense reward scored separately.
     """
 
     raw: float | None
@@ -132,8 +131,7 @@ def settled_rows(
 
     raw, fixed: as in the stack's outcomes. running: the training's known deviations by reward name. details: the
     `open`, `error` and `parts` of a row's reward. An excluded reward adds 0 to a row's total. A reward whose divisor is
-    not available has no effective value unless it is fixed. No row has a total then, since totals would cover different
-    rewards.
+    not available has no effective value unless it is fixed, and no row has a total: totals would not compare.
     """
     rules = {component.name: component for component in components}
     shape = (len(raw), len(rules))

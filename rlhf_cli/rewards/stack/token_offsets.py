@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, cast
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.completion_text import Completion, as_completion, calls_text, content_text, text_of
-from rlhf_cli.rewards.stack.component import Batch, RewardOutcome, by_row
+from rlhf_cli.rewards.stack.component import Batch, RewardOutcome, by_row, token_ids
 from rlhf_cli.rewards.stack.returned_scores import Offset, Spread, TokenValues, as_numbers
 from rlhf_cli.tables.trl_values import TURN_TEXTS
 
@@ -110,17 +110,22 @@ def offsets_in(completion: Completion, decoded: str, offsets: Sequence[Offset]) 
             shifts.append((begin, begin + len(content), at))
             at += len(content) + 1  # joined by newlines
         reached = last + len(content)
-    return [_shifted(start, stop, shifts) for start, stop in offsets]
+    shifted: list[Offset] = []
+    for start, stop in offsets:  # keep the part of each range that lies within contents
+        inside = [
+            (max(start, begin) - begin + at, min(stop, end) - begin + at)
+            for begin, end, at in shifts
+            if start < end and begin < stop
+        ]
+        shifted.append((inside[0][0], inside[-1][1]) if inside and start < stop else (0, 0))
+    return shifted
 
 
-def _shifted(start: int, stop: int, shifts: Sequence[tuple[int, int, int]]) -> Offset:
-    """Return the part of a range that lies within contents, in the author's text; an empty range if none does."""
-    inside = [
-        (max(start, begin) - begin + at, min(stop, end) - begin + at)
-        for begin, end, at in shifts
-        if start < end and begin < stop
-    ]
-    return (inside[0][0], inside[-1][1]) if inside and start < stop else (0, 0)
+def offsets_of(batch: Batch, row: int, decode: Decode, pieces: MutableMapping[int, str]) -> Sequence[Offset]:
+    """Return the ranges of a row's tokens in the text that authors read; `pieces` as for `token_offsets`."""
+    ids, completion = token_ids(batch, row), as_completion(by_row(batch, "completions")[row])
+    offsets = token_offsets(ids, decode, pieces=pieces)
+    return offsets_in(completion, decode(ids) if ids else "", offsets)
 
 
 def characters(text: str) -> list[tuple[int, int]]:
@@ -139,7 +144,7 @@ class ScoredPart:
     tokens: tuple[int, ...] = ()
 
     def as_json(self) -> dict[str, object]:
-        """Return a JSON object, without the tokens."""
+        """Return a JSON object without the tokens."""
         return {"start": self.start, "end": self.end, "text": self.text, "reward": self.reward}
 
 
@@ -227,12 +232,28 @@ def place_turns(name: str, outcome: RewardOutcome, is_action: Sequence[Sequence[
         outcome.tokens[row] = tokens
 
 
-def turn_parts(batch: Batch, row: int, values: TokenValues, tokens: TokenValues | None) -> list[ScoredPart]:
-    """Return a part for each rewarded turn; its tokens are those that were rewarded, if they are placed yet."""
-    runs = runs_of([value is not None for value in tokens]) if tokens is not None else []
-    rewarded = [(turn, value) for turn, value in zip(turns_of(batch, row), values, strict=True) if value is not None]
-    placed = runs if len(runs) == len(rewarded) else [[]] * len(rewarded)
-    return [ScoredPart(*turn, value, tuple(run)) for (turn, value), run in zip(rewarded, placed, strict=True)]
+def parts_of_row(
+    outcome: RewardOutcome, batch: Batch, row: int, offsets: Callable[[Batch, int], Sequence[Offset]] | None
+) -> list[ScoredPart] | None:
+    """Return the parts of a dense row with their rewards, or its rewarded turns; None for a plain score.
+
+    `offsets` gives the ranges of a row's tokens. Values per token cannot be placed on a text whose tokens are unknown:
+    the row is then a single part.
+    """
+    tokens, spans, turns = outcome.tokens[row], outcome.spans[row], outcome.turns[row]
+    if turns is not None:  # a part's tokens are those that were rewarded, if they are placed yet
+        runs = runs_of([value is not None for value in tokens]) if tokens is not None else []
+        rewarded = [(turn, value) for turn, value in zip(turns_of(batch, row), turns, strict=True) if value is not None]
+        placed = runs if len(runs) == len(rewarded) else [[]] * len(rewarded)
+        return [ScoredPart(*turn, value, tuple(run)) for (turn, value), run in zip(rewarded, placed, strict=True)]
+    if tokens is None:
+        return None
+    text = text_of(by_row(batch, "completions")[row])
+    if "completion_ids" in batch and offsets is not None:
+        return parts_of(text, tokens, offsets(batch, row), spans)
+    if spans is None and len(tokens) != len(text):
+        return [ScoredPart(0, len(text), text, outcome.raw[row] or 0.0, tuple(range(len(tokens))))]
+    return parts_of(text, tokens, characters(text), spans)
 
 
 RolloutFunction = Callable[..., dict[str, object]]

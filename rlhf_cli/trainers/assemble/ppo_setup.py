@@ -40,14 +40,12 @@ def ppo_args(
         # twice.
         given.setdefault("ddp_find_unused_parameters", False)
     beta = kl.coef if kl is not None and kl.where != "none" else 0.0  # TRL loads a reference if it is not 0
-    allowed = num_generations
-    if allowed == 1 and (given_size := experiment.trainer.whole("generation_batch_size")) is not None:
+    allowed, whole = num_generations, experiment.trainer.whole
+    if allowed == 1 and (given_size := whole("generation_batch_size")) is not None:
         allowed = given_size
     elif allowed == 1:  # the completions of a round, over all processes
-        whole = experiment.trainer.whole
         micro_batches = whole("steps_per_generation") or whole("gradient_accumulation_steps") or 1
-        per_device = whole("per_device_train_batch_size") or 1
-        allowed = per_device * micro_batches * int(os.environ.get("WORLD_SIZE", "1"))
+        allowed = (whole("per_device_train_batch_size") or 1) * micro_batches * int(os.environ.get("WORLD_SIZE", "1"))
     args = config_class(**reserved, **given, beta=beta, num_generations=allowed, num_generations_eval=in_eval)
     args.num_generations = num_generations
     return args
@@ -55,10 +53,9 @@ def ppo_args(
 
 def ppo_setup(experiment: Experiment, policy: str, algorithm: Ppo) -> PpoSetup:
     """Return what PPO needs. `policy` is the path of the policy."""
-    kl, section = experiment.kl, experiment.critic
+    model, kl, section = experiment.model, experiment.kl, experiment.critic
     assert section is not None
     assert kl is not None
-    model = experiment.model
     settings = CriticSettings(**{field.name: getattr(section, field.name) for field in fields(CriticSettings)})
     separate, trusts = None, model.trust_remote_code
     if section.share == "none":

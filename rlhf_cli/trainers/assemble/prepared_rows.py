@@ -10,7 +10,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn, cast
+from typing import NoReturn, cast
 
 import torch
 from datasets import Dataset
@@ -28,12 +28,8 @@ _ROW = "rlhf_row"
 _CHANGED = {"packing": False, "padding_free": False, "model_init_kwargs": None, "dataset_num_proc": None}
 
 
-class ReadText(NamedTuple):
-    """A text of a row as it is trained on: its column, its token ids, and which of them are trained on."""
-
-    column: str
-    ids: list[int]
-    is_learned: list[bool]
+ReadText = tuple[str, list[int], list[bool]]
+"""A text of a row as it is trained on: its column, its token ids, and which of them are trained on."""
 
 
 class _Prepared(Exception):
@@ -96,4 +92,4 @@ def _texts(batch: Mapping[str, torch.Tensor], columns: Sequence[str]) -> Iterato
         ids = part["input_ids"]
         is_read = part.get("attention_mask", torch.ones_like(ids)).bool()
         learned = part["labels"] != -100 if "labels" in part else part.get("completion_mask", is_read).bool()
-        yield ReadText(column, ids[is_read].tolist(), learned[is_read].tolist())
+        yield column, ids[is_read].tolist(), learned[is_read].tolist()

@@ -27,13 +27,7 @@ from rlhf_cli.errors import ModelError
 from rlhf_cli.models.model_folders import loaders_of
 from rlhf_cli.models.tokenizer_files import padding_beside
 from rlhf_cli.numerics.score_scaling import RunningDeviation
-from rlhf_cli.plan.sources_and_components import (
-    describe_eval_rows,
-    eval_sources,
-    only_set,
-    preference_rules,
-    training_sources,
-)
+from rlhf_cli.plan import sources_and_components as planned
 from rlhf_cli.plan.stack_building import aggregate_of, interactions_of, training_stack
 from rlhf_cli.rewards.stack import reward_matrix
 from rlhf_cli.rewards.stack.aggregating import Aggregate
@@ -44,16 +38,8 @@ from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.runs.run_folder import RunFolder, in_step, in_training, write_json, write_rows
 from rlhf_cli.tables.trl_trainers import TEXT, data_key
 from rlhf_cli.tools_and_environments import Interactions
+from rlhf_cli.trainers.assemble import policy_loading
 from rlhf_cli.trainers.assemble.algorithm import algorithm_of
-from rlhf_cli.trainers.assemble.policy_loading import (
-    OnProgress,
-    loading_unsharded,
-    lora_config,
-    policy_path,
-    readable_rows,
-    teacher_arguments,
-    tokenizer_of,
-)
 from rlhf_cli.trainers.assemble.trl_config import callbacks_of, trainer_class_of, trl_config
 from rlhf_cli.trainers.checkpoint_mixin import CheckpointMixin
 from rlhf_cli.trainers.evaluation_mixin import EvaluationMixin
@@ -93,7 +79,7 @@ def training_rows(experiment: Experiment) -> tuple[Dataset, dict[str, Dataset], 
     the configuration leaves them out.
     """
     data, row, left_out = experiment.data, experiment.trainer.row, LeftOut()
-    rules = preference_rules(experiment) if "reward_model" in row.sections else None
+    rules = planned.preference_rules(experiment) if "reward_model" in row.sections else None
 
     def load(sources: list[DataSource], name: str) -> Dataset:
         dataset = load_split(sources, prompt=data.model_dump()["prompt"], seed=experiment.seed)
@@ -102,8 +88,8 @@ def training_rows(experiment: Experiment) -> tuple[Dataset, dict[str, Dataset], 
         with quiet():
             return judge_pairs(dataset, rules, name=name)
 
-    rows = {"data": load(training_sources(experiment), "data")}
-    sources = {source.name: source for source in eval_sources(experiment)}
+    rows = {"data": load(planned.training_sources(experiment), "data")}
+    sources = {source.name: source for source in planned.eval_sources(experiment)}
     for key in map(data_key, data.evals):
         if key in sources:
             rows[key] = load([sources[key]], key)
@@ -131,15 +117,15 @@ def assemble(
     experiment: Experiment,
     folder: RunFolder,
     *,
-    on_progress: OnProgress,
+    on_progress: policy_loading.OnProgress,
     on_pairs: OnPairs,
     heartbeat: Heartbeat,
     profiled: tuple[PhaseClock, TokenSlots] | None = None,
 ) -> ExtendedTrainer:
     """Return the trainer that runs `experiment` in `folder`, with data and models loaded; `heartbeat` gets its phases.
 
-    It logs the measurements of `profiled`, its clock and token counter; None for no profile. Raise UserError for errors
-    that only the libraries can detect: a value that TRL rejects, an unreachable hub.
+    It logs what `profiled` measures, if given. Raise UserError for what only the libraries detect: a value that TRL
+    rejects, an unreachable hub.
     """
     row = experiment.trainer.row
     trainer_class = trainer_class_of(experiment.trainer)
@@ -152,7 +138,7 @@ def assemble(
         models = [reward.model for reward in experiment.rewards.values() if reward.model is not None]
         what = f"reward model{'s' * (len(models) > 1)} {', '.join(models)}" if models else "rewards"
         on_progress(f"loading the {what}")
-        with loading_unsharded(args):
+        with policy_loading.loading_unsharded(args):
             stack = training_stack(
                 experiment, device=args.device, run=folder, rank=args.process_index, heartbeat=heartbeat
             )
@@ -163,9 +149,9 @@ def assemble(
             if hasattr(component.score, "check_prompt"):
                 component.score.check_prompt(train_dataset[0]["prompt"])
     # only the main process writes transformers' files
-    with loading_unsharded(args), args.main_process_first(desc="the policy"):
-        policy = policy_path(experiment, on_progress)
-    train_dataset, eval_sets = readable_rows(experiment, args, policy, train_dataset, eval_sets)
+    with policy_loading.loading_unsharded(args), args.main_process_first(desc="the policy"):
+        policy = policy_loading.policy_path(experiment, on_progress)
+    train_dataset, eval_sets = policy_loading.readable_rows(experiment, args, policy, train_dataset, eval_sets)
     trained_on = frozenset[bytes]()
     for name, rows in eval_sets.items():
         trained_on |= (shared := shared_prompts(rows, [train_dataset]))
@@ -182,7 +168,7 @@ def assemble(
         assert isinstance(algorithm, Ppo)
 
         on_progress("loading the critic")
-        with loading_unsharded(args):
+        with policy_loading.loading_unsharded(args):
             ppo = ppo_setup(experiment, policy, algorithm)
     if "reward_model" in row.sections and args.pad_token is None:
         args.pad_token = _padding_of_reward_model(experiment, policy)
@@ -226,16 +212,8 @@ def assemble(
 def extended_class(trl_trainer: type, extensions: Extensions) -> type[ExtendedTrainer]:
     """Return the subclass of a TRL trainer with the mixins that `extensions` need.
 
-    It keeps TRL's class name, which TRL writes into profiling metrics and model cards. The order of the mixins matters,
-    outermost first (docs/development/architecture.md lists the concern of each):
-
-    - LoggingMixin: its phases enclose everything below.
-    - CheckpointMixin: its manifest covers what all others save.
-    - RolloutMixin, whose place does not matter.
-    - PpoMixin, above the guards: the policy's gradient is checked before the critic takes its step.
-    - GuardMixin, above the evaluation, which it breaks off, and above the rewards, whose signal it watches.
-    - EvaluationMixin, PassMixin, SamplingMixin, which draws a round several times, RewardMixin, which returns to TRL
-      what TRL sums, and LeftOutMixin below it.
+    It keeps TRL's class name, which TRL writes into profiling metrics and model cards. The mixins stand outermost
+    first; docs/development/architecture.md says what each of them does, and why their order matters.
     """
     mixins: tuple[type, ...] = (LoggingMixin, CheckpointMixin, GuardMixin)
     if extensions.rewards is not None:
@@ -265,7 +243,7 @@ def _reward_setup(
     sum_up = TrainingEvaluation(
         folder,
         stack.components,
-        {name: describe_eval_rows(only_set(experiment, name).data) for name in experiment.data.evals},
+        {name: planned.describe_eval_rows(planned.only_set(experiment, name).data) for name in experiment.data.evals},
         writes=args.process_index == 0,
         aggregate=aggregate,
         trained_on=trained_on,
@@ -297,13 +275,13 @@ def _trl_arguments(
     given |= {} if interactions is None else interactions.arguments()
     if any(own is not None for own in (model.tokenizer, model.chat_template, model.response_template)):
         load = loaders_of(policy, revision=model.revision, trust_remote_code=model.trust_remote_code)[2]
-        given["processing_class"] = tokenizer_of(experiment, policy, load)
+        given["processing_class"] = policy_loading.tokenizer_of(experiment, policy, load)
     if experiment.trainer.callbacks:
         given["callbacks"] = callbacks_of(experiment.trainer)
     if experiment.teacher is not None:
-        given |= teacher_arguments(experiment, policy)
+        given |= policy_loading.teacher_arguments(experiment, policy)
     if model.lora is not None:
-        given["peft_config"] = lora_config(experiment, policy)
+        given["peft_config"] = policy_loading.lora_config(experiment, policy)
     return given
 
 
@@ -312,7 +290,7 @@ def _padding_of_reward_model(experiment: Experiment, policy: str) -> str | None:
 
     transformers reads a score at the last token that is no padding, and the model would never see how a text ends.
     """
-    tokenizer = tokenizer_of(experiment, policy)
+    tokenizer = policy_loading.tokenizer_of(experiment, policy)
     if tokenizer.pad_token not in (None, tokenizer.eos_token):
         return None
     special = [token.content for _, token in sorted(tokenizer.added_tokens_decoder.items()) if token.special]
@@ -345,8 +323,7 @@ def _check_learns(trainer: ExtendedTrainer) -> None:
 class TrainingEvaluation:
     """Summarise a policy's answers in a trainer's evaluation; every rank has one, and only the first `writes`.
 
-    `data` describes the rows of each set. `aggregate` computes totals as in training; `trained_on` holds the
-    `prompt_key` of prompts also trained on.
+    `data` describes the rows of each set; `trained_on` holds the `prompt_key` of prompts also trained on.
     """
 
     folder: RunFolder
@@ -407,10 +384,7 @@ class TrainingEvaluation:
 
 
 def metrics_of(evaluation: PolicyEvaluation) -> dict[str, float | None]:
-    """Return the means of an evaluation under the names of docs/reference/metrics.md, with the bounds of the totals.
-
-    A mean is None if no row was scored.
-    """
+    """Return the means of an evaluation as in docs/reference/metrics.md, with the totals' bounds; None without rows."""
     metrics: dict[str, float | None] = {}
     for name, part in evaluation.parts.items():
         total, figures = part.total, (("truncated", part.truncated), ("tokens", part.tokens))

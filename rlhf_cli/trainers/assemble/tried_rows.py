@@ -50,15 +50,15 @@ def learned_texts(
     experiment: Experiment, rows: datasets.Dataset, tokenizer: PreTrainedTokenizerBase
 ) -> list[list[LearnedText]]:
     """Return the texts of each row as TRL tokenises them; none for a row that it leaves out."""
-    from rlhf_cli.trainers.assemble.prepared_rows import ReadText, prepared_rows  # imports TRL
+    from rlhf_cli.trainers.assemble.prepared_rows import prepared_rows  # imports TRL
 
-    def shown(read: ReadText) -> LearnedText:
+    def shown(column: str, ids: list[int], learned: list[bool]) -> LearnedText:
         spans = []
-        for is_learned, part in groupby(zip(read.ids, read.is_learned, strict=True), key=lambda pair: pair[1]):
+        for is_learned, part in groupby(zip(ids, learned, strict=True), key=lambda pair: pair[1]):
             spans.append(Span(str(tokenizer.decode([token for token, _ in part])), is_learned))
-        return LearnedText(read.column, spans, len(read.ids), sum(read.is_learned))
+        return LearnedText(column, spans, len(ids), sum(learned))
 
-    return [[shown(read) for read in texts] for texts in prepared_rows(experiment, rows, tokenizer)]
+    return [[shown(*read) for read in texts] for texts in prepared_rows(experiment, rows, tokenizer)]
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,10 @@ def prompts_seen(
         raise no_chat_template(tokenizer.name_or_path, where="model.path")
     with naming_foreign_files({"model.path": tokenizer.name_or_path}):
         ids = prompt_ids(tokenizer, prompts, settings if isinstance(settings, Mapping) else {})
-    lengths = [TokenLengths("prompts", len(ids), quantiles(list(map(len, ids))))]
+    counted = {"prompts": ids}
     if answers:
-        of_answers = tokenizer(list(answers), add_special_tokens=False, verbose=False)["input_ids"]
-        lengths.append(TokenLengths("right answers", len(of_answers), quantiles(list(map(len, of_answers)))))
+        counted["right answers"] = tokenizer(list(answers), add_special_tokens=False, verbose=False)["input_ids"]
+    lengths = [TokenLengths(of, len(some), quantiles(list(map(len, some)))) for of, some in counted.items()]
     seen = [SeenPrompt(str(tokenizer.decode(prompt)), len(prompt)) for prompt in ids[:shown]]
     return PromptsSeen(seen, lengths, str(tokenizer.eos_token))
 
@@ -113,10 +113,7 @@ _ROWS_FOR_LENGTHS = 1000
 
 @dataclass(frozen=True)
 class TriedAnswer:
-    """An answer that was scored: its kind (`gold`, `empty`, `echo`), its text, its rewards.
-
-    `raw` maps reward -> score, or None; `errors` maps reward -> the error it raised.
-    """
+    """An answer that was scored, `gold`, `empty` or `echo`: reward -> raw score or None, reward -> the error."""
 
     kind: str
     text: str
@@ -127,11 +124,10 @@ class TriedAnswer:
 
 @dataclass(frozen=True)
 class TriedRows:
-    """The first rows of an experiment: prompts as the model sees them, and the rewards of some answers.
+    """The first rows of an experiment: prompts as the model sees them, and the rewards of some answers by row.
 
-    `answers` are by row. If the policy's tokenizer is not available, `seen` is None and `why_not_seen` is the reason.
-    `gold_source` and `gold_way` are the column and format of the right answers, or None. `learned` are the texts of
-    each row for a trainer that learns from rows; it has no answers to try.
+    Without the policy's tokenizer `seen` is None, for the reason `why_not_seen`. `gold_source` and `gold_way` are the
+    column and format of the right answers. A trainer that learns from rows has `learned`, and no answers to try.
     """
 
     seen: PromptsSeen | None
@@ -146,10 +142,7 @@ class TriedRows:
 
 
 def try_rows(experiment: Experiment, count: int) -> TriedRows:
-    """Score the first `count` rows, or show what is learned from them. Raise DataError if there are no rows.
-
-    A missing tokenizer is reported with the other results, because it depends on this machine.
-    """
+    """Score the first `count` rows, or show what is learned from them. Raise DataError if there are no rows."""
     if experiment.trainer.row.learns_from:
         return _learned_rows(experiment, count)
     rows = experiment_rows(experiment, max(count, _ROWS_FOR_LENGTHS))
@@ -166,7 +159,7 @@ def try_rows(experiment: Experiment, count: int) -> TriedRows:
                 tried = replace(tried, gold_source=trial.gold.source, gold_way=gold.way.name)
     try:
         seen = prompts_seen(experiment, [row["prompt"] for row in rows], shown=count, answers=golds)
-    except ModelError as error:
+    except ModelError as error:  # reported with the other results, because it depends on this machine
         return replace(tried, why_not_seen=str(error))
     return replace(tried, seen=seen)
 

@@ -75,8 +75,7 @@ def _recompute_activations(model: PreTrainedModel | PeftModel, args: TrlArgument
 class TrainedCritic:
     """A token-classification model with one label, its optimizer and its checkpoints.
 
-    `model` holds the parameters. `shares_backward`: the value loss is part of the policy's backward pass.
-    SharedLoraCritic overrides what differs where the critic is part of the policy's model.
+    `shares_backward`: the value loss is part of the policy's backward pass, as with SharedLoraCritic.
     """
 
     shares_backward = False
@@ -100,14 +99,10 @@ class TrainedCritic:
 
     def body(self) -> torch.nn.Module:
         """Return the backbone."""
-        body: torch.nn.Module = getattr(self.model, self.model.base_model_prefix)
-        return body
+        return cast(torch.nn.Module, getattr(self.model, self.model.base_model_prefix))
 
     def prepare(self, trainer: TrlTrainer, num_training_steps: int) -> None:
-        """Create the optimizer and the schedule, of the same kinds as the policy's, and place the model.
-
-        A separate model uses activation checkpointing if the policy does.
-        """
+        """Create optimizer and schedule of the policy's kinds; a separate model checkpoints activations as it does."""
         self._wrapped, args, self._autocast = self.model, trainer.args, trainer.accelerator.autocast
         if not self.shares_backward:
             _recompute_activations(self.model, args)
@@ -146,10 +141,7 @@ class TrainedCritic:
         return values
 
     def values(self, batch: TrlBatch, *, is_packed: bool = False) -> Tensor:
-        """Return (B, C): the value before every completion token of a micro-batch, with a gradient.
-
-        DDP is put into the mode that the backward pass needs.
-        """
+        """Return (B, C): the value before every completion token of a micro-batch, with a gradient."""
         num_completion = batch["completion_ids"].shape[1]
         with self._exchange():
             values = self._values(*prompts_and_completions(batch), num_completion, is_packed=is_packed)

@@ -20,7 +20,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from transformers import AutoModelForTokenClassification, PretrainedConfig, PreTrainedModel
+from transformers import AutoModelForTokenClassification, PreTrainedModel
 
 from rlhf_cli.errors import ModelError
 from rlhf_cli.models.scalar_heads import CRITIC_HEAD
@@ -58,7 +58,15 @@ class SharedLoraCritic(TrainedCritic):
             nn.init.zeros_(parameter)
         model.add_module(CRITIC_HEAD, self._head.to(next(model.parameters()).device))
         self._layers = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
-        self._name_of_head = _name_of_head(model.config)
+        try:  # saved weights need the name of the token classifier's head in the policy's architecture
+            with torch.device("meta"):
+                classifier = AutoModelForTokenClassification.from_config(copy.deepcopy(model.config))
+        except ValueError as error:
+            what = "transformers knows no token classifier of this architecture, which a saved critic is"
+            expected, given = "an architecture such as Llama, Qwen or Gemma", model.config.model_type
+            raise ModelError(what, where="critic.share", got=given, expected=expected) from error
+        heads = (name for name, module in classifier.named_children() if isinstance(module, nn.Linear))
+        self._name_of_head = next(heads)
         self._head_prefix = f"base_model.model.{self._name_of_head}."
 
     def parameters(self) -> list[nn.Parameter]:
@@ -72,15 +80,13 @@ class SharedLoraCritic(TrainedCritic):
 
     def _wrap(self, trainer: TrlTrainer, optimizer: Optimizer) -> Optimizer:
         """Return the prepared optimizer; the policy's module already contains the parameters."""
-        prepared: Optimizer = trainer.accelerator.prepare(optimizer)
-        return prepared
+        return cast(Optimizer, trainer.accelerator.prepare(optimizer))
 
     def _every_state(self, inputs: Mapping[str, object]) -> Tensor:
         model = self._base_model()
         self._take_gradients()
         with self._active(), self._autocast():
-            states: Tensor = getattr(model, model.base_model_prefix)(**inputs, use_cache=False).last_hidden_state
-        return states
+            return cast(Tensor, getattr(model, model.base_model_prefix)(**inputs, use_cache=False).last_hidden_state)
 
     def _every_value(self, inputs: Mapping[str, object]) -> Tensor:
         hidden = self._every_state(inputs)
@@ -137,15 +143,3 @@ class SharedLoraCritic(TrainedCritic):
         head = {name.removeprefix(prefix): state.pop(name) for name in list(state) if name.startswith(prefix)}
         set_peft_model_state_dict(self.model, state, adapter_name=ADAPTER)
         self._head.load_state_dict(head)
-
-
-def _name_of_head(config: PretrainedConfig) -> str:
-    """Return the name of the token classifier's head in the policy's architecture, which saved weights need."""
-    try:
-        with torch.device("meta"):
-            model = AutoModelForTokenClassification.from_config(copy.deepcopy(config))
-    except ValueError as error:
-        what = "transformers knows no token classifier of this architecture, which a saved critic is"
-        expected = "an architecture such as Llama, Qwen or Gemma"
-        raise ModelError(what, where="critic.share", got=config.model_type, expected=expected) from error
-    return next(str(name) for name, module in model.named_children() if isinstance(module, nn.Linear))

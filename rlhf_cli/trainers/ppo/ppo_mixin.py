@@ -7,6 +7,7 @@ critic, advantages and returns (GAE), the value loss, and the KL penalty per tok
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
@@ -68,8 +69,7 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
         output = super()._generate_and_score_completions(inputs)
         metrics = self._metrics[self._mode]
         metrics.pop("frac_reward_zero_std", None)  # about groups, which PPO does not have
-        rollout, advantages = self._rollout
-        measured = rollout_metrics(rollout, advantages, self.ppo, self.kl, self._sum_over_ranks)
+        measured = rollout_metrics(*self._rollout, self.ppo, self.kl, self._sum_over_ranks)
         for name, value in measured.items():
             metrics[name].append(value)
         num_rows = int((~self._settled.totals.isnan()).sum())  # without left-out rows, which have no divergence
@@ -129,14 +129,10 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
             logging.getLogger("rlhf").warning(Bootstrap.REPLACES_DENSE)
 
     def _packs_values(self, batch: TrlBatch) -> bool:
-        """Return whether the critic reads packed rows.
-
-        It does if the policy does, and a trial of three rows in the critic succeeded.
-        """
+        """Return whether the critic reads packed rows: if the policy does, and a trial of three rows succeeded."""
         if self.passes.mode == "packed" and not self._has_tried_critic:
             self._has_tried_critic = True
-            ids, mask = prompts_and_completions(batch)
-            num_completion = batch["completion_ids"].shape[1]
+            (ids, mask), num_completion = prompts_and_completions(batch), batch["completion_ids"].shape[1]
             few = tried_rows(mask, num_completion)
             states = functools.partial(self.critic.states, ids[few], mask[few], num_completion)
             both = (functools.partial(states, is_packed=is_packed) for is_packed in (False, True))
@@ -146,9 +142,8 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
     def _get_per_token_logps_and_entropies(
         self, model: Any, *args: Any, **named: Any
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        if torch.is_grad_enabled():
-            return super()._get_per_token_logps_and_entropies(model, *args, **named)
-        with in_evaluation_mode(model):  # TRL leaves the policy in training mode for the rollout's log-probabilities
+        # TRL leaves the policy in training mode for the rollout's log-probabilities
+        with contextlib.nullcontext() if torch.is_grad_enabled() else in_evaluation_mode(model):
             return super()._get_per_token_logps_and_entropies(model, *args, **named)
 
     def _scores(self, is_in_completion: Tensor) -> Tensor:
@@ -182,23 +177,18 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
         """Take TRL's step, then the critic's; the policy does not change during the critic's warmup."""
         loss = super().training_step(model, inputs, num_items_in_batch)
         with during(self.extensions.heartbeat, CRITIC):
-            self._train_critic()
+            if not self.critic.shares_backward:
+                self.critic.backward(self._value_loss(self._micro_batch))
+            if self.accelerator.sync_gradients:
+                if not self.critic.shares_backward:
+                    self.refuse_non_finite([], self._named_of_critic())
+                self._metrics["train"]["critic/learning_rate"].append(self.critic.learning_rate)
+                self._metrics["train"]["critic/grad_norm"].append(self.critic.step())
         if self.state.global_step < self.critic.settings.warmup_steps:
             with self.critic.hidden_from_policy():
                 for parameter in filter(lambda parameter: parameter.requires_grad, model.parameters()):
                     parameter.grad = None  # the policy's optimizer skips parameters without gradient
         return loss
-
-    def _train_critic(self) -> None:
-        """Run the critic's backward pass on the latest micro-batch, and its step if the policy takes one."""
-        if not self.critic.shares_backward:
-            self.critic.backward(self._value_loss(self._micro_batch))
-        if self.accelerator.sync_gradients:
-            if not self.critic.shares_backward:
-                self.refuse_non_finite([], self._named_of_critic())
-            metrics = self._metrics["train"]
-            metrics["critic/learning_rate"].append(self.critic.learning_rate)
-            metrics["critic/grad_norm"].append(self.critic.step())
 
     def _value_loss(self, inputs: TrlBatch) -> Tensor:
         """Return the critic's scalar loss on a micro-batch, normalised like the policy's."""
@@ -243,9 +233,9 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
         metrics["ppo/policy_loss"].append(loss_mean)
 
     def _log_means(self, inputs: TrlBatch, tokens: dict[str, Tensor]) -> None:
-        """Append means of (B, T) over the actions of all ranks.
+        """Append the sums of (B, T) over all ranks' actions by the actions of a micro-batch on average.
 
-        The log averages a window's micro-batches: each is divided by the actions of a micro-batch on average.
+        The log averages a window's micro-batches.
         """
         mask = tokens_in_loss(inputs).bool()
         sums = [mask.sum().double(), *(values.detach().double().where(mask, 0.0).sum() for values in tokens.values())]
@@ -316,8 +306,7 @@ def shuffled_prompts(rows: TrlBatch, *, first: int, num_generations: int) -> Trl
     `shuffle_sequence_dict`, which moves every row by itself.
     """
     num_rows = len(next(values for values in rows.values() if values is not None))
-    prompts = torch.arange(first, first + num_rows) // num_generations
-    prompts -= first // num_generations
+    prompts = torch.arange(first, first + num_rows) // num_generations - first // num_generations
     order = torch.randperm(int(prompts.max()) + 1)[prompts].argsort(stable=True)
 
     def in_order(values: Any) -> Any:

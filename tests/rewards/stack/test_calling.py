@@ -21,7 +21,7 @@ from rlhf_cli.cli import main
 from rlhf_cli.errors import RewardError, RewardFailed, ServerSilent, described, in_a_line, message_of, shortened
 from rlhf_cli.rewards.stack.calling import with_own_arguments
 from rlhf_cli.rewards.stack.component import Component, OnError, RewardTimeout, ScoreGate
-from rlhf_cli.rewards.stack.reward_stack import MaxErrors, RewardStack
+from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.text.terminal_output import traceback_of
 from tests.support.reward_bench import BATCH, Bench, Rows, picky, raises
 
@@ -172,10 +172,10 @@ def score(completions: list[str], **_: Any) -> list[float]:
     return [1.0] * len(completions)
 
 
-def rows_until_the_end(bad_every: int, limit: MaxErrors, *, most: int = 200, size: int = 5, **rules: Any) -> int | None:
-    """How many rows were scored when the run ended, `most` of them at the most: None if it went on."""
-    stack = RewardStack([Component("mine", score, **{"on_error": "exclude", **rules})], max_errors=limit)
-    for first in range(0, most, size):
+def rows_until_the_end(bad_every: int, share: float, size: int = 5) -> int | None:
+    """How many rows were scored when the run ended, 200 of them at the most: None if it went on."""
+    stack = RewardStack([Component("mine", score, on_error="exclude")], max_error_share=share, error_window=20)
+    for first in range(0, 200, size):
         rows = [FAILING if row % bad_every == 0 else "good" for row in range(first, first + size)]
         try:
             stack.evaluate(prompts=["p"] * size, completions=rows)
@@ -197,11 +197,11 @@ def rows_until_the_end(bad_every: int, limit: MaxErrors, *, most: int = 200, siz
 )
 @pytest.mark.fault(30)
 def test_the_share_is_of_a_full_window(bad_every: int, share: float, expected: int | None) -> None:
-    assert rows_until_the_end(bad_every, MaxErrors(share, 20)) == expected
+    assert rows_until_the_end(bad_every, share) == expected
 
 
 def test_old_failures_are_forgotten() -> None:
-    stack = RewardStack([Component("mine", score, on_error=0.0)], max_errors=MaxErrors(0.5, 8))
+    stack = RewardStack([Component("mine", score, on_error=0.0)], max_error_share=0.5, error_window=8)
     batches = [[FAILING] * 2 + ["good"] * 2, ["good"] * 4, ["good"] * 4, [FAILING] * 4]
     for rows in batches:
         stack.evaluate(prompts=["p"] * 4, completions=rows)
@@ -215,7 +215,7 @@ def test_rows_that_a_gate_spares_are_not_counted() -> None:
     first = Component("first", lambda row, **_: [float(index == 0) for index in row])
     for eager, ends in ((False, True), (True, False)):
         mine = Component("mine", score, gates=(ScoreGate("first", low=1.0),), on_error=0.0, eager=eager)
-        stack = RewardStack([first, mine], max_errors=MaxErrors(0.5, 2 if not eager else 8))
+        stack = RewardStack([first, mine], max_error_share=0.5, error_window=2 if not eager else 8)
         try:
             for _ in range(2):
                 stack.evaluate(prompts=["p"] * 4, completions=[FAILING, "good", "good", "good"], row=[0, 1, 2, 3])
@@ -226,7 +226,7 @@ def test_rows_that_a_gate_spares_are_not_counted() -> None:
 
 
 def test_training_does_not_dilute_the_failures_of_what_only_evaluations_compute() -> None:
-    stack = RewardStack([Component("mine", score, on_error=0.0, eval_only=True)], max_errors=MaxErrors(0.25, 8))
+    stack = RewardStack([Component("mine", score, on_error=0.0, eval_only=True)], max_error_share=0.25, error_window=8)
     for stack.is_training in (True, True, False):
         stack.evaluate(prompts=["p"] * 4, completions=[FAILING] * 3 + ["good"])  # the window is half full
 

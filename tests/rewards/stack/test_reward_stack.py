@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.rewards.stack.aggregating import Schedule, weight_at
+from rlhf_cli.rewards.stack.aggregating import Schedule
 from rlhf_cli.rewards.stack.component import Component, ScoreGate, levels
 from rlhf_cli.rewards.stack.isolated import Isolated
 from rlhf_cli.rewards.stack.reward_stack import RewardStack, runs_elsewhere
@@ -53,7 +53,7 @@ def test_weights_at_a_step() -> None:
 )
 def test_shapes(shape: str, expected: list[float]) -> None:
     schedule = Schedule(2.0, 6.0, steps=4, shape=shape)  # type: ignore[arg-type]
-    assert [weight_at(schedule, step, 100) for step in (0, 1, 2, 3, 4, 50)] == pytest.approx(expected)
+    assert [schedule.at(step, 100) for step in (0, 1, 2, 3, 4, 50)] == pytest.approx(expected)
 
 
 def test_a_fraction_of_training_and_steps_whatever_its_length() -> None:

@@ -27,7 +27,7 @@ from rlhf_cli.rewards.stack.reward_matrix import column
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.tables.trl_trainers import TRAINERS
-from rlhf_cli.trainers.assemble import ppo_setup
+from rlhf_cli.trainers.assemble import policy_loading, ppo_setup
 from rlhf_cli.trainers.assemble import trainer as assembling
 from rlhf_cli.trainers.assemble.trainer import TrainingEvaluation, _check_learns, _trl_arguments, are_conversations
 from rlhf_cli.trainers.extensions import Extensions, KeepGroups, RewardSetup
@@ -90,7 +90,7 @@ def built(place: Path, monkeypatch: pytest.MonkeyPatch) -> Built:
             "tokenizer_of": lambda *_: more["tokenizer"],
             "lora_config": lambda *_: None,
         }.items():
-            monkeypatch.setattr(assembling, name, function)
+            monkeypatch.setattr(assembling if hasattr(assembling, name) else policy_loading, name, function)
         monkeypatch.setattr(ppo_setup, "ppo_setup", lambda *given: ("ppo", *given[1:]))
         monkeypatch.setattr("rlhf_cli.models.scalar_heads.restore_head_dtype", asked.restored.append)
         profiled: Any = (CLOCK, SLOTS) if more.get("is_profiled") else None
@@ -220,8 +220,8 @@ def test_what_the_sections_add_to_trl_s_arguments(place: Path, monkeypatch: pyte
     words += ["model.trust_remote_code=true", f"model.{own}", "trainer.callbacks=[transformers:PrinterCallback]"]
     experiment = prepare(words).experiment
     monkeypatch.setattr(assembling, "loaders_of", lambda policy, **given: (0, 1, (policy, given)))
-    monkeypatch.setattr(assembling, "tokenizer_of", lambda _, policy, load: ("tokenizer", policy, load))
-    monkeypatch.setattr(assembling, "lora_config", lambda _, policy: ("lora", policy))
+    monkeypatch.setattr(policy_loading, "tokenizer_of", lambda _, policy, load: ("tokenizer", policy, load))
+    monkeypatch.setattr(policy_loading, "lora_config", lambda _, policy: ("lora", policy))
     interactions: Any = SimpleNamespace(arguments=lambda: {"tools": ["add"]})
     found = _trl_arguments(experiment, "./policy", None, interactions)
     assert [type(callback).__name__ for callback in found.pop("callbacks")] == ["PrinterCallback"]  # type: ignore[attr-defined]
@@ -231,7 +231,7 @@ def test_what_the_sections_add_to_trl_s_arguments(place: Path, monkeypatch: pyte
         "processing_class": ("tokenizer", "./policy", load),
         "peft_config": ("lora", "./policy"),
     }
-    monkeypatch.setattr(assembling, "teacher_arguments", lambda _, policy: {"teacher_model": policy})
+    monkeypatch.setattr(policy_loading, "teacher_arguments", lambda _, policy: {"teacher_model": policy})
     taught = ["trainer=gkd", "data=toy_demonstrations", "model=tiny", "teacher.path=big"]
     assert _trl_arguments(prepare(taught).experiment, "./policy", None, None) == {"teacher_model": "./policy"}
 

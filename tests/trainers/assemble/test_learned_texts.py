@@ -151,9 +151,9 @@ def test_the_tokens_are_those_of_trl(
     found = prepared_rows(experiment, training_rows(experiment)[0], tokenizer)
     assert logging.getLogger().isEnabledFor(logging.WARNING), "what comes afterwards is heard again"
     shown = [
-        (text.column, text.ids, [one for one, learned in zip(text.ids, text.is_learned, strict=True) if learned])
+        (column, ids, [one for one, learned in zip(ids, is_learned, strict=True) if learned])
         for texts in found
-        for text in texts
+        for column, ids, is_learned in texts
     ]
     wanted = expected(trainer, of_trl(trainer, rows, args, tokenizer_of(template), place))
     if trainer == "kto":  # TRL puts all chosen answers first
