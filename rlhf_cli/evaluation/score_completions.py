@@ -28,7 +28,7 @@ from rlhf_cli.data.source import DataSource, Row, typed_rename
 from rlhf_cli.errors import DataError, ModelError, raise_any
 from rlhf_cli.evaluation.targets import renames_in
 from rlhf_cli.models.tokenizer_files import load_tokenizer
-from rlhf_cli.plan.checks.hub_checks import require_on_hub
+from rlhf_cli.plan.checks.machine_checks import require_on_hub
 from rlhf_cli.plan.sources_and_components import StateOfTrainer, columns_read, source_of
 from rlhf_cli.plan.stack_building import aggregate_of, reward_stack
 from rlhf_cli.rewards.completion_text import text_of

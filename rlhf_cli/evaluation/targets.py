@@ -15,7 +15,7 @@ from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ConfigError, RunError
 from rlhf_cli.models.gguf import model_folder
 from rlhf_cli.models.model_folders import describe_model, is_reward_model
-from rlhf_cli.plan.checks.hub_checks import require_on_hub
+from rlhf_cli.plan.checks.machine_checks import require_on_hub
 from rlhf_cli.plan.prepare import Prepared
 from rlhf_cli.runs.reward_records import BY_REWARDS_OF
 from rlhf_cli.runs.run_folder import (

@@ -26,8 +26,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from rlhf_cli.errors import RankFailed
-from rlhf_cli.plan.launch_plan import python_path
-from rlhf_cli.plan.rollout_server_plan import ServerPlan, port_problem
+from rlhf_cli.plan.launch_plan import ServerPlan, port_problem, python_path
 from rlhf_cli.process import die_with
 
 GRACE_S = 10.0

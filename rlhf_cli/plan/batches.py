@@ -23,9 +23,8 @@ _EVAL_BATCH_SIZE = "per_device_eval_batch_size"
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """The batch sizes and step counts of a run whose trainer generates.
-
-    `completions_a_round` counts all processes; `steps` are optimizer steps, None if the data decides.
+    """The batches of a run whose trainer generates; rounds are those of all processes, `steps` None if the data
+    decides.
     """
 
     per_device: int
@@ -39,10 +38,8 @@ class BatchPlan:
     steps: int | None
 
     def describe(self) -> str:
-        """Describe one generation round in a line.
-
-        Example: `4 completions a device x 1 process x 8 micro-batches = 32 a round: 8 prompts x 4 generations`, with `
-        x 4 epochs` appended if a round is trained on more than once.
+        """Describe one generation round, for example `4 completions a device x 1 process x 8 micro-batches = 32 a
+        round: 8 prompts x 4 generations`, with ` x 4 epochs` appended if it is trained on more than once.
         """
         return (
             f"{count(self.per_device, 'completion')} a device x {count(self.processes, 'process', 'es')}"
@@ -53,10 +50,8 @@ class BatchPlan:
 
 @dataclass(frozen=True)
 class StagePlan:
-    """The batch sizes and step counts of a run that trains on its rows.
-
-    `steps` and `epochs` are None if they depend on data that is not read yet. `rows` is the total number of rows
-    trained on. The last step of an epoch has the remaining rows, or is dropped if `dataloader_drop_last` is set.
+    """The batches of a run that trains on its rows, `rows` of them in all; `steps` and `epochs` are None if the data
+    decides. The last step of an epoch has the remaining rows, or is dropped if `dataloader_drop_last` is set.
     """
 
     per_device: int
@@ -89,10 +84,11 @@ def count(number: float, noun: str, plural: str = "s") -> str:
 
 
 def plan_batches(trainer: Trainer, *, processes: int, num_rows: int | None, origins: Origins) -> BatchPlan:
-    """Compute the numbers for a trainer that generates, also its own answers. `num_rows` is None if not known yet.
+    """Compute the numbers for a trainer that generates, also its own answers; sizes are at least 1, `num_rows` may be
+    unknown.
 
-    The caller has checked that sizes are at least 1. Raise ConfigError if the numbers do not divide (naming the nearest
-    values that do), the dataset holds fewer prompts than one round takes, or a round is a single completion.
+    Raise ConfigError if the numbers do not divide (naming the nearest values that do), the dataset holds fewer prompts
+    than one round takes, or a round is a single completion.
     """
     fields = trl_args.fields_of(trainer.trl)
     least = 2 if trainer.row.generates and not trainer.has_critic else 1
@@ -172,9 +168,8 @@ def _refuse_parts_of_evaluated_groups(trainer: Trainer, group: int, processes: i
 
 
 def plan_stage(trainer: Trainer, *, processes: int, num_rows: int | None, origins: Origins) -> StagePlan:
-    """Return the plan of a run that trains on its rows. Raise ConfigError if the only batch is dropped.
-
-    `num_rows` is None if a hub dataset decides. Answers that the trainer generates itself raise as in `plan_batches`.
+    """Return the plan of a run that trains on its rows, `num_rows` if known. Raise ConfigError if the only batch is
+    dropped, and as `plan_batches` for answers that the trainer generates itself.
     """
     per_device, accumulation = trainer.whole(_BATCH_SIZE) or 1, trainer.whole("gradient_accumulation_steps") or 1
     rounds = None

@@ -19,8 +19,6 @@ _PROBE_TIMEOUT_S = 20
 _UUID = re.compile(r"\(UUID: (.+)\)")
 ON_SLURM_NODE = "RLHF_ON_SLURM_NODE"
 """Set in the environment of a training process inside a Slurm job: its devices are the run's devices."""
-URL_VARIABLE, GROUP_PORT_VARIABLE = "RLHF_VLLM_URL", "RLHF_VLLM_GROUP_PORT"
-"""Set in the environment of the ranks: where the run's vLLM server is."""
 FIRST_WITH_BF16 = 8.0
 """The least compute capability of a GPU that computes in bf16."""
 OTHER_GPUS = Path("/dev/kfd")
@@ -28,9 +26,8 @@ OTHER_GPUS = Path("/dev/kfd")
 
 
 def count_processes(launch: Launch) -> int:
-    """Return the number of training processes on this machine.
-
-    For `auto` it is one per GPU that no vLLM server uses, or one if there is no GPU or the device is the CPU.
+    """Return the number of training processes on this machine: for `auto` one per GPU that no vLLM server uses, and one
+    without a GPU or for the CPU.
     """
     if launch.processes != "auto":
         return launch.processes
@@ -59,8 +56,8 @@ def uses_gpu(launch: Launch) -> bool:
 def visible_gpus() -> tuple[str, ...]:
     """Return the ids of the GPUs that a process started here sees, as CUDA_VISIBLE_DEVICES names them.
 
-    If CUDA_VISIBLE_DEVICES is set, return its entries up to the first that does not exist: CUDA ignores the rest.
-    Otherwise return what nvidia-smi lists. Return an empty tuple if nvidia-smi is missing or does not answer in time.
+    These are its entries up to the first that does not exist (CUDA ignores the rest); where it is not set, what
+    nvidia-smi lists: nothing if nvidia-smi is missing or does not answer in time.
     """
     visible, there = os.environ.get("CUDA_VISIBLE_DEVICES"), len(_listed())
     if visible is None:
@@ -73,10 +70,8 @@ def visible_gpus() -> tuple[str, ...]:
 
 
 def gpu_identity(gpu: str) -> str:
-    """Return an id of a GPU that is the same for every process of this machine.
-
-    It is the UUID that nvidia-smi lists under the GPU's number, because GPU 0 of one Slurm job is another GPU in the
-    next. If nvidia-smi lists no such GPU, return `gpu` unchanged.
+    """Return an id of a GPU that is the same for every process of this machine: its UUID in nvidia-smi, because GPU 0
+    of one Slurm job is another GPU in the next. If nvidia-smi lists no such GPU, return `gpu` unchanged.
     """
     listed = _listed()
     if gpu.isdigit() and int(gpu) < len(listed):
@@ -113,9 +108,8 @@ def compute_capabilities() -> tuple[float, ...]:
 
 
 def runs_on_cpu(launch: Launch) -> bool:
-    """Return whether the ranks will train on a CPU, as far as that is known without torch.
-
-    The devices of a Slurm job's node are unknown until the job starts.
+    """Return whether the ranks will train on a CPU, as far as is known without torch, and before a Slurm job has a
+    node.
     """
     if launch.device != "auto" or is_left_to_a_node(launch):
         return launch.device == "cpu"
@@ -147,9 +141,7 @@ def gpu_bytes() -> int | None:
 
 @dataclass(frozen=True)
 class Device:
-    """The device of one of the `processes` of a run. `bf16`: matrix products are computed in bfloat16. `num_bytes` is
-    its memory, None if unknown.
-    """
+    """The device of one of the `processes` of a run; `bf16`: it computes matrix products in bfloat16."""
 
     on_gpu: bool = False
     bf16: bool = False

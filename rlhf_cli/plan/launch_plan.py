@@ -1,5 +1,9 @@
 """Plan a run's processes on this machine, without torch: `rlhf train --dry-run` shows them, the launcher starts them.
 
+The command of its vLLM server is the one that `trl vllm-serve` of TRL 1.16 runs (trl/scripts/vllm_serve.py,
+`build_command`); `trl vllm-serve` itself is deprecated. Development mode and the NCCL engine allow weight updates.
+Log-probabilities are those after temperature and top-k/top-p, for any number of tokens.
+
 A rank is `python -m rlhf_cli.launch.rank_process RUN`. torch.distributed's variables in its environment tell it about
 the other ranks. Every rank sees the GPUs of all training ranks and uses the one at its LOCAL_RANK, as in accelerate.
 Under torchrun and other launchers the command itself is a rank (plan/rank_group.py), and starts none.
@@ -7,33 +11,136 @@ Under torchrun and other launchers the command itself is a rank (plan/rank_group
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shlex
+import socket
 import sys
 import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.plan.devices import count_processes, visible_gpus
-from rlhf_cli.plan.rank_group import GLOO, LOOPBACK, RankGroup, interface_of, rank_group
-
-if TYPE_CHECKING:
-    from rlhf_cli.plan.rollout_server_plan import ServerPlan
+from rlhf_cli.models.tokenizer_files import dtype_of, read_json
+from rlhf_cli.plan.devices import FIRST_WITH_BF16, OTHER_GPUS, compute_capabilities, count_processes, visible_gpus
+from rlhf_cli.plan.rank_group import GLOO, LOOPBACK, NO_PORT, PORTS, RankGroup, interface_of, rank_group
+from rlhf_cli.runs.provenance import version_of
+from rlhf_cli.services.hub_lookup import cached_model
 
 WORKER = "rlhf_cli.launch.rank_process"
+LEAST_VLLM, BELOW_VLLM = (0, 28), (0, 31)
+"""Bounds of the vLLM versions that fit torch 2.13 and TRL 1.16 and were tested."""
+
+INSTALL_VLLM = "pip install 'vllm>=0.28,<0.31'"
+_SCALE_OUT_FROM = (0, 30)
+URL_VARIABLE, GROUP_PORT_VARIABLE = "RLHF_VLLM_URL", "RLHF_VLLM_GROUP_PORT"
+"""Set in the environment of the ranks: where the run's vLLM server is."""
+
+
+@dataclass(frozen=True)
+class ServerPlan:
+    """The vLLM server that a run starts, which writes to `log`; a port is 0 if it is chosen at the start, `argv` has it
+    too.
+    """
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    gpus: tuple[str, ...]
+    port: int
+    group_port: int
+    log: Path
+
+    @property
+    def url(self) -> str:
+        """Return the URL of the server."""
+        return f"http://{LOOPBACK}:{self.port}"
+
+    def for_ranks(self) -> dict[str, str]:
+        """Return the variables by which the ranks find the server."""
+        return {URL_VARIABLE: self.url, GROUP_PORT_VARIABLE: str(self.group_port)}
+
+
+def plan_server(experiment: Experiment, run: Path, gpus: tuple[str, ...]) -> ServerPlan:
+    """Plan the server of the run in folder `run` on `gpus`. A port that `trainer.args` does not name is 0."""
+    args, model = experiment.trainer.args, experiment.model
+    given, group = args.get("vllm_server_port"), args.get("vllm_group_port")
+    port, group_port = (number if isinstance(number, int) else 0 for number in (given, group))
+    argv = [
+        *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", model.path or "MODEL"),
+        *("--host", LOOPBACK, "--port", str(port), "--tensor-parallel-size", str(len(gpus))),
+    ]
+    for option, value in (
+        ("--revision", model.revision),
+        ("--tokenizer", model.tokenizer),
+        ("--max-model-len", args.get("vllm_max_model_length")),
+        ("--gpu-memory-utilization", args.get("vllm_gpu_memory_utilization")),
+        ("--model-impl", args.get("vllm_model_impl")),
+        ("--dtype", _dtype(experiment)),
+    ):
+        argv += [] if value is None else [option, str(value)]
+    argv += ["--trust-remote-code"] if model.trust_remote_code else []
+    for name, value in experiment.launch.vllm.args.items():
+        option = name.lstrip("-").replace("_", "-")
+        if isinstance(value, bool):
+            argv.append(f"--{option}" if value else f"--no-{option}")
+        elif value is not None:
+            words = value if isinstance(value, list) else [json.dumps(value) if isinstance(value, dict) else value]
+            argv += [f"--{option}", *map(str, words)]
+    argv += ["--enable-scale-out"] if (installed_vllm() or BELOW_VLLM) >= _SCALE_OUT_FROM else []
+    argv += ["--weight-transfer-config", json.dumps({"backend": "nccl"})]
+    argv += ["--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1"]
+    env = {"CUDA_VISIBLE_DEVICES": ",".join(gpus), "VLLM_SERVER_DEV_MODE": "1"}
+    return ServerPlan(tuple(argv), env, gpus, port, group_port, run / "vllm-server.log")
+
+
+def _dtype(experiment: Experiment) -> str:
+    """Return the type in which the trainer computes: the one of its precision, in float32 the one of its weights, for
+    which vLLM's own choice would be a 16-bit type.
+    """
+    precision, model = experiment.launch.precision, experiment.model
+    if precision == "auto":  # trl_config.precision_args decides it with torch
+        least = min(compute_capabilities(), default=0.0)
+        precision = "bf16" if least >= FIRST_WITH_BF16 or OTHER_GPUS.exists() else "float32"
+    if precision != "float32":
+        return {"bf16": "bfloat16", "fp16": "float16"}[precision]
+    if model.dtype != "auto":
+        return model.dtype
+    place = Path(os.path.expanduser(str(model.path)))
+    folder = place if place.is_dir() else cached_model(str(model.path), model.revision)
+    if folder is None or not (folder / "config.json").is_file():
+        return "auto"  # of a model on the hub it is the stored type, unless that is float32
+    return dtype_of(read_json(folder / "config.json")) or "float32"
+
+
+def port_problem(port: int) -> str | None:
+    """Return why the server cannot listen at a port, or None if it can, or if the port is still to be chosen."""
+    if port not in PORTS:
+        return NO_PORT
+    try:
+        if port:
+            socket.create_server((LOOPBACK, port)).close()
+    except OSError as error:
+        return os.strerror(error.errno) if error.errno else str(error)
+    return None
+
+
+def installed_vllm() -> tuple[int, int] | None:
+    """Return (major, minor) of the installed vLLM, or None if it is not installed."""
+    if (version := version_of("vllm")) is None:
+        return None
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """The processes of a run on this machine. All machines together have `world_size` ranks.
+    """The processes of a run on this machine. All machines together have `world_size` ranks, which write to `log`.
 
-    `ranks` maps a rank here to its GPU (its id in nvidia-smi or CUDA_VISIBLE_DEVICES; None on a CPU); `argv` starts it.
-    `in_this_process`: the only rank here is the command itself, so it starts none. `group` is set if a launcher started
-    it as one rank of several. All ranks write to `log`. `shared` is the part of the environment that is the same for
-    all ranks. `gpus` are those used for training.
+    `ranks` maps a rank here to its GPU (its id in nvidia-smi or CUDA_VISIBLE_DEVICES; None on a CPU); `argv` starts it,
+    with the variables `shared` by all ranks. `in_this_process`: the only rank here is the command itself, so it starts
+    none. `group` is set if a launcher started it as one rank of several. `gpus` are those used for training.
     """
 
     ranks: dict[int, str | None]
@@ -67,11 +174,11 @@ class LaunchPlan:
 def plan_launch(
     experiment: Experiment, run: Path, *, resume: bool = False, accelerate_env: Mapping[str, str] | None = None
 ) -> LaunchPlan:
-    """Plan the ranks of the run in folder `run` on this machine, and its vLLM server if it starts its own.
+    """Plan the ranks of the run in folder `run` on this machine, and its vLLM server if it starts its own: the first
+    GPUs train, the last serve, if there are enough (plan/checks/machine_checks.py).
 
-    `accelerate_env` holds the variables that accelerate makes of the file in `launch.accelerate_config`. The first GPUs
-    train, the last serve. plan/checks/machine_checks.py checks that there are enough GPUs. Raise ConfigError if the
-    variables of a launcher are incomplete.
+    `accelerate_env` holds the variables that accelerate makes of the file in `launch.accelerate_config`. Raise
+    ConfigError if the variables of a launcher are incomplete.
     """
     launch, group = experiment.launch, rank_group()
     own = dict(accelerate_env or {})
@@ -81,8 +188,6 @@ def plan_launch(
     training = gpus[:local]
     server = None
     if launch.rollout == "vllm_server" and launch.rollout_gpus:
-        from rlhf_cli.plan.rollout_server_plan import plan_server
-
         server = plan_server(experiment, run, gpus[local : local + launch.rollout_gpus])
     is_alone = local == 1 and launch.nodes == 1 and launch.strategy == "ddp"
     in_this_process = is_alone and launch.accelerate_config is None and server is None
@@ -128,7 +233,7 @@ def log_name(node: int) -> str:
 
 
 def python_path() -> str:
-    """Return the PYTHONPATH a child needs to import what this process imports, without Python's standard folders: in a
+    """Return a child's PYTHONPATH, to import what this process imports, without Python's standard folders: in a
     checkout, the package is on sys.path only because of the working folder.
     """
     standard = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}

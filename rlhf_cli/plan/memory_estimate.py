@@ -18,18 +18,10 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.models.weight_shapes import DTYPE_BYTES, TINY_VOCABULARY
 from rlhf_cli.plan import memory_tensors as tensors
 from rlhf_cli.plan.devices import Device
+from rlhf_cli.plan.run_plan import RowLengths
 from rlhf_cli.tables.passes import PassMode
 from rlhf_cli.tables.strategies import STRATEGIES
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
-
-
-@dataclass(frozen=True)
-class RowLengths:
-    """The tokens of the longest prompt and of the longest row that is trained on as it is, 0 for unknown."""
-
-    prompt: int
-    row: int
-
 
 Phase = Literal["generation", "training"]
 PHASES: tuple[Phase, ...] = ("generation", "training")
@@ -57,9 +49,8 @@ class Moment:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """What a run needs of the memory of one device, as far as that is known before it starts.
-
-    `moments` is empty if that is unknown, and `unknown` says why. `leaves_out` lists in words what is not counted.
+    """What a run needs of the memory of one device; without `moments` that is `unknown`, for this reason. `leaves_out`
+    lists in words what is not counted.
     """
 
     device: Device
@@ -152,10 +143,10 @@ def most_prompts(rows: int, group: int) -> int:
 
 @dataclass
 class RunMemory:
-    """The models of a run on one device, and the bytes they need at each moment.
+    """The models of a run on one device, and the bytes they need at each moment; `lengths` is None if unknown.
 
-    `lengths` is None if unknown. A process generates `completions` at once, 0 if the trainer does not generate;
-    `passes` is how they go through the models (docs/development/performance.md).
+    A process generates `completions` at once, 0 if the trainer does not generate; `passes` is how they go through the
+    models (docs/development/performance.md).
     """
 
     experiment: Experiment

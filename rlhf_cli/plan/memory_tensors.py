@@ -137,10 +137,9 @@ FolderOf = Callable[[str], Path | None]
 
 
 def stored_decoder(path: str, folder_of: FolderOf) -> Decoder:
-    """Return a model, or the base of an adapter, with weights in the dtype in which they are stored.
-
-    `folder_of` returns a model's folder on this machine, None for a hub model that is not in the cache. Raise
-    UnknownArchitecture if there is no readable config.json, or its model family was not examined.
+    """Return a model, or the base of an adapter, with weights in the dtype in which they are stored. Raise
+    UnknownArchitecture if its folder is not here (`folder_of` says None), has no readable config.json, or its family
+    was not examined.
     """
     folder = folder_of(path)
     if folder is None:
@@ -160,10 +159,8 @@ def stored_decoder(path: str, folder_of: FolderOf) -> Decoder:
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch of `rows` rows of `tokens` tokens in one pass; `padded`: the rows differ in length.
-
-    `prompts` is 0 except for packed rows (models/packing). They start with `prompts` different prompts of
-    `prompt_tokens` tokens, which are stored once each.
+    """A batch of `rows` rows of `tokens` tokens in one pass; `padded`: the rows differ in length. Packed rows
+    (models/packing) start with `prompts` different prompts of `prompt_tokens` tokens, which are stored once each.
     """
 
     rows: int
@@ -184,9 +181,8 @@ class Batch:
 
 
 def kept_bytes(model: Decoder, batch: Batch, *, checkpointing: bool) -> float:
-    """Return the bytes that all layers keep of `batch` from the forward pass to the backward pass.
-
-    With gradient checkpointing a layer keeps only its input (arXiv 1604.06174; 2205.05198, 5).
+    """Return the bytes that all layers keep of `batch` from the forward pass to the backward pass: with gradient
+    checkpointing only their inputs (arXiv 1604.06174; 2205.05198, 5).
     """
     top = batch.size * (_FLOAT32 + 2 * model.weight_bytes) * model.hidden  # around the last norm
     a_layer = batch.size * model.hidden * model.weight_bytes if checkpointing else layer_bytes(model, batch)

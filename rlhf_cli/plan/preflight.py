@@ -13,7 +13,6 @@ from rlhf_cli.plan import row_tokens, workload
 from rlhf_cli.plan.batches import AnyPlan, BatchPlan, StagePlan
 from rlhf_cli.plan.checks import argument_checks as arguments
 from rlhf_cli.plan.checks import data_checks, reward_checks
-from rlhf_cli.plan.checks import hub_checks as hub
 from rlhf_cli.plan.checks import machine_checks as machine
 from rlhf_cli.plan.checks import model_checks as model
 from rlhf_cli.plan.checks import prompt_checks as prompts
@@ -34,14 +33,12 @@ def preflight(
     is_shown: bool = True,
     tries_rewards: bool = False,
 ) -> Plan:
-    """Check an experiment as far as possible without torch, and return its plan.
+    """Check an experiment as far as possible without torch, and return its plan. Raise Problems, or the UserError
+    itself if there is only one.
 
     `folder` is that of a resumed run; None for a new one, which will be created in `run.root`. `is_shown` says that the
     whole plan is wanted; a run that only starts needs no estimate of its memory, unless it has to fit on a GPU.
     `tries_rewards` calls the reward functions on a row, unless there is another problem.
-
-    Raise Problems, or the UserError itself if there is only one. Problems include a missing data file, column, reward
-    function or model folder, batch sizes that do not divide, and a run folder that is not writable.
     """
     subject, report = Subject(experiment, composed, planned_processes(experiment.launch), folder), Report()
     with looking():
@@ -55,19 +52,19 @@ def preflight(
             report.run_all(episode_problems(subject, checked.data))
         raise_any(report.problems.values())
     assert checked.steps is not None, "without a plan there is a problem"
-    data, plan, trainer, folders = checked.data, checked.steps, experiment.trainer, checked.subject.folders
+    subject, data, plan, trainer = checked.subject, checked.data, checked.steps, experiment.trainer
     device, rewards = planned_device(experiment.launch, subject.processes), experiment.rewards
     lengths = memory = None
     # If it is unknown how rows will go through the models, assume TRL's way, which needs the most memory.
-    passes = model.planned_passes(folders)
+    passes = model.planned_passes(subject)
     mode: PassMode = passes.mode if passes is not None else "plain"
     at_once = plan.per_device * (plan.steps_per_generation if isinstance(plan, BatchPlan) else plan.accumulation)
     completions = at_once if trainer.row.generates or trainer.row.answers_up_to else 0
     if is_shown or device.on_gpu:
         from rlhf_cli.plan.memory_estimate import RunMemory
 
-        lengths = row_tokens.longest_rows(checked.subject, data, checked.prompt_tokens)
-        memory = RunMemory(experiment, lengths, completions, device, mode, folders.folder_of).plan()
+        lengths = row_tokens.longest_rows(subject, data, checked.prompt_tokens)
+        memory = RunMemory(experiment, lengths, completions, device, mode, subject.folder_of).plan()
     is_chat = prompts.has_conversations(experiment, data)
     return Plan(
         model=relative_to_cwd(checked.described),
@@ -86,7 +83,7 @@ def preflight(
         memory=memory,
         workload=workload.workload(trainer, plan, data.num_rows, lengths),
         evaluations=workload.evaluations(trainer, plan, data.num_held_out),
-        checkpoints=workload.checkpoints(folders, plan),
+        checkpoints=workload.checkpoints(subject, plan),
         num_held_out=data.num_held_out,
         passes=passes,
     )
@@ -99,8 +96,7 @@ class _Checked:
     subject: Subject
     described: str
     data: DataFacts
-    rewards: RewardFacts
-    functions: dict[str, Path]
+    files: dict[str, Path]
     steps: AnyPlan | None
     used: frozenset[str]
     prompt_tokens: int | None
@@ -115,9 +111,9 @@ def _check(subject: Subject, report: Report) -> _Checked:
         arguments.refused_combinations(subject),
         arguments.order_problems(subject),
         arguments.unread_arguments(subject),
-        hub.upload_problems(subject),
+        machine.upload_problems(subject),
     )
-    subject = replace(subject, cached=report.run(hub.hub_problems(subject), {}))
+    subject = replace(subject, cached=report.run(machine.hub_problems(subject), {}))
     described = report.run(model.policy_problems(subject), "")
     report.run_all(
         model.config_problems(subject),
@@ -146,10 +142,8 @@ def _check(subject: Subject, report: Report) -> _Checked:
         prompts.text_argument_problems(subject),
         prompts.format_notices(subject, data),
     )
-    if subject.folders.reads_images:
-        from rlhf_cli.plan.checks.image_checks import image_problems
-
-        report.run_all(image_problems(subject, data))
+    if subject.reads_images:
+        report.run_all(prompts.image_problems(subject, data))
     if subject.experiment.interacts:
         report.run_all(tool_checks.call_problems(subject))
     report.run_all(model.teacher_problems(subject))
@@ -170,18 +164,22 @@ def _check(subject: Subject, report: Report) -> _Checked:
         machine.gpu_problems(subject),
     )
     accelerate_env = report.run(machine.launch_problems(subject), {})
-    return _Checked(subject, described, data, rewards, functions, steps, used, prompt_tokens, accelerate_env)
+    files = {**data.files, **rewards.files, **functions}
+    return _Checked(subject, described, data, files, steps, used, prompt_tokens, accelerate_env)
 
 
 def _files(checked: _Checked) -> dict[str, Path]:
     """Return key -> file of all that the run reads and whose hash goes into the provenance."""
-    experiment = checked.subject.experiment
-    files, trainer = {**checked.data.files, **checked.rewards.files, **checked.functions}, experiment.trainer
+    subject, files = checked.subject, checked.files
+    experiment, trainer = subject.experiment, subject.experiment.trainer
     named = {"trainer.class": trainer.own_class} if trainer.own_class is not None else {}
     named |= {f"trainer.callbacks[{number}]": callback for number, callback in enumerate(trainer.callbacks)}
     files |= {key: file.resolve() for key, name in named.items() if (file := class_file(name)) is not None}
     if (accelerate := experiment.launch.accelerate_config) is not None:
         files["launch.accelerate_config"] = Path(accelerate).expanduser().resolve()
-    files |= {key: folder.resolve() for key, folder in checked.subject.folders.read_on_resume()}
-    code = imported_code(experiment) | imported_since(checked.subject.modules, experiment)
+    has_own = experiment.has_reference or experiment.model.lora is not None
+    for key, path in subject.named_models().items():  # a resumed run reads these again: checkpoints lack them
+        if key != "critic.init" and (key != "model.path" or has_own) and Path(path).expanduser().is_dir():
+            files[key] = Path(path).expanduser().resolve()
+    code = imported_code(experiment) | imported_since(subject.modules, experiment)
     return files | {name: file for name, file in code.items() if file not in files.values()}

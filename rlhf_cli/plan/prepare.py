@@ -1,11 +1,9 @@
-"""Lead from typed words, or a run and words, to a checked experiment.
+"""Lead from typed words, or a run and words, to a checked experiment: compose, validate, expand `primary` into gates,
+spell out the truncation policy's mode, replace `run:NAME`, `package:NAME` and GGUF files by model folders.
 
 A critic starts from that run's critic if it has one (a PPO run), else from its model (a reward model). `offset: auto`
-of a reward model becomes its measured mean, `with_eos: auto` the way it was trained.
-
-In this order: compose, validate, expand `primary` into gates, spell out the truncation policy's mode, replace
-`run:NAME`, `package:NAME` and GGUF files by model folders. Every verb prepares its experiment here, so all verbs accept
-and refuse the same input.
+of a reward model becomes its measured mean, `with_eos: auto` the way it was trained. Every verb prepares its experiment
+here, so all verbs accept and refuse the same input.
 """
 
 from __future__ import annotations
@@ -36,9 +34,8 @@ _MOST_SHOWN = 8
 
 
 def resolve_runs(experiment: Experiment) -> Experiment:
-    """Return the experiment with model folders instead of `run:NAME`, `package:NAME` and GGUF files.
-
-    An `auto` offset becomes a number, and a file with a chat template its text.
+    """Return the experiment with model folders instead of `run:NAME`, `package:NAME` and GGUF files, a number as `auto`
+    offset, and a chat template's text instead of its file.
 
     Raise RunError, naming the command that helps, if no run of a name has finished or has been evaluated, and
     ModelError if a packaged model, a GGUF file or a chat template cannot be had.
@@ -153,10 +150,7 @@ Adjust = Callable[[JsonTree, Origins], None]
 
 @dataclass(frozen=True)
 class Prepared:
-    """A checked experiment together with the origin of each of its values.
-
-    `as_written` is the same experiment with `run:NAME` and `auto` unresolved.
-    """
+    """A checked experiment, the origin of each of its values, and itself with `run:NAME` and `auto` unresolved."""
 
     experiment: Experiment
     composed: Composed
@@ -189,10 +183,7 @@ _MISSING = "???"
 
 
 def fill_in_policy(tree: JsonTree, origins: Origins) -> None:
-    """Fill in a `model.path` that is not given, or that names a run which does not exist yet.
-
-    Scoring rewards needs neither a policy nor a critic.
-    """
+    """Fill in a `model.path` that is missing, or a run to come: scoring rewards needs neither a policy nor a critic."""
     model, critic = section(tree, "model"), section(tree, "critic")
     if model.get("path") == _MISSING or _is_unfinished_run(model.get("path"), tree):
         model["path"] = NOT_GIVEN

@@ -33,10 +33,8 @@ NODE = "GROUP_RANK"
 
 @dataclass(frozen=True)
 class RankGroup:
-    """This process as one of `world_size` ranks, `local_size` of them on each machine.
-
-    The ranks meet in torch's store at `host` and `port`. `is_torchruns` says that torchrun started this process and
-    holds the store; otherwise rank 0 opens it.
+    """This process as one of `world_size` ranks, `local_size` of them on each machine, which meet in torch's store at
+    `host` and `port`: torchrun's, if it started this process, else rank 0 opens it.
     """
 
     rank: int
@@ -55,8 +53,8 @@ class RankGroup:
     def variables(self) -> dict[str, str]:
         """Return torch's variables of this rank, and the interface on which gloo reaches the others.
 
-        gloo would otherwise take the interface of the host's own name. On Debian that is 127.0.1.1, which other
-        machines cannot reach. NCCL chooses an interface itself.
+        gloo would otherwise take the interface of the host's own name: on Debian 127.0.1.1, which other machines cannot
+        reach. NCCL chooses an interface itself.
         """
         found = {
             "RANK": str(self.rank),

@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from rlhf_cli.data.images import in_parts
 from rlhf_cli.data.learnt_columns import read_columns
@@ -18,11 +18,8 @@ from rlhf_cli.errors import DataError, ModelError
 from rlhf_cli.models.tokenizer_files import TokenizerFiles, context_of, language_part, render_chat, vocab_size_of
 from rlhf_cli.models.weight_shapes import TINY_VOCABULARY
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, ReadSource, Subject
-from rlhf_cli.plan.run_plan import Notice
+from rlhf_cli.plan.run_plan import Notice, RowLengths
 from rlhf_cli.tables.trl_trainers import TEXT, ColumnSet, too_short_for_all
-
-if TYPE_CHECKING:
-    from rlhf_cli.plan.memory_estimate import RowLengths
 
 ASKING = ("prompt", "tools", "chat_template_kwargs")
 """The columns that make a prompt."""
@@ -44,10 +41,9 @@ class _Text(NamedTuple):
 
 @dataclass(frozen=True)
 class RowCounter:
-    """Count the tokens of rows; `settings` are the template's variables for all of them.
-
-    `columns` are those that the trainer reads beside the texts, `more_tokens` those that it adds to a row; `in_parts`:
-    the template gets contents in parts.
+    """Count the tokens of rows; `settings` are the template's variables for all of them, `columns` those that the
+    trainer reads beside the texts, `more_tokens` those that it adds to a row; `in_parts`: the template gets contents in
+    parts.
     """
 
     tokenizer: TokenizerFiles
@@ -134,7 +130,7 @@ def counter_of(subject: Subject) -> RowCounter | None:
     if tokenizer is None or tokenizer.lengths([""], special_tokens=False) is None:
         return None
     given = trainer.args.get("chat_template_kwargs")
-    settings, reads_images = given if isinstance(given, Mapping) else {}, bool(subject.folders.reads_images)
+    settings, reads_images = given if isinstance(given, Mapping) else {}, bool(subject.reads_images)
     return RowCounter(tokenizer, settings, trainer.row.along, trainer.row.more_tokens, in_parts=reads_images)
 
 
@@ -172,13 +168,9 @@ def _largest(rows: list[Row]) -> list[Row]:
 
 
 def longest_rows(subject: Subject, data: DataFacts, most_prompt_tokens: int | None) -> RowLengths | None:
-    """Return the longest prompt and row of all sources, in tokens, of those with the most characters.
-
-    Return None if the rows or the policy's tokenizer are not on this machine. Prompts with more than
-    `most_prompt_tokens` are dropped or cut.
+    """Return the longest prompt and row of all sources, in tokens, of those with the most characters; None without the
+    rows or the policy's tokenizer. Prompts with more than `most_prompt_tokens` are dropped or cut.
     """
-    from rlhf_cli.plan.memory_estimate import RowLengths
-
     rows, counter = [row for read in data.sources for row in _rows(subject, read)], counter_of(subject)
     if not rows or counter is None:
         return None
@@ -194,13 +186,11 @@ _OTHER_IDS = "another tokenizer made these ids: make them with the model's, or w
 
 
 def vocabulary_problems(subject: Subject, data: DataFacts) -> Findings:
-    """Yield an error for the first row of each source with a token beyond the model's vocabulary.
-
-    It may be a token id of the row, or a token that was added to the tokenizer and not to the model: spare ones, which
-    no text has, do no harm.
+    """Yield an error for the first row of each source with a token beyond the model's vocabulary: a token id, or a
+    token that was added to the tokenizer and not to the model. Spare ones, which no text has, do no harm.
     """
     model, tokenizer = subject.experiment.model, subject.tokenizer
-    size = TINY_VOCABULARY if model.build is not None else vocab_size_of(subject.folders.config_below(model.path))
+    size = TINY_VOCABULARY if model.build is not None else vocab_size_of(subject.config_below(model.path))
     if size is None:
         return
     known = tokenizer.tokens if tokenizer is not None else {}
@@ -241,17 +231,16 @@ def start_notices(subject: Subject, data: DataFacts) -> Findings:
 
 
 def context_problems(subject: Subject, data: DataFacts) -> Findings:
-    """Yield an error for each source with rows beyond a table of positions: of the policy, its teacher or its critic;
-    and for a reward model's `max_length` beyond its own (without one it cuts texts at the last position).
-
-    Yield a notice where the policy's are rotary. Its prompts have a check of their own, with room for the answer.
+    """Yield an error for each source with rows beyond a table of positions: of the policy (a notice if they are rotary;
+    its prompts have a check of their own, with room for the answer), its teacher or its critic; and for a reward
+    model's `max_length` beyond its own (without one it cuts texts at the last position).
     """
     experiment, trainer, build = subject.experiment, subject.experiment.trainer, subject.experiment.model.build
-    folders, counter, limit = subject.folders, counter_of(subject), trainer.whole("max_length")
+    counter, limit = counter_of(subject), trainer.whole("max_length")
     answer = (trainer.whole("max_completion_length") or 0) if trainer.row.reads_prompts else None
     most = math.inf  # a longer prompt is refused, dropped or cut
-    for key, path in {"model.path": experiment.model.path, **folders.named()}.items():
-        config, is_policy = language_part(folders.config_below(path)), key == "model.path"
+    for key, path in {"model.path": experiment.model.path, **subject.named_models()}.items():
+        config, is_policy = language_part(subject.config_below(path)), key == "model.path"
         context = build.context_tokens if is_policy and build is not None else context_of(config)
         is_rotary = (is_policy and build is not None) or any("rope" in name or "rotary" in name for name in config)
         if is_policy and answer is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlhf_cli.plan.batches import BatchPlan, StagePlan, count
 from rlhf_cli.runs.tracking.tracked_run import TrackingPlan
@@ -14,14 +14,20 @@ if TYPE_CHECKING:
     from rlhf_cli.plan.memory_estimate import MemoryPlan
 
 
+class RowLengths(NamedTuple):
+    """The tokens of the longest prompt and of the longest row that is trained on as it is, 0 for unknown."""
+
+    prompt: int
+    row: int
+
+
 @dataclass(frozen=True)
 class Workload:
     """The totals of a run over all its processes; None if they depend on data that is not read yet.
 
-    `rounds` of generation are a fraction if the run ends within a round, which is still generated in full.
-    `steps_a_round` is the number of optimizer steps per round. `rows` counts rows trained on as they are. `epochs` are
-    passes over the data in both cases. `max_tokens` are generated, or trained on. `longest_prompt` and `longest_row`
-    are in tokens.
+    `rounds` of generation are a fraction if the run ends within a round, which is still generated in full. `rows`
+    counts rows trained on as they are; `epochs` are passes over the data in both cases. `max_tokens` are generated, or
+    trained on. `longest_prompt` and `longest_row` are in tokens.
     """
 
     steps: int | None = None
@@ -38,9 +44,8 @@ class Workload:
 
 @dataclass(frozen=True)
 class Evaluations:
-    """How often a run is evaluated, on how many `rows`, with how many `completions` per evaluation.
-
-    `times` and `rows` are None if the data decides; `every` says when, in words.
+    """How often a run is evaluated, on how many `rows`, with how many `completions` per evaluation; None if the data
+    decides. `every` says when, in words.
     """
 
     every: str
@@ -51,9 +56,8 @@ class Evaluations:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """How often a checkpoint is saved (`times` is None if the data decides), and what is written, None if unknown.
-
-    At most `at_once` checkpoints exist at a time; `total_bytes` are theirs and those of the model at the end.
+    """How often a checkpoint is saved (`times` is None if the data decides), and what is written, None if unknown: at
+    most `at_once` checkpoints exist at a time; `total_bytes` are theirs and those of the model at the end.
     """
 
     every: str
@@ -74,9 +78,9 @@ class Notice:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run will do.
+    """What a run will do. `columns` is empty and `num_rows` None if a hub dataset decides; nothing reads those
+    `unread`.
 
-    `columns` is empty and `num_rows` None if a hub dataset decides; nothing in the run reads the columns `unread`.
     `batches` is None for a trainer that does not generate, `stage` for one that does.
     """
 

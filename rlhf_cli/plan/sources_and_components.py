@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rlhf_cli.config.schema import model_and_data, reward_sections
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.data.preferences import PairRules
 from rlhf_cli.data.preparing import template_columns
 from rlhf_cli.data.rows import DIALOGUES
 from rlhf_cli.data.source import DataSource
@@ -22,9 +22,6 @@ from rlhf_cli.rewards.stack.aggregating import Schedule
 from rlhf_cli.rewards.stack.component import Component, ScoreGate
 from rlhf_cli.rewards.stack.reward_functions import resolve
 from rlhf_cli.tables.trl_trainers import data_key
-
-if TYPE_CHECKING:
-    from rlhf_cli.data.preferences import PairRules
 
 
 def training_sources(experiment: Experiment) -> list[DataSource]:
@@ -64,7 +61,6 @@ def source_of(experiment: Experiment, section: model_and_data.Source, name: str)
 
 def columns_read(experiment: Experiment) -> set[str | None]:
     """Return the columns that prompt, rewards and rules read by their names; None if a function takes all of them.
-
     Another check reports rewards that cannot be imported, and templates that are malformed.
     """
     data, read = experiment.data, set[str | None]()
@@ -90,8 +86,6 @@ def describe_eval_rows(data: model_and_data.Data) -> str:
 
 def preference_rules(experiment: Experiment) -> PairRules:
     """Return the rules for the pairs of an experiment; the defaults if it has no section `reward_model`."""
-    from rlhf_cli.data.preferences import PairRules
-
     section = experiment.reward_model or reward_sections.RewardModel()
     values = section.margin.model_dump() if section.margin is not None else {}
     drops_bad_margins = values.pop("on_bad", None) == "drop"

@@ -45,9 +45,8 @@ class FailureRecorder:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, call: FailedCall) -> str | None:
-        """Keep the rows of a call and return the command that scores them again; None if there is no such file.
-
-        That is so if there are too many kinds of errors, or if the disk is full.
+        """Keep the rows of a call and return the command that scores them again; None if there is no such file, because
+        there are too many kinds of errors, or the disk is full.
         """
         from rlhf_cli.runs.reward_records import keep_batch
 
@@ -76,9 +75,8 @@ def _as_rows(batch: Batch, rows: Sequence[int]) -> list[dict[str, object]]:
 
 
 def reward_stack(experiment: Experiment, *, device: str | torch.device) -> RewardStack:
-    """Return the stack of all rewards, with imported functions and with reward models loaded on `device`.
-
-    Raise RewardError or ModelError if an import or a load fails.
+    """Return the stack of all rewards, with imported functions and with reward models loaded on `device`. Raise
+    RewardError or ModelError if an import or a load fails.
     """
     # Outside of training a call holds all rows of a file, and the user is watching: no automatic timeout.
     free = [name for name, reward in experiment.rewards.items() if reward.timeout_s == "auto"]
@@ -89,10 +87,8 @@ def reward_stack(experiment: Experiment, *, device: str | torch.device) -> Rewar
 def training_stack(
     experiment: Experiment, *, device: str | torch.device, run: RunFolder, rank: int, heartbeat: Heartbeat
 ) -> RewardStack:
-    """Return the same stack for a training, which ends if too many rows fail.
-
-    Rows on which a reward fails, and this rank's first failing batches, are saved in the run folder. `heartbeat` is
-    told which rewards are running.
+    """Return the same stack for a training, which ends if too many rows fail. Those rows, and this rank's first failing
+    batches, are saved in the run folder; `heartbeat` is told which rewards are running.
     """
 
     def record(row: dict[str, object]) -> None:
@@ -147,9 +143,8 @@ def aggregate_of(experiment: Experiment) -> Aggregate:
 
 
 def interactions_of(experiment: Experiment) -> calls.Interactions | None:
-    """Return what TRL gets for `tools`, `environment` and `rollout`; None without these sections.
-
-    Raise RewardError if one cannot be imported.
+    """Return what TRL gets for `tools`, `environment` and `rollout`, None without them. Raise RewardError if one cannot
+    be imported.
     """
     if not experiment.interacts:
         return None

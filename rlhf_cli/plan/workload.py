@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.filesize import decimal as size
 
@@ -16,12 +15,9 @@ from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.errors import RunError
 from rlhf_cli.models.weight_shapes import DTYPE_BYTES, WeightShape, is_target, stored_shapes, tiny_shapes
 from rlhf_cli.plan.batches import AnyPlan, StagePlan
-from rlhf_cli.plan.checks.facts import Findings, ModelFolders
-from rlhf_cli.plan.run_plan import Checkpoints, Evaluations, Notice, Workload
+from rlhf_cli.plan.checks.facts import Findings, Subject
+from rlhf_cli.plan.run_plan import Checkpoints, Evaluations, Notice, RowLengths, Workload
 from rlhf_cli.runs.disk_space import bytes_below, free_bytes
-
-if TYPE_CHECKING:
-    from rlhf_cli.plan.memory_estimate import RowLengths
 
 
 def workload(trainer: Trainer, plan: AnyPlan, num_rows: int | None, lengths: RowLengths | None) -> Workload:
@@ -68,13 +64,13 @@ def evaluations(trainer: Trainer, plan: AnyPlan, num_held_out: int | None) -> Ev
     return Evaluations(every, times, num_held_out, completions)
 
 
-def checkpoints(folders: ModelFolders, plan: AnyPlan) -> Checkpoints | None:
+def checkpoints(subject: Subject, plan: AnyPlan) -> Checkpoints | None:
     """Return how often checkpoints are saved and their size; None if only the final model is saved."""
-    trainer = folders.experiment.trainer
+    trainer = subject.experiment.trainer
     if trainer.setting("save_strategy") == "no":
         return None
     every, times = _how_often(trainer, plan, "save")
-    return Checkpoints(every, times, **checkpoint_space(folders, plan.steps))
+    return Checkpoints(every, times, **checkpoint_space(subject, plan.steps))
 
 
 def _how_often(trainer: Trainer, plan: AnyPlan, event: str) -> tuple[str, int | None]:
@@ -109,14 +105,13 @@ _ADAPTER_BYTES = 4
 """PEFT trains adapters in float32, for every dtype of the model."""
 
 
-def checkpoint_space(folders: ModelFolders, steps: int | None) -> dict[str, int]:
-    """Return what a run of `steps` optimizer steps (None if the data decides) will write, as in Checkpoints.
-
-    The result is empty if the size of the model is unknown: it is a hub id that is not on this machine.
+def checkpoint_space(subject: Subject, steps: int | None) -> dict[str, int]:
+    """Return what a run of `steps` optimizer steps (None if the data decides) will write, as in Checkpoints; nothing
+    for a hub model that is not on this machine.
     """
-    experiment = folders.experiment
+    experiment = subject.experiment
     model, critic, setting = experiment.model, experiment.critic, experiment.trainer.setting
-    folder = folders.folder_below(model.path)
+    folder = subject.folder_below(model.path)
     shapes = stored_shapes(folder) if folder is not None else None
     if model.build is not None:
         shapes = tiny_shapes(model.build.hidden_size, model.build.num_layers)
@@ -134,7 +129,7 @@ def checkpoint_space(folders: ModelFolders, steps: int | None) -> dict[str, int]
     checkpoint = saved if setting("save_only_model") else saved * (1 + states)
     if critic is not None and critic.share == "none":
         body = weights
-        folder = folders.folder_below(critic.init) if critic.init != "policy" else None
+        folder = subject.folder_below(critic.init) if critic.init != "policy" else None
         if folder is not None and (stored := stored_shapes(folder)) is not None:
             body = _bytes_of(stored)
         checkpoint += body * (1 + states)  # the critic's optimizer state is always written
@@ -158,13 +153,13 @@ def _bytes_of(shapes: list[WeightShape], number: float | None = None) -> float:
     return sum(math.prod(shape.shape) * (number or shape.element_bytes) for shape in shapes)
 
 
-def space_problems(folders: ModelFolders, steps: int | None, run: Path | None) -> Findings:
-    """Yield an error if the disk is too small, or a notice if the run fits only after freeing space.
+def space_problems(subject: Subject, steps: int | None) -> Findings:
+    """Yield an error if the disk is too small, or a notice if the run fits only after freeing space. The checkpoints of
+    a resumed run will make room for new ones.
 
-    `run` is the folder of a resumed run, whose existing checkpoints will make room for new ones; None for a new run.
     What to type instead is only what leads out: a resumed run stays on its disk, and one checkpoint has to fit anyway.
     """
-    experiment, space = folders.experiment, checkpoint_space(folders, steps)
+    experiment, run, space = subject.experiment, subject.folder, checkpoint_space(subject, steps)
     if not space:
         return
     each, at_once, model, total = space.values()

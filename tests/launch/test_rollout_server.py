@@ -20,7 +20,7 @@ from rich.console import Console
 from rlhf_cli.errors import RankFailed
 from rlhf_cli.launch import rollout_server as rollout_server_module
 from rlhf_cli.launch.rollout_server import answers, free_ports, rollout_server
-from rlhf_cli.plan.rollout_server_plan import ServerPlan
+from rlhf_cli.plan.launch_plan import ServerPlan
 from rlhf_cli.process import is_running
 from tests.support.fake_server import Answer, serving
 from tests.support.waiting import until
@@ -82,7 +82,7 @@ def test_it_ends_with_a_parent_that_is_killed(server: ServerPlan) -> None:
     program = (
         "import sys, time; from pathlib import Path; from rich.console import Console\n"
         "from rlhf_cli.launch.rollout_server import rollout_server\n"
-        "from rlhf_cli.plan.rollout_server_plan import ServerPlan\n"
+        "from rlhf_cli.plan.launch_plan import ServerPlan\n"
         f"plan = ServerPlan({server.argv!r}, {server.env!r}, ('0',), {server.port}, 1, Path({str(server.log)!r}))\n"
         "with rollout_server(plan, Console()):\n    print('up', flush=True)\n    time.sleep(600)\n"
     )

@@ -11,7 +11,7 @@ import pytest
 
 from rlhf_cli.config import accelerate_file
 from rlhf_cli.errors import RewardError
-from rlhf_cli.plan import devices, rollout_server_plan
+from rlhf_cli.plan import devices, launch_plan
 from rlhf_cli.plan.checks.facts import Findings, Report, Subject
 from rlhf_cli.plan.checks.machine_checks import folder_problems, gpu_problems, launch_problems
 from rlhf_cli.services.sandbox import running
@@ -139,7 +139,7 @@ class TestVllm:
     @pytest.mark.fault(45)
     def test_not_installed(self, gpus: HaveGpus, refused: Refused, monkeypatch, rollout: str) -> None:
         gpus(2)
-        monkeypatch.setattr(rollout_server_plan, "installed_vllm", lambda: None)
+        monkeypatch.setattr(launch_plan, "installed_vllm", lambda: None)
         more = ("launch.rollout_gpus=1",) if rollout == "vllm_server" else ("launch.processes=1",)
         error = refused(QUICK, *SERVER[:2], f"launch.rollout={rollout}", *more)
         assert str(error.where).startswith("launch.rollout")
@@ -153,7 +153,7 @@ class TestVllm:
         assert line.subject == "rollout"
         assert line.text.endswith("; launch.rollout=vllm")
         with monkeypatch.context() as without:
-            without.setattr(rollout_server_plan, "installed_vllm", lambda: None)
+            without.setattr(launch_plan, "installed_vllm", lambda: None)
             (line,) = planned(*real).notices
         assert line.text.endswith("pip install 'vllm>=0.28,<0.31', then launch.rollout=vllm")
         assert planned(*real, "launch=cpu").notices == planned(QUICK).notices == ()

@@ -10,11 +10,10 @@ import pytest
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from rlhf_cli.models.packing.row_attention import why_not_packed
-from rlhf_cli.plan.checks.facts import ModelFolders
 from rlhf_cli.plan.checks.model_checks import planned_passes
-from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.tables.passes import DEFAULTS_IF_OMITTED, Passes, why_config_not_packed
 from rlhf_cli.trainers.forward_pass import drops_in_training
+from tests.support.planning import subject_of
 from tests.support.small_runs import PPO_SMALL, SMALL
 
 SHAPE: dict[str, Any] = {
@@ -26,8 +25,7 @@ DROPS = "it drops at random in training, each row for itself"
 
 
 def passes(*words: str) -> Passes | None:
-    experiment = prepare([*SMALL, *words], keep_run_names=True).experiment
-    return planned_passes(ModelFolders(experiment))
+    return planned_passes(subject_of(*SMALL, *words))
 
 
 def of(config: dict[str, Any], *words: str) -> Passes | None:

@@ -13,7 +13,7 @@ import pytest
 
 from rlhf_cli.cli import main
 from rlhf_cli.errors import RewardError
-from rlhf_cli.plan.checks.reward_advice import advice_on
+from rlhf_cli.plan.checks.reward_checks import advice_on
 from rlhf_cli.rewards.stack.returned_scores import as_scores
 
 TRIAL, SAME = "rewards.x.trial=false", "fail in the same way"

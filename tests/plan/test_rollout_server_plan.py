@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.plan import rollout_server_plan
+from rlhf_cli.plan import launch_plan
+from rlhf_cli.plan.checks import machine_checks
+from rlhf_cli.plan.launch_plan import ServerPlan, installed_vllm, plan_server, port_problem
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.plan.rank_group import why_not_reached
-from rlhf_cli.plan.rollout_server_plan import ServerPlan, installed_vllm, plan_server, port_problem, vllm_problems
+from tests.support.planning import subject_of
 
 MODEL = ("model=local", "model.path=org/model")
 SERVER = (*MODEL, "launch.rollout=vllm_server")
@@ -64,7 +66,7 @@ def test_the_command_is_that_of_trl(installed: Callable[[str | None], None], mon
 
 
 def test_all_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollout_server_plan, "compute_capabilities", lambda: (8.0,))
+    monkeypatch.setattr(launch_plan, "compute_capabilities", lambda: (8.0,))
     given = "enforce_eager: true, async_scheduling: false, max_num_seqs: 32, seed: null, middleware: [a, b]"
     made = server(
         *(*OWN, "model.revision=v2", "model.tokenizer=org/tokens", "model.trust_remote_code=true"),
@@ -117,11 +119,11 @@ def test_it_computes_in_the_type_of_the_run(
         (place / name / "config.json").write_text(json.dumps(config))
     (place / "there").mkdir()
     cached = {"org/cached": place / "float16"}
-    monkeypatch.setattr(rollout_server_plan, "cached_model", lambda name, revision: cached.get(name))
-    monkeypatch.setattr(rollout_server_plan, "compute_capabilities", lambda: capabilities)
+    monkeypatch.setattr(launch_plan, "cached_model", lambda name, revision: cached.get(name))
+    monkeypatch.setattr(launch_plan, "compute_capabilities", lambda: capabilities)
     asks = any(word.startswith("launch.precision") for word in words)
     for others, expected in ((Path("/nowhere"), dtype), (Path("/"), dtype if asks else "bfloat16")):
-        monkeypatch.setattr(rollout_server_plan, "OTHER_GPUS", others)
+        monkeypatch.setattr(launch_plan, "OTHER_GPUS", others)
         argv = server(*OWN, *words).argv
         assert argv[argv.index("--dtype") + 1] == expected
 
@@ -131,8 +133,7 @@ Facts = tuple[str, str, object, str]
 
 def problems(*words: str) -> list[Facts]:
     """Class, place, what was given, and what to do, of each error."""
-    prepared = prepare(["exp=quickstart", *words])
-    found = [*vllm_problems(prepared.experiment, prepared.composed.origins)]
+    found = [*machine_checks.vllm_problems(subject_of("exp=quickstart", *words))]
     assert all(error.expected for error in found)
     return [(type(error).__name__, str(error.where), error.got, str(error.hint or error.advice)) for error in found]
 
@@ -190,7 +191,7 @@ def test_a_server_elsewhere(monkeypatch: pytest.MonkeyPatch, name: str, value: s
     key = f"trainer.args.vllm_server_{name}"
     words = (*SERVER, *f"{key}={value}".split())
     unreached: dict[tuple[str, int], str] = {}
-    monkeypatch.setattr(rollout_server_plan, "why_not_reached", lambda *address: unreached.get(address))
+    monkeypatch.setattr(machine_checks, "why_not_reached", lambda *address: unreached.get(address))
     assert problems(*words) == []
     unreached[host, port] = "Connection refused"
     ((kind, where, got, advice),) = problems(*words)

@@ -16,7 +16,6 @@ from rlhf_cli.errors import DataError, UserError
 from rlhf_cli.models.tokenizer_files import read_tokenizer
 from rlhf_cli.plan.checks.data_checks import source_problems
 from rlhf_cli.plan.checks.facts import DataFacts, Report
-from rlhf_cli.plan.memory_estimate import RowLengths
 from rlhf_cli.plan.row_tokens import (
     RowCounter,
     asking_columns,
@@ -26,7 +25,7 @@ from rlhf_cli.plan.row_tokens import (
     length_problems,
     longest_rows,
 )
-from rlhf_cli.plan.run_plan import Notice
+from rlhf_cli.plan.run_plan import Notice, RowLengths
 from tests.support.model_copies import model_copy
 from tests.support.planning import Write, subject_of
 
@@ -41,7 +40,6 @@ TOKENIZER: Any = SimpleNamespace(
     special={"bos_token": "<s>"}.get,
 )
 ONE: dict[str, object] = {"divisor": 6}  # the template's last character is 1
-NO_IMAGES: Any = SimpleNamespace(reads_images=False)
 
 
 def says(*contents: str) -> list[dict[str, str]]:
@@ -104,13 +102,13 @@ def test_characters_and_columns_of_a_row() -> None:
 def subject(trl: str, **args: object) -> Any:
     trainer = Trainer(name="it", trl=f"{trl}Trainer", args=args)
     experiment = SimpleNamespace(trainer=trainer, data=SimpleNamespace(fraction=None))
-    return SimpleNamespace(experiment=experiment, folders=NO_IMAGES, tokenizer=TOKENIZER)
+    return SimpleNamespace(experiment=experiment, reads_images=False, tokenizer=TOKENIZER)
 
 
 def test_what_counts_the_rows_of_an_experiment() -> None:
     """ORPO adds a token to a row, beside its end; it reads `prompt` and the template's variables (TRL 1.16)."""
     orpo = subject("ORPO", chat_template_kwargs=ONE)
-    orpo.folders = SimpleNamespace(reads_images=True)
+    orpo.reads_images = True
     assert counter_of(orpo) == RowCounter(TOKENIZER, ONE, orpo.experiment.trainer.row.along, 1, in_parts=True)
     for unread in (None, SimpleNamespace(lengths=lambda texts, *, special_tokens: None)):
         orpo.tokenizer = unread
@@ -228,11 +226,11 @@ def test_rows_beyond_the_context(args: dict[str, Any], trl: str, is_told: bool, 
     rows = [{"text": "a" * 8, "prompt": "a" * 8, "chosen": "b", "rejected": "c"}, {"text": "a", "prompt": "a"}]
     source = SimpleNamespace(rows=RowTable(rows, [*rows[0]]), source=SimpleNamespace(name="data.x"))
     config = {"n_positions": 8, kind: 4, "vocab_size": 258}
-    folders: Any = SimpleNamespace(reads_images=False, config_below=lambda _: config, named=dict)
     trainer = Trainer(trl=trl, name="x", args=args)
     model = SimpleNamespace(build=None, path="x")
     experiment = SimpleNamespace(trainer=trainer, model=model)
-    looked_at: Any = SimpleNamespace(experiment=experiment, folders=folders, tokenizer=TOKENIZER)
+    looked_at: Any = SimpleNamespace(experiment=experiment, tokenizer=TOKENIZER, reads_images=False)
+    looked_at.config_below, looked_at.named_models = lambda _: config, dict
     found = list(context_problems(looked_at, DataFacts(training=(source,))))  # type: ignore[arg-type]
     assert len(found) == is_told
     for one in found:

@@ -19,8 +19,8 @@ from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import DataError, ModelError, UserError
 from rlhf_cli.evaluation.score_completions import policy_tokenizer
 from rlhf_cli.evaluation.targets import model_to_sample, renames_in
-from rlhf_cli.plan.checks.facts import ModelFolders, Report
-from rlhf_cli.plan.checks.hub_checks import hub_problems, require_on_hub, upload_problems
+from rlhf_cli.plan.checks.facts import Report
+from rlhf_cli.plan.checks.machine_checks import hub_problems, require_on_hub, upload_problems
 from rlhf_cli.plan.checks.model_checks import adapter_problems, config_problems, weight_problems
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.plan.workload import checkpoint_space
@@ -148,9 +148,8 @@ class TestBaseOfAnAdapter:
         """The run merges an adapter into its base before it trains."""
         model_copy(place / "base")
         (adapter / "adapter_model.safetensors").write_text(EMPTY_WEIGHTS)
-        folders = ModelFolders(subject_of(*MODEL).experiment)
-        whole = ModelFolders(subject_of(*MODEL, "model.path=base").experiment)
-        assert checkpoint_space(folders, 3) == checkpoint_space(whole, 3) != {}
+        whole = subject_of(*MODEL, "model.path=base")
+        assert checkpoint_space(subject_of(*MODEL), 3) == checkpoint_space(whole, 3) != {}
 
     @pytest.mark.parametrize(
         ("config", "words", "where"),
@@ -317,15 +316,14 @@ def test_models_whose_weights_are_loaded_and_whether_the_policy_reads_images(pla
         (place / name).mkdir()
         (place / name / "config.json").write_text(json.dumps(config))
     words = ("exp=toy_ppo", "launch=cpu", "model=local", "model.path=org/p", "+rewards.j.model=org/j")
-    named = [ModelFolders(subject_of(*words, *more).experiment).named() for more in ((), ("critic.init=org/c",))]
+    named = [subject_of(*words, *more).named_models() for more in ((), ("critic.init=org/c",))]
     assert named[0] == {"model.path": "org/p", "rewards.j.model": "org/j"}
     assert named[1] == {"model.path": "org/p", "critic.init": "org/c", "rewards.j.model": "org/j"}
-    taught = subject_of("trainer=gkd", "teacher.path=org/t", "data=file", "data.path=x", "launch=cpu").experiment
-    assert ModelFolders(taught).named() == {"teacher.path": "org/t"}
+    taught = subject_of("trainer=gkd", "teacher.path=org/t", "data=file", "data.path=x", "launch=cpu")
+    assert taught.named_models() == {"teacher.path": "org/t"}
     for path, reads_images in (("sees", True), ("reads", False), ("org/away", None)):
-        experiment = subject_of(*words, f"model.path={path}").experiment
-        assert ModelFolders(experiment).reads_images is reads_images
-    assert ModelFolders(taught).reads_images is False, "an embedded model"
+        assert subject_of(*words, f"model.path={path}").reads_images is reads_images
+    assert taught.reads_images is False, "an embedded model"
 
 
 @pytest.mark.parametrize(

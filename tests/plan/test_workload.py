@@ -15,12 +15,9 @@ from rlhf_cli.display.start_panel import workload_lines
 from rlhf_cli.errors import DataError, UserError
 from rlhf_cli.plan import workload
 from rlhf_cli.plan.batches import BatchPlan, StagePlan
-from rlhf_cli.plan.checks.facts import ModelFolders
-from rlhf_cli.plan.memory_estimate import RowLengths
-from rlhf_cli.plan.prepare import prepare
-from rlhf_cli.plan.run_plan import Checkpoints, Evaluations, Notice, Workload
+from rlhf_cli.plan.run_plan import Checkpoints, Evaluations, Notice, RowLengths, Workload
 from rlhf_cli.plan.workload import checkpoint_space, space_problems
-from tests.support.planning import Refused, Write, planned
+from tests.support.planning import Refused, Write, planned, subject_of
 from tests.support.small_runs import SMALL
 
 CPU = ("launch=cpu", "track=none")
@@ -150,12 +147,8 @@ Its file has 34200 bytes, a header of some 1100 among them.
 """
 
 
-def folders_of(*words: str) -> ModelFolders:
-    return ModelFolders(prepare([*SMALL, *words]).experiment)
-
-
 def space(*words: str, steps: int | None = 3) -> dict[str, int]:
-    return checkpoint_space(folders_of(*words), steps)
+    return checkpoint_space(subject_of(*SMALL, *words), steps)
 
 
 @pytest.mark.parametrize(
@@ -169,10 +162,10 @@ def space(*words: str, steps: int | None = 3) -> dict[str, int]:
 )
 def test_when_checkpoints_are_saved(words: tuple[str, ...], every: str, times: int | None, at_once: int) -> None:
     """Two are kept; a third is being written if there are that many."""
-    folders = folders_of(*(f"trainer.args.{word}" for word in words))
-    found = workload.checkpoints(folders, replace(STAGE, steps=3))
+    subject = subject_of(*SMALL, *(f"trainer.args.{word}" for word in words))
+    found = workload.checkpoints(subject, replace(STAGE, steps=3))
     assert found == Checkpoints(every, times, 3 * WEIGHTS, at_once, WEIGHTS, (3 * at_once + 1) * WEIGHTS)
-    never = folders_of("trainer.args.save_strategy=no")
+    never = subject_of(*SMALL, "trainer.args.save_strategy=no")
     assert workload.checkpoints(never, replace(ROUNDS, steps=3)) is None
 
 
@@ -189,8 +182,8 @@ def test_bytes_of_a_stored_model(place: Path) -> None:
     assert adapted["model_bytes"] == 2 * 4 * (4 + 6)
     critics = space("trainer=ppo", "critic.init=stored", "model.dtype=bfloat16")  # a built model is in float32
     assert (critics["checkpoint_bytes"], critics["model_bytes"]) == (3 * (WEIGHTS + 136), WEIGHTS + 136)
-    hub = folders_of("model.build=null", "model.path=nobodys/model")
-    assert (checkpoint_space(hub, 3), [*space_problems(hub, 3, None)]) == ({}, [])
+    hub = subject_of(*SMALL, "model.build=null", "model.path=nobodys/model")
+    assert (checkpoint_space(hub, 3), [*space_problems(hub, 3)]) == ({}, [])
 
 
 @pytest.mark.parametrize(
@@ -246,7 +239,8 @@ def test_room_on_the_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 
     def problem(free: int, word: str = "save_steps=1", run: Path | None = None) -> tuple[UserError | None, str | None]:
         monkeypatch.setattr(workload, "free_bytes", lambda _: free)
-        found = next(space_problems(folders_of(*f"trainer.args.{word}".split()), 3, run), None)
+        subject = replace(subject_of(*SMALL, *f"trainer.args.{word}".split()), folder=run)
+        found = next(space_problems(subject, 3), None)
         return (None, found.text) if isinstance(found, Notice) else (found, None)
 
     root, limit, only = "run.root=A_LARGER_DISK", "trainer.args.save_total_limit=1", "trainer.args.save_only_model=true"

@@ -12,10 +12,11 @@ from rlhf_cli.config.expand import primary_of
 from rlhf_cli.config.origins import COMMAND_LINE
 from rlhf_cli.config.schema.section import entries_of
 from rlhf_cli.config.suggestions import as_typed
+from rlhf_cli.data.learnt_columns import learnt_columns
 from rlhf_cli.data.rows import describe_shared, prompt_keys, shared_prompts
 from rlhf_cli.data.worlds import with_columns
 from rlhf_cli.errors import ConfigError, DataError
-from rlhf_cli.plan.batches import AnyPlan, BatchPlan, StagePlan, plan_batches, plan_stage
+from rlhf_cli.plan.batches import AnyPlan, BatchPlan, plan_batches, plan_stage
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, RewardFacts, Subject
 from rlhf_cli.plan.devices import runs_on_cpu
 from rlhf_cli.plan.run_plan import Notice
@@ -187,11 +188,10 @@ def package_problems(subject: Subject) -> Findings:
     if (package := STRATEGIES[launch.strategy].package) is not None:
         instead = "ddp" if runs_on_cpu(launch) else "fsdp2"
         needed.append((package, "launch.strategy", f"pip install {package}, or launch.strategy={instead}"))
-    for package, key, is_used in (
-        ("bitsandbytes", "model.quantize", model.quantize is not None),
-        ("peft", "model.lora", model.lora is not None),
-    ):
-        needed += [(package, key, f"pip install {package}, or {key}=null")] * is_used
+    if model.quantize is not None:
+        needed.append(("bitsandbytes", "model.quantize", "pip install bitsandbytes, or model.quantize=null"))
+    if model.lora is not None:
+        needed.append(("peft", "model.lora", "pip install peft, or model.lora=null"))
     if args.get("use_liger_kernel") is True:
         needed.append(("liger_kernel", f"{_ARGS}use_liger_kernel", f"{_ARGS}use_liger_kernel=false"))
     for name, reward in experiment.rewards.items():
@@ -208,11 +208,31 @@ def package_problems(subject: Subject) -> Findings:
 
 
 def step_problems(subject: Subject, data: DataFacts, rewards: RewardFacts) -> Check[AnyPlan | None]:
-    """Plan the batches and steps of the run; yield an error if there are no steps, and as `_round` and `_stage` do."""
-    trainer, plan_of = subject.experiment.trainer, _round if subject.experiment.trainer.row.generates else _stage
+    """Plan the batches and steps of the run. Raise the errors of `plan_batches` and `plan_stage`.
+
+    Yield an error if there are no steps, or if rows that are trained on lack a column, and as `_round_findings` does.
+    """
+    trainer, origins, num_rows = subject.experiment.trainer, subject.composed.origins, data.num_rows
+    plan: AnyPlan
     if any(size is not None and size < 1 for size in map(trainer.whole, SIZES)):
         return None  # out of range
-    plan = yield from plan_of(subject, data, rewards)
+    if trainer.row.generates:
+        plan = plan_batches(trainer, processes=subject.processes, num_rows=num_rows, origins=origins)
+        yield from _round_findings(subject, plan, rewards)
+    else:
+        used: Sequence[str] = ()
+        if data.columns:
+            try:
+                rows = data.training[0].rows if data.training else None
+                first = rows[0] if rows is not None else None
+                used = learnt_columns(trainer.row, data.columns, text_field=trainer.text_field, first=first)
+            except DataError as error:
+                if subject.experiment.data.world is not None:
+                    error.hint = ", or ".join(f"data={world}" for world in with_columns(trainer.row.learns_from))
+                yield data.training[0].source.with_file(error)
+        if trainer.row.splits_pairs and "chosen" in used and num_rows is not None:
+            num_rows *= 2
+        plan = plan_stage(trainer, processes=subject.processes, num_rows=num_rows, origins=origins)
     if plan.steps is not None and plan.steps <= 0:
         key, got = f"{_ARGS}num_train_epochs", f"{trainer.setting('num_train_epochs')} epochs without max_steps"
         what, hint = "the run would have no steps", f"{key}=1, or {_ARGS}max_steps=100"
@@ -220,27 +240,10 @@ def step_problems(subject: Subject, data: DataFacts, rewards: RewardFacts) -> Ch
     return plan
 
 
-def _round(subject: Subject, data: DataFacts, rewards: RewardFacts) -> Check[BatchPlan]:
-    """Plan the rounds of a trainer that generates. Raise the errors of `plan_batches`.
-
-    Yield an error if one round could change an adaptive KL coefficient by more than 100%, and so make it negative.
-    """
-    experiment, origins = subject.experiment, subject.composed.origins
-    batches = plan_batches(experiment.trainer, processes=subject.processes, num_rows=data.num_rows, origins=origins)
-    yield from _group_findings(subject, batches, rewards)
-    kl, rows = experiment.kl, batches.completions_a_round
-    if kl is not None and kl.controller != "fixed" and kl.controller.horizon <= MAX_RELATIVE_KL_ERROR * rows:
-        what = "the horizon of the KL controller is shorter than a round, which could make the coefficient negative"
-        got, hint = f"{kl.controller.horizon} completions; a round has {rows}", f"kl.controller.horizon={20 * rows}"
-        expected = f"more than {MAX_RELATIVE_KL_ERROR * rows:g}; 20 rounds or more adapt smoothly"
-        yield ConfigError(what, where=subject.where("kl.controller.horizon"), got=got, expected=expected, hint=hint)
-    return batches
-
-
-def _group_findings(subject: Subject, batches: BatchPlan, rewards: RewardFacts) -> Findings:
-    """Yield an error where a process would have part of a group, which `sampling.keep_groups` or a reward compares.
-
-    Yield a notice for a filter by the total.
+def _round_findings(subject: Subject, batches: BatchPlan, rewards: RewardFacts) -> Findings:
+    """Yield an error for part of a group in a process, where `sampling.keep_groups` or a reward compares groups, and
+    for an adaptive KL coefficient that one round could change by more than 100%, and so make negative. Yield a notice
+    for a filter by the total.
     """
     experiment, trainer, group = subject.experiment, subject.experiment.trainer, batches.num_generations
     keep, key, comparing = experiment.sampling.keep_groups, "sampling.keep_groups", rewards.comparing
@@ -261,27 +264,12 @@ def _group_findings(subject: Subject, batches: BatchPlan, rewards: RewardFacts) 
     if keep is not None and keep.by == "total" and experiment.rewards:
         named = primary_of(experiment.rewards) or next(iter(experiment.rewards))
         yield Notice("sampling", f"by the total keeps groups in which any reward differs; or {key}.by={named}")
-
-
-def _stage(subject: Subject, data: DataFacts, _: RewardFacts) -> Check[StagePlan]:
-    """Plan the steps of a trainer that trains on its rows; yield an error for a missing column."""
-    from rlhf_cli.data.learnt_columns import learnt_columns
-
-    experiment, trainer, num_rows = subject.experiment, subject.experiment.trainer, data.num_rows
-    used: Sequence[str] = ()
-    if data.columns:
-        try:
-            rows = data.training[0].rows if data.training else None
-            first = rows[0] if rows is not None else None
-            used = learnt_columns(trainer.row, data.columns, text_field=trainer.text_field, first=first)
-        except DataError as error:
-            if experiment.data.world is not None:
-                error.hint = ", or ".join(f"data={world}" for world in with_columns(trainer.row.learns_from))
-            yield data.training[0].source.with_file(error)
-    if trainer.row.splits_pairs and "chosen" in used and num_rows is not None:
-        num_rows *= 2
-    origins = subject.composed.origins
-    return plan_stage(trainer, processes=subject.processes, num_rows=num_rows, origins=origins)
+    kl, rows = experiment.kl, batches.completions_a_round
+    if kl is not None and kl.controller != "fixed" and kl.controller.horizon <= MAX_RELATIVE_KL_ERROR * rows:
+        what = "the horizon of the KL controller is shorter than a round, which could make the coefficient negative"
+        got, hint = f"{kl.controller.horizon} completions; a round has {rows}", f"kl.controller.horizon={20 * rows}"
+        expected = f"more than {MAX_RELATIVE_KL_ERROR * rows:g}; 20 rounds or more adapt smoothly"
+        yield ConfigError(what, where=subject.where("kl.controller.horizon"), got=got, expected=expected, hint=hint)
 
 
 def length_notices(subject: Subject, steps: int | None) -> Findings:

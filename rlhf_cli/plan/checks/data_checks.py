@@ -23,7 +23,7 @@ from rlhf_cli.errors import ConfigError, DataError, RewardError, UserError
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, ReadSource, RewardFacts, Subject
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.plan.sources_and_components import columns_read, eval_sources, preference_rules, training_sources
-from rlhf_cli.tables.trl_trainers import IMAGES, TrainerRow
+from rlhf_cli.tables.trl_trainers import IMAGES
 
 _LOOKED_AT = 50_000
 """How many rows of a source are checked, so that a table of millions takes no long wait and fits into memory."""
@@ -95,9 +95,8 @@ def _read(source: DataSource, prompt: Template | None, seed: int) -> ReadSource:
 
 
 def column_problems(subject: Subject, data: DataFacts, rewards: RewardFacts) -> Findings:
-    """Yield an error for every column that the trainer or a reward reads and the training or held-out data lacks.
-
-    Also yield one for each argument of a reward function that has neither a value nor a column.
+    """Yield an error for every column that the trainer or a reward reads and the training or held-out data lacks, and
+    for each argument of a reward function that has neither a value nor a column.
     """
     experiment, missing_arguments = subject.experiment, rewards.missing_arguments
     if not experiment.trainer.row.generates:
@@ -131,9 +130,8 @@ def column_problems(subject: Subject, data: DataFacts, rewards: RewardFacts) -> 
 
 
 def value_problems(data: DataFacts, rewards: RewardFacts) -> Findings:
-    """Yield an error for the first value of a column that a ready-made reward refuses, in each source.
-
-    Yield a notice for values that are empty, or that it reads in another way than was meant.
+    """Yield an error for the first value of a column that a ready-made reward refuses, in each source, and a notice for
+    values that are empty, or that it reads in another way than was meant.
     """
     asked = [(name, column) for name, needs in rewards.columns.items() for column in needs]
     for read, (name, column) in product(data.sources, asked):
@@ -188,24 +186,29 @@ def _no_column(
 def row_problems(subject: Subject, data: DataFacts) -> Check[tuple[frozenset[str], DataFacts]]:
     """Yield an error for each source with bad rows: empty prompts, text instead of numbers, unsound pairs.
 
-    Return the columns that the trainer reads, empty if they are not known, and the facts without the pairs that are
-    dropped. Missing columns of training rows are reported by the plan of the steps.
+    Return the columns that the trainer reads, empty if unknown (the plan of the steps reports missing ones), and the
+    facts without the pairs that are dropped.
     """
     experiment, row, used = subject.experiment, subject.experiment.trainer.row, set[str]()
     wanted = preference_rules(experiment).columns if data.columns and experiment.reward_model is not None else ()
     lacks_margin = [name for name in wanted if name not in data.columns]
     yield from (missing_column(name, data.columns, "reward_model.margin") for name in lacks_margin)
-    text_field, reads_images = experiment.trainer.text_field, subject.folders.reads_images
+    text_field, reads_images = experiment.trainer.text_field, subject.reads_images
     for read in data.sources:
         rows, name, is_training = read.rows, read.source.name, read in data.training
         has_columns = not lacks_margin and read_columns(row, read.columns, text_field=text_field)
         if rows is None or (is_training and not has_columns):
             continue  # reported elsewhere
         try:
-            if row.trains == "reward model" and (dropped := _unsound_pairs(rows, experiment, name)):
-                data, why = data.without(read, dropped, experiment), "equal or empty answers, or no margin"
-                yield Notice(name, f"{len(dropped)} of {len(rows)} pairs are left out: {why}")
-                rows = rows.select([place for place in range(len(rows)) if place not in dropped])
+            if row.trains == "reward model":
+                check_pair_columns(rows.column_names, rules := preference_rules(experiment), name=name)
+                dropped = {} if set(IDS) <= set(rows.column_names) else sound_pairs(rows, rules, name=name)[0]
+                if len(dropped) == len(rows) > 0:
+                    raise no_pair_left(list(dropped.values()), name=name)
+                if dropped:
+                    data, why = data.without(read, dropped, experiment), "equal or empty answers, or no margin"
+                    yield Notice(name, f"{len(dropped)} of {len(rows)} pairs are left out: {why}")
+                    rows = rows.select([place for place in range(len(rows)) if place not in dropped])
             columns = check_columns(rows, row, text_field=text_field, name=name, reads_images=reads_images)
             if is_training:
                 used |= set(columns)
@@ -244,8 +247,8 @@ def _unread_settings(subject: Subject, columns: Sequence[str], kind: str | None,
 
 
 def _remarks(subject: Subject, read: ReadSource, rows: RowTable, columns: list[str]) -> Iterator[str]:
-    """Yield a text for what is read as messages, answers that begin with their prompt, unanswered questions, and more
-    that may be meant in another way.
+    """Yield a text for each thing in the rows that may be meant in another way than it is read, and for label and
+    answers.
     """
     trainer, talks = subject.experiment.trainer, {name: _talks(rows, name) for name in columns}
     for column, said in talks.items():
@@ -267,7 +270,16 @@ def _remarks(subject: Subject, read: ReadSource, rows: RowTable, columns: list[s
         more = ". Of transcripts: data.rename.old_prompt=prompt data.transcripts=true" * ("chosen" in answers)
         yield f"every answer begins with its prompt, which TRL writes before it: the model reads it twice{more}"
     if {"chosen", "rejected"} <= set(columns):
-        yield from _remarks_on_pairs(read, rows, columns, trainer.row)
+        one = rows[0]
+        shared = os.path.commonprefix((str(one["chosen"]), str(one["rejected"]))).split()  # noqa: RUF071
+        if "prompt" not in columns and isinstance(one["chosen"], str) and len(shared) < 2:  # TRL takes it for a prompt
+            others = [other for other in read.columns if " " in str(one.get(other) or "").strip()]
+            asked = next((other for other in others if other not in ("chosen", "rejected")), None)
+            where = f"; if {asked} holds it: {typed_rename(read.source.name, 'prompt', asked)}" if asked else ""
+            yield f"the pairs have no prompt, neither in a column 'prompt' nor at the beginning of both answers{where}"
+        equal = list(bad_pairs(rows).values()).count(IDENTICAL) if trainer.row.trains != "reward model" else 0
+        if equal:
+            yield f"{equal} of {len(rows)} pairs have the same chosen and rejected answer. Are the columns right?"
     labels = set(values_of(rows, "label")) if "label" in columns and not subject.experiment.data.mix else ()
     if len(labels) == 1 < len(rows):
         label = str(bool(*labels)).lower()
@@ -293,20 +305,6 @@ def _begins_with(answer: object, prompt: object) -> bool:
     return isinstance(prompt, str) and bool(prompt) and str(answer).startswith(prompt)
 
 
-def _remarks_on_pairs(read: ReadSource, rows: RowTable, columns: Sequence[str], trainer: TrainerRow) -> Iterator[str]:
-    """Yield a text for pairs without a prompt (TRL takes what both answers begin with for it), and for equal ones."""
-    row = rows[0]
-    shared = os.path.commonprefix((str(row["chosen"]), str(row["rejected"]))).split()  # noqa: RUF071
-    if "prompt" not in columns and isinstance(row["chosen"], str) and len(shared) < 2:
-        others = [other for other in read.columns if " " in str(row.get(other) or "").strip()]
-        asked = next((other for other in others if other not in ("chosen", "rejected")), None)
-        where = f"; if {asked} holds it: {typed_rename(read.source.name, 'prompt', asked)}" if asked else ""
-        yield f"the pairs have no prompt, neither in a column 'prompt' nor at the beginning of both answers{where}"
-    equal = list(bad_pairs(rows).values()).count(IDENTICAL) if trainer.trains != "reward model" else 0
-    if equal:
-        yield f"{equal} of {len(rows)} pairs have the same chosen and rejected answer. Are the columns right?"
-
-
 def _system_column(read: ReadSource, used: Collection[str]) -> str | None:
     """Return the column whose text `with_system` has put before the dialogues of the first row, None if it did not."""
     row = read.rows[0] if read.rows else {}
@@ -316,10 +314,8 @@ def _system_column(read: ReadSource, used: Collection[str]) -> str | None:
 
 
 def unread_columns(experiment: Experiment, data: DataFacts, used: frozenset[str]) -> tuple[str, ...]:
-    """Return the columns of the training data that neither the trainer nor a reward nor the prompt reads.
-
-    `used` are those that the trainer reads. A reward with `**columns` reads all. Return none if the columns are not
-    known, or a trainer class of the user's may read any.
+    """Return the columns of the training data that neither the trainer, which reads `used`, nor a reward nor the prompt
+    reads; none if that is unknown: a reward with `**columns` reads all, and a trainer class of the user's may read any.
     """
     trainer = experiment.trainer
     is_known, read = bool(used) and not (trainer.row.generates and trainer.own_class), columns_read(experiment)
@@ -330,12 +326,3 @@ def unread_columns(experiment: Experiment, data: DataFacts, used: frozenset[str]
     old_names = [old for source in data.training for old in source.source.rename.values()]
     read |= {old.partition(".")[0] for old in old_names if "." in old}
     return tuple(dict.fromkeys(name for source in data.training for name in source.columns if name not in read))
-
-
-def _unsound_pairs(rows: RowTable, experiment: Experiment, name: str) -> Collection[int]:
-    """Return which pairs of a reward model the rules drop."""
-    check_pair_columns(rows.column_names, rules := preference_rules(experiment), name=name)
-    left_out = {} if set(IDS) <= set(rows.column_names) else sound_pairs(rows, rules, name=name)[0]
-    if len(left_out) == len(rows) > 0:
-        raise no_pair_left(list(left_out.values()), name=name)
-    return left_out

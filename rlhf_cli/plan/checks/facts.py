@@ -70,13 +70,27 @@ def config_in(folder: Path) -> JsonTree:
 
 
 @dataclass(frozen=True)
-class ModelFolders:
-    """The models of an experiment and their folders on this machine. `cached` maps a hub model to its cache folder."""
+class Subject:
+    """The experiment to check, where its values come from, its processes and its models.
+
+    `folder` is that of a resumed run; None for a new one, which will be created in `run.root`. `cached` maps a hub
+    model to its cache folder, and `tokenizer` is the policy's: empty, and None, until their checks have found them, or
+    if they are not on this machine. `modules` are those that were imported before any user code.
+    """
 
     experiment: Experiment
+    composed: Composed
+    processes: int
+    folder: Path | None = None
     cached: Mapping[str, Path] = field(default_factory=dict)
+    tokenizer: TokenizerFiles | None = None
+    modules: frozenset[str] = field(default_factory=lambda: frozenset(sys.modules))
 
-    def named(self) -> dict[str, str]:
+    def where(self, key: str) -> str:
+        """Return a key with the file and line that set it."""
+        return self.composed.origins.where(key)
+
+    def named_models(self) -> dict[str, str]:
         """Return key -> the model that it names, for every key that names a model whose weights are loaded."""
         critic, rewards, teacher = self.experiment.critic, self.experiment.rewards, self.experiment.teacher
         named = {"model.path": self.experiment.model.path, "teacher.path": teacher.path if teacher else None}
@@ -92,16 +106,9 @@ class ModelFolders:
         place = Path(path).expanduser()
         return place if place.is_dir() else self.cached.get(path)
 
-    def read_on_resume(self) -> Iterator[tuple[str, Path]]:
-        """Yield the key and the folder of every local model that a resumed run reads again: checkpoints lack it."""
-        has_own = self.experiment.has_reference or self.experiment.model.lora is not None
-        for key, path in self.named().items():
-            if key != "critic.init" and (key != "model.path" or has_own) and Path(path).expanduser().is_dir():
-                yield key, Path(path).expanduser()
-
-    def loaded(self) -> Iterator[tuple[str, Path]]:
+    def loaded_models(self) -> Iterator[tuple[str, Path]]:
         """Yield the key and the folder of every model that is loaded, and of the bases of adapters."""
-        own = [(key, self.folder_of(path)) for key, path in self.named().items()]
+        own = [(key, self.folder_of(path)) for key, path in self.named_models().items()]
         bases = [(key, self.folder_of(adapter_base(folder))) for key, folder in own if folder is not None]
         for key, folder in [*own, *bases]:
             # Without either file, the check that describes the model reports the error.
@@ -127,38 +134,11 @@ class ModelFolders:
 
 
 @dataclass(frozen=True)
-class Subject:
-    """The experiment to check, where its values come from, and its processes.
-
-    `folder` is that of a resumed run; None for a new one, which will be created in `run.root`. `cached` maps a hub
-    model to its cache folder, and `tokenizer` is the policy's: empty, and None, until their checks have found them, or
-    if they are not on this machine. `modules` are those that were imported before any user code.
-    """
-
-    experiment: Experiment
-    composed: Composed
-    processes: int
-    folder: Path | None = None
-    cached: Mapping[str, Path] = field(default_factory=dict)
-    tokenizer: TokenizerFiles | None = None
-    modules: frozenset[str] = field(default_factory=lambda: frozenset(sys.modules))
-
-    @property
-    def folders(self) -> ModelFolders:
-        """Return the models of the experiment and their folders."""
-        return ModelFolders(self.experiment, self.cached)
-
-    def where(self, key: str) -> str:
-        """Return a key with the file and line that set it."""
-        return self.composed.origins.where(key)
-
-
-@dataclass(frozen=True)
 class ReadSource:
-    """A source that was read, and its columns after renaming and building the prompt.
+    """A source that was read, its `columns` and `rows` after renaming and building the prompt.
 
-    `rows` are its rows in that form (only the first ones of a very large source); None if they are not available yet.
-    `num_selected` is the number of rows that `select` takes, None if unknown.
+    `rows` are the first of a very large source, None if not available yet; `select` takes `num_selected`, None if
+    unknown.
     """
 
     source: DataSource

@@ -1,6 +1,6 @@
 """Check the models that a run starts from: folders, config.json, weights, policy, critic, and how rows go through them.
 
-The run itself decides the last from the loaded model (trainers/pass_mixin.py). Both use tables/passes.py. A config.json
+The run decides the last from the loaded model (trainers/pass_mixin.py), with the same tables/passes.py. A config.json
 is checked against the source files of transformers, whose import takes seconds.
 """
 
@@ -20,8 +20,8 @@ from rlhf_cli.errors import ConfigError, ModelError
 from rlhf_cli.models import tokenizer_files as files
 from rlhf_cli.models import weight_shapes as weights
 from rlhf_cli.models.foreign_files import untrusted_code
-from rlhf_cli.models.model_folders import is_language_model
-from rlhf_cli.plan.checks.facts import Check, Findings, ModelFolders, Subject, config_in
+from rlhf_cli.models.model_folders import describe_critic, describe_model, describe_reward_model, is_language_model
+from rlhf_cli.plan.checks.facts import Check, Findings, Subject, config_in
 from rlhf_cli.plan.devices import uses_gpu
 from rlhf_cli.runs.provenance import version_of
 from rlhf_cli.tables.passes import ATTENTIONS, READS_IMAGES, Passes, refused_packing, why_config_not_packed
@@ -30,10 +30,8 @@ from rlhf_cli.text.suggest import nearest
 
 
 def policy_problems(subject: Subject) -> Check[str]:
-    """Check the model that is trained, and return its description in words.
-
-    Raise ModelError if the model does not exist, is not of the kind that the trainer trains, or cannot be quantised
-    here. Raise DataError for a warm start on a world without demonstrations.
+    """Check the model that is trained, and return its description in words. Raise ModelError if it does not exist, is
+    not of the kind that the trainer trains, or cannot be quantised here, DataError for a warm start without solutions.
     """
     yield from ()  # a check is a generator
     model, trainer = subject.experiment.model, subject.experiment.trainer
@@ -42,8 +40,6 @@ def policy_problems(subject: Subject) -> Check[str]:
         for world in model.build.warm_start.worlds if model.build.warm_start else ():
             demonstrations(world, 1, seed=0, name=subject.where("model.build.warm_start.worlds"))
         return f"tiny: {model.build.num_layers} layers of {model.build.hidden_size}, byte-level, embedded" + more
-    from rlhf_cli.models.model_folders import describe_model, describe_reward_model
-
     assert model.path is not None
     where = subject.where("model.path")
     described = describe_model(model.path, where=where, needs_tokenizer=model.tokenizer is None)
@@ -58,19 +54,16 @@ def policy_problems(subject: Subject) -> Check[str]:
 
 
 def teacher_problems(subject: Subject) -> Findings:
-    """Check the teacher: a language model whose tokens are those of the policy, unless the trainer aligns two kinds.
-
-    Raise ModelError if it does not exist or is a classifier.
+    """Check that the teacher's tokens are those of the policy, unless the trainer aligns two kinds. Raise ModelError if
+    it does not exist or is a classifier.
     """
     trainer, teacher, tokenizer = subject.experiment.trainer, subject.experiment.teacher, subject.tokenizer
     if teacher is None:
         return
-    from rlhf_cli.models.model_folders import describe_model
-
     where = subject.where("teacher.path")
     described = describe_model(teacher.path, where=where, needs_tokenizer=False)
     _refuse_revision(subject, "teacher", teacher.path, teacher.revision)
-    folders, folder = subject.folders, subject.folders.folder_of(teacher.path)
+    folder = subject.folder_of(teacher.path)
     if folder is None or tokenizer is None:
         return
     if _is_classifier(folder):
@@ -78,9 +71,9 @@ def teacher_problems(subject: Subject) -> Findings:
         raise ModelError(what, where=where, got=described, expected=expected)
     theirs, ours = files.read_tokenizer(folder, where=where).tokens, tokenizer.tokens
     other = sorted(token for token in {*theirs, *ours} if theirs.get(token) != ours.get(token))
-    build, config = subject.experiment.model.build, folders.config_below(subject.experiment.model.path)
+    build, config = subject.experiment.model.build, subject.config_below(subject.experiment.model.path)
     size = weights.TINY_VOCABULARY if build else files.vocab_size_of(config)
-    sizes = [files.vocab_size_of(folders.config_below(teacher.path)), size]
+    sizes = [files.vocab_size_of(subject.config_below(teacher.path)), size]
     if theirs and ours and other and not trainer.setting("use_uld_loss"):
         ids = [known.get(other[0], "no token") for known in (theirs, ours)]
         got = f"{other[0]!r} is {ids[0]} for the teacher, {ids[1]} for the policy"
@@ -110,26 +103,24 @@ def _is_classifier(folder: Path) -> bool:
     return False
 
 
-def planned_passes(folders: ModelFolders) -> Passes | None:
-    """Return how rows go through the models of a trainer that generates.
-
-    Return None for a trainer that does not generate, and if only the loaded model can tell: its config.json is not on
-    this machine, or is of a model family that is not in the table.
+def planned_passes(subject: Subject) -> Passes | None:
+    """Return how rows go through the models of a trainer that generates, None for another, and if only the loaded model
+    can tell: its config.json is not on this machine, or is of a model family that is not in the table.
     """
-    experiment, trainer = folders.experiment, folders.experiment.trainer
+    experiment, trainer = subject.experiment, subject.experiment.trainer
     if not trainer.row.generates:
         return None
     if trainer.passes in ("trimmed", "plain"):
         return Passes(trainer.passes, "as asked")
     config: JsonTree = {"model_type": "llama"}  # what `model.build` makes
     if experiment.model.build is None:
-        config = folders.config_below(str(experiment.model.path))
+        config = subject.config_below(str(experiment.model.path))
     if "vision_config" in config:
         return Passes("plain", READS_IMAGES)
     try:
         why = _why_not(experiment, config)
         if why is None and experiment.critic is not None and experiment.critic.init != "policy":
-            of_critic = _why_not(experiment, folders.config_below(experiment.critic.init))
+            of_critic = _why_not(experiment, subject.config_below(experiment.critic.init))
             why = None if of_critic is None else f"the critic: {of_critic}"
     except KeyError:
         return None
@@ -156,17 +147,14 @@ def _why_not(experiment: Experiment, config: JsonTree) -> str | None:
 
 
 def critic_problems(subject: Subject) -> Findings:
-    """Refuse packed rows, as the run would, if a model's config.json shows that they cannot be packed.
-
-    Raise ModelError if the critic's initial model is not a critic, or does not fit this policy.
+    """Refuse packed rows, as the run would, if a config.json shows that they cannot be packed. Raise ModelError if the
+    critic's initial model is not a critic, or does not fit this policy.
     """
     experiment, critic, model = subject.experiment, subject.experiment.critic, subject.experiment.model
-    passes = planned_passes(subject.folders) if experiment.trainer.passes == "packed" else None
+    passes = planned_passes(subject) if experiment.trainer.passes == "packed" else None
     if passes is not None and passes.mode != "packed":
         yield refused_packing(passes, where=subject.where("trainer.passes"))
     if critic is not None and critic.init != "policy":
-        from rlhf_cli.models.model_folders import describe_critic
-
         policy = str(model.path or files.EMBEDDED_TOKENIZER)
         describe_critic(critic.init, policy, model.tokenizer, where=subject.where("critic.init"))
 
@@ -178,7 +166,7 @@ _AS_SFT = ("GKDTrainer", "GOLDTrainer")
 
 def weight_problems(subject: Subject) -> Findings:
     """Yield an error for every model folder without weights, or whose weights are truncated or Git LFS pointers."""
-    for key, folder in subject.folders.loaded():
+    for key, folder in subject.loaded_models():
         if not any(next(folder.glob(pattern), None) for pattern in _WEIGHT_FILES):
             what = "the model folder has no weights"
             got = f"{folder}: " + ", ".join(sorted(file.name for file in folder.iterdir())[:6])
@@ -202,7 +190,7 @@ def adapter_problems(subject: Subject) -> Findings:
     model, row = subject.experiment.model, subject.experiment.trainer.row
     if (lora := model.lora) is None:
         return
-    folder, shapes = subject.folders.folder_of(model.path), list[weights.WeightShape]()
+    folder, shapes = subject.folder_of(model.path), list[weights.WeightShape]()
     if model.build is not None:
         shapes = weights.tiny_shapes(model.build.hidden_size, model.build.num_layers)
     elif folder is not None and (folder / "config.json").is_file():
@@ -263,7 +251,7 @@ _ENCODER = "is_encoder_decoder"
 def config_problems(subject: Subject) -> Findings:
     """Yield an error for every config.json that transformers refuses, and for a class that TRL would not find."""
     trains_classifier = subject.experiment.trainer.row.trains == "reward model"
-    for key, folder in subject.folders.loaded():
+    for key, folder in subject.loaded_models():
         # TRL takes the class of these by its name, transformers that of all others by the model type.
         is_named = key == "teacher.path" or (key == "model.path" and not trains_classifier)
         config, where, file = config_in(folder), subject.where(key), folder / "config.json"
@@ -277,9 +265,8 @@ def config_problems(subject: Subject) -> Findings:
 
 
 def _mistake(config: JsonTree, *, needs_class: bool) -> tuple[str, str, str] | None:
-    """Return what is wrong with a config.json, what it holds and what is expected; None for a sound one.
-
-    A model with its own code (`auto_map`) is not judged, nor an empty config: the folder may hold an adapter.
+    """Return what is wrong with a config.json, what it holds and what is expected; None for a sound or an empty one
+    (the folder may hold an adapter), and for a model with its own code (`auto_map`).
     """
     if config.get("auto_map") or not config:
         return None

@@ -1,24 +1,27 @@
-"""Check that the policy can read the rows and has room to answer."""
+"""Check that the policy can read the rows, their images too, and has room to answer."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.suggestions import as_typed
 from rlhf_cli.config.trl_args import expected_instead, generation_options
 from rlhf_cli.data.dialogues import ANSWERS, THOUGHTS
-from rlhf_cli.data.images import in_parts
+from rlhf_cli.data.images import images_of, in_parts
 from rlhf_cli.data.overlong_prompts import check_overlong, describe_overlong, prompt_limit
 from rlhf_cli.data.rendering import TEMPLATE_ERRORS, Write, check_rendering
 from rlhf_cli.data.rows import DIALOGUES, Messages, RowTable
-from rlhf_cli.errors import ConfigError, ModelError, UserError
+from rlhf_cli.errors import ConfigError, DataError, ModelError, UserError, in_a_line
 from rlhf_cli.models import tokenizer_files as files
+from rlhf_cli.models.model_folders import describe_model
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, Subject
 from rlhf_cli.plan.prompt_room import served_tokens
 from rlhf_cli.plan.row_tokens import SPECIAL, asking_columns, counter_of, rendered
@@ -26,18 +29,15 @@ from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.runs.run_folder import run_of
 from rlhf_cli.tables.trl_trainers import IMAGES
 from rlhf_cli.tables.trl_values import STOP_STRINGS
-from rlhf_cli.text.json_values import JsonTree, section
+from rlhf_cli.text.json_values import JsonTree, section, without_images
 from rlhf_cli.text.suggest import nearest
 
 
 def tokenizer_problems(subject: Subject, data: DataFacts) -> Check[files.TokenizerFiles | None]:
-    """Yield an error if the tokenizer has no end-of-text token or chat template, or ids beyond the model's vocabulary.
-
-    Return the tokenizer, None if its files are not on this machine.
+    """Yield an error if the tokenizer has no end-of-text token or chat template, or ids beyond the model's vocabulary;
+    return the tokenizer, None if its files are not on this machine.
     """
-    from rlhf_cli.models.model_folders import describe_model
-
-    experiment, model, folders = subject.experiment, subject.experiment.model, subject.folders
+    experiment, model = subject.experiment, subject.experiment.model
     where = subject.where("model.tokenizer" if model.tokenizer else "model.path")
     if model.tokenizer is not None:
         describe_model(model.tokenizer, where=where, needs_model=False)
@@ -48,7 +48,7 @@ def tokenizer_problems(subject: Subject, data: DataFacts) -> Check[files.Tokeniz
         describe_model(str(other), where=place, needs_model=False)
         template = files.read_tokenizer(brought, where=place).chat_template if brought.is_dir() else None
     is_embedded = model.build is not None and model.tokenizer is None
-    folder = files.EMBEDDED_TOKENIZER if is_embedded else folders.folder_of(model.tokenizer or model.path)
+    folder = files.EMBEDDED_TOKENIZER if is_embedded else subject.folder_of(model.tokenizer or model.path)
     if folder is None:
         return None
     tokenizer = files.read_tokenizer(folder, where=where, template=template, response_template=model.response_template)
@@ -62,7 +62,7 @@ def tokenizer_problems(subject: Subject, data: DataFacts) -> Check[files.Tokeniz
         yield files.no_chat_template(folder, where=where)
     # Some tokenizers list spare added tokens beyond the vocabulary that no text produces (Gemma 3's, for images). So
     # only the vocabulary itself and the special tokens count.
-    config, tokens = folders.config_below(model.path or str(files.EMBEDDED_TOKENIZER)), tokenizer.tokens
+    config, tokens = subject.config_below(model.path or str(files.EMBEDDED_TOKENIZER)), tokenizer.tokens
     size = files.vocab_size_of(config)
     beyond = [token for token, number in tokens.items() if size is not None and number >= size]
     spare = {str(entry["content"]) for entry in tokenizer.added_tokens} if beyond else set()
@@ -117,7 +117,7 @@ def text_argument_problems(subject: Subject) -> Findings:
 
 def template_problems(subject: Subject, data: DataFacts, used: frozenset[str]) -> Findings:
     """Yield an error for the first row of each source that the chat template cannot render."""
-    key, tokenizer, reads_images = "trainer.args.chat_template_kwargs", subject.tokenizer, subject.folders.reads_images
+    key, tokenizer, reads_images = "trainer.args.chat_template_kwargs", subject.tokenizer, subject.reads_images
     settings = section(cast(JsonTree, subject.experiment.trainer.args), "chat_template_kwargs")
     if tokenizer is None or tokenizer.chat_template is None or not used:
         return
@@ -163,15 +163,14 @@ def _unread_thoughts(rows: RowTable, columns: list[str], write: Write, name: str
 
 
 def room_for_answers_problems(subject: Subject, data: DataFacts) -> Check[tuple[int | None, DataFacts]]:
-    """Yield an error if a prompt leaves no room for an answer, or a notice how many are dropped or cut.
-
-    Return an upper bound on the tokens of a training prompt if longer ones are dropped or cut, else None; and the facts
-    without the rows that are dropped.
+    """Yield an error if a prompt leaves no room for an answer, or a notice how many are dropped or cut. Return an upper
+    bound on the tokens of a training prompt, None if no one is dropped or cut, and the facts without the rows that are
+    dropped.
     """
-    experiment, build, folders = subject.experiment, subject.experiment.model.build, subject.folders
+    experiment, build = subject.experiment, subject.experiment.model.build
     if not experiment.trainer.row.reads_prompts or subject.tokenizer is None:
         return None, data
-    read = build.context_tokens if build is not None else files.context_of(folders.config_below(experiment.model.path))
+    read = build.context_tokens if build is not None else files.context_of(subject.config_below(experiment.model.path))
     where = subject.where("trainer.args.max_completion_length")
     answer = experiment.trainer.setting("max_completion_length")
     limit, bound = prompt_limit(read, served_tokens(experiment), answer, where=where), None
@@ -180,7 +179,7 @@ def room_for_answers_problems(subject: Subject, data: DataFacts) -> Check[tuple[
     policy, counter = experiment.data.overlong_prompts, counter_of(subject)
     for source in data.sources:
         # A processor alone knows how many tokens an image has.
-        has_images = folders.reads_images and not set(IMAGES).isdisjoint(source.columns)
+        has_images = subject.reads_images and not set(IMAGES).isdisjoint(source.columns)
         if counter is None or source.rows is None or "prompt" not in source.columns or has_images:
             continue
         counts = counter.prompts(asking_columns(source.rows), limit)
@@ -217,8 +216,7 @@ def format_notices(subject: Subject, data: DataFacts) -> Findings:
     """
     from rlhf_cli.runs.reward_records import trained_on_conversations, trained_with_eos
 
-    experiment, trainer = subject.experiment, subject.experiment.trainer
-    folders, tokenizer = subject.folders, subject.tokenizer
+    experiment, trainer, tokenizer = subject.experiment, subject.experiment.trainer, subject.tokenizer
     if isinstance(prompt := experiment.data.prompt, str) and re.search(r"\\n(?![a-z])", prompt):
         text = f"{subject.where('data.prompt')} has a backslash and an n, not a new line"
         yield Notice("data.prompt", f"{text}; bash makes one in $'data.prompt=\"...\\n...\"'")
@@ -230,7 +228,7 @@ def format_notices(subject: Subject, data: DataFacts) -> Findings:
         yield Notice("trainer.args.pad_token", text)
     if experiment.data.prompt is None and not any(read.rows for read in data.sources):
         return
-    is_chat, policy = has_conversations(experiment, data), folders.folder_of(experiment.model.path)
+    is_chat, policy = has_conversations(experiment, data), subject.folder_of(experiment.model.path)
     bare = "has a chat template, but the rows are bare text, which it does not format: write them as messages"
     has_ids, has_prompts = (all(name in read.columns for read in data.training) for name in ("input_ids", "prompt"))
     if policy is not None and not is_chat and not has_ids and is_chat_model(policy, tokenizer):
@@ -241,7 +239,7 @@ def format_notices(subject: Subject, data: DataFacts) -> Findings:
     if policy is not None and is_chat and trained_on_conversations(policy) is False:
         yield Notice("model", "the model was trained on plain texts, but the rows are conversations")
     for name, reward in experiment.rewards.items():
-        if (folder := folders.folder_of(reward.model)) is None:
+        if (folder := subject.folder_of(reward.model)) is None:
             continue
         scorer = None
         with suppress(UserError):  # the run reports what is wrong with it
@@ -267,3 +265,67 @@ def is_chat_model(folder: Path, tokenizer: files.TokenizerFiles | None) -> bool:
         return recorded
     run = run_of(folder.resolve())
     return run is None or isinstance(section(run.read_config(), "data").get("prompt"), list)
+
+
+_DECODED = 64
+"""In how many rows of a source the images are decoded to their ends; of others, only the beginning is read."""
+
+
+def image_problems(subject: Subject, data: DataFacts) -> Findings:
+    """Yield an error for all that keeps images from a model that reads them; another model is refused with its rows."""
+    experiment, trainer, where = subject.experiment, subject.experiment.trainer, subject.where
+    column = next((name for name in IMAGES if any(name in read.columns for read in data.sources)), None)
+    if column is None:
+        return
+    if trainer.has_critic or "images" not in trainer.row.along:
+        what, expected = f"trainer={trainer.name} does not train on images", "trainer=grpo, rloo, sft or dpo"
+        advice = f"take such a trainer; data.rename.picture={column} reads the texts alone"
+        yield ConfigError(what, where="data", got=column, expected=expected, advice=advice)
+        return
+    refused = {"packing", "padding_free", "precompute_ref_log_probs"}
+    instead = {f"trainer.args.{name}": "false" for name in sorted(refused) if trainer.setting(name) is True}
+    instead |= {"launch.rollout": "hf"} if experiment.launch.rollout == "continuous" else {}
+    instead |= {"sampling.keep_groups": "null"} if experiment.sampling.keep_groups is not None else {}
+    for key, value in instead.items():
+        yield ConfigError(f"{key} takes no images", where=where(key), got=column, hint=f"{key}={value}")
+    reads_videos = "video_token_id" in subject.config_below(experiment.model.path)
+    for module, package in [("PIL", "pillow"), *[("torchvision", "torchvision")] * reads_videos]:
+        if importlib.util.find_spec(module) is None:
+            what = f"the model's processor needs the package {package}, which is not installed"
+            yield ConfigError(what, where=where("model.path"), hint=f"pip install {package}")
+    for read in data.sources if importlib.util.find_spec("PIL") is not None else ():
+        rows = read.rows or RowTable([], [])
+        for number in range(len(rows)):
+            if wrong := _wrong_images(rows[number], subject.tokenizer, decodes=number < _DECODED):
+                place = f"{read.source.name}, row {number + 1} (the first row is 1)"
+                yield read.source.with_file(DataError(wrong[0], where=place, got=wrong[1], expected=wrong[2]))
+                break
+
+
+def _wrong_images(row: Mapping[str, Any], tokenizer: files.TokenizerFiles | None, *, decodes: bool) -> tuple[str, ...]:
+    """Return the problem with the images of a row, their value and the expected one; empty without a problem."""
+    import PIL.Image
+
+    images, asked = images_of(row), row.get("prompt", row.get("messages", row.get("conversations")))
+    for image in images if isinstance(row.get("images", []), list) else [row["images"]]:
+        stored = image if isinstance(image, Mapping) else {"path": image}
+        try:
+            with PIL.Image.open(stored["path"] if stored.get("bytes") is None else BytesIO(stored["bytes"])) as opened:
+                if decodes:
+                    opened.load()
+        except Exception as error:
+            expected = "a path, seen from the folder of the data file, or the bytes of a whole image in Parquet"
+            return "an image cannot be read", f"{in_a_line(error):.200}, of {without_images(image)!r:.80}", expected
+    if not isinstance(asked, list):
+        return "images need messages", f"{asked!r:.80}", "data.prompt='[{role: user, content: \"{prompt}\"}]'"
+    messages = in_parts(asked, len(images))
+    texts = [{**one, "content": [part for part in one["content"] if part["type"] != "image"]} for one in messages]
+    places = sum(len(one["content"]) - len(text["content"]) for one, text in zip(messages, texts, strict=True))
+    if places != len(images):
+        return "the messages have places for another number of images", f"{places} for {len(images)}", "one for each"
+    try:
+        if images and tokenizer is not None and rendered(messages, tokenizer, {}) == rendered(texts, tokenizer, {}):
+            return "the chat template leaves out the image", f"{asked!r:.80}", "a template for images"
+    except TEMPLATE_ERRORS as error:
+        return "the chat template does not take messages with images", repr(error), "a template for images"
+    return ()

@@ -1,6 +1,7 @@
 """Check the reward functions, the reward models, and the function that combines them.
 
-`trial_problems` calls every reward function on one row before torch is loaded, in a fork that can be killed.
+`trial_problems` calls every reward function on one row before torch is loaded, in a fork that can be killed;
+`advice_on` says what to do about one that failed.
 """
 
 from __future__ import annotations
@@ -8,23 +9,27 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 import select
+import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from rlhf_cli.config.rules.metric_rules import unlisted
 from rlhf_cli.config.schema.reward_sections import AGGREGATES, Reward
 from rlhf_cli.config.schema.section import entries_of
 from rlhf_cli.data.images import opened
+from rlhf_cli.data.source import Template
 from rlhf_cli.errors import ConfigError, RewardError, RlhfError, UserError, described, with_causes
+from rlhf_cli.models.model_folders import describe_reward_model
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, RewardFacts, Subject
 from rlhf_cli.plan.checks.prompt_checks import has_conversations
-from rlhf_cli.plan.checks.reward_advice import UNSET, advice_on
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.plan.sources_and_components import KEEP_TIME, StateOfTrainer, component, timeout_of
 from rlhf_cli.process import die_with
@@ -39,8 +44,6 @@ def reward_problems(subject: Subject, data: DataFacts) -> Check[RewardFacts]:
         key = f"rewards.{name}"
         try:
             if reward.model is not None:
-                from rlhf_cli.models.model_folders import describe_reward_model
-
                 describe_reward_model(reward.model, where=where(f"{key}.model"), conversational=is_chat)
                 if reward.args:
                     raise RewardError("a reward model takes no args", where=where(f"{key}.args"))
@@ -76,8 +79,7 @@ def unfed_problems(subject: Subject, rewards: RewardFacts) -> Findings:
     """Yield an error for each setting about turns where completions have one, and a notice for unlogged metrics.
 
     Tools, an environment, a rollout function or a trainer of the user's may give a completion several turns, and log;
-    TRL takes a completion for one message, also in a conversation. `rlhf score` does not ask this, because a
-    transcript has turns.
+    TRL takes a completion for one message, also in a conversation. In `rlhf score`, which skips this, transcripts do.
     """
     experiment, trainer = subject.experiment, subject.experiment.trainer
     if experiment.interacts or trainer.own_class is not None:
@@ -93,17 +95,14 @@ def unfed_problems(subject: Subject, rewards: RewardFacts) -> Findings:
     read = [("stop", rule.metric) for rule in entries_of(experiment.stop).values()]
     read += [("expect", target.metric) for target in entries_of(experiment.expect).values()]
     for key, name in read:
-        from rlhf_cli.config.rules.metric_rules import unlisted  # few experiments read a metric
-
         if (unknown := unlisted(name, experiment)) is not None:
             nearest = f"; the nearest is {unknown[1]}" if unknown[1] else ""
             yield Notice("no effect", f"{subject.where(key)} reads {name!r}, and {unknown[0]}{nearest}")
 
 
 def function_problems(subject: Subject) -> Check[dict[str, Path]]:
-    """Import the function that makes the advantages, and the user's aggregate; return their files.
-
-    Raise RewardError if the aggregate cannot be imported.
+    """Import the function that makes the advantages, and the user's aggregate; return their files. Raise RewardError if
+    the aggregate cannot be imported.
     """
     aggregate, section, named = subject.experiment.aggregate, subject.experiment.advantages, dict[str, str]()
     if section is not None:
@@ -262,8 +261,50 @@ def _reason(error: RlhfError, fn: str, function: Callable[..., object]) -> tuple
     for cause in with_causes(error):
         frames += (own_frames := traceback.extract_tb(cause.__traceback__))
         if isinstance(cause, KeyError) and own_frames and own_frames[-1].filename in (os.__file__, "<frozen os>"):
-            got = UNSET.format(*cause.args)
+            got = _UNSET.format(*cause.args)
     lines = [frame.lineno for frame in frames if file is not None and frame.filename == str(file)]
     code = getattr(own, "__code__", None) or getattr(type(own).__call__, "__code__", None)
     line = lines[-1] if lines else getattr(code, "co_firstlineno", 1)
     return f"{got:.300}", f" ({file.name}:{line})" if file is not None else ""
+
+
+_UNSET = "the environment variable {} is not set"
+_EACH = "return one entry per completion: [score(text) for text in completions]"
+_RETURNED = (
+    (r"values for \d+ completions|a list: (?:float|int|bool|str):", _EACH),
+    (r"a list: dict: \{'(\w+)'", 'return the list in it: result["{}"]'),
+    (r"a list: NoneType", f"it ends without `return`; {_EACH}"),
+    (r"a list: \w+", "return list(scores)"),
+    (r"row \d+: dict: \{'(\w+)'", 'return [result["{}"] for result in results]'),
+    (r"row \d+: -?(?:nan|inf|\d)", "return None instead of NaN or infinity: the row then has no score"),
+    (r"a number for row", "return [float(score) for score in scores]"),
+    (r"", "return the numbers that are expected"),
+)
+"""What a function returned -> what to do, with the key of a dictionary."""
+_OF_THE_TRIAL = re.compile(r"'(NoneType|int|float|bool|StateOfTrainer)'")
+"""Types that a function may have made of the completion of the trial, or that a run replaces."""
+
+
+def advice_on(name: str, got: str, row: Mapping[str, object], template: Template | None) -> str:
+    """Return what to do about a reward that failed with `got` on a row, whose prompt `template` made; to leave out the
+    trial only where the run may differ from it.
+    """
+    if got.startswith(f"reward {name!r} "):
+        found, told = next((found, told) for pattern, told in _RETURNED if (found := re.search(pattern, got)))
+        return f"it would return the same in a run; {told.format(*found.groups())}"
+    if found := re.match(_UNSET.format(r"(\w+)"), got):
+        return f"export {found[1]}=..., in the shell that starts the run"
+    if (found := re.match(r"KeyError: '(\w+)'$", got)) and found[1] not in row:
+        return f"the columns are {', '.join(row)}; data.rename.{found[1]}=COLUMN gives one of them this name"
+    if "string indices must be integers" in got and isinstance(row["prompt"], str):
+        content = json.dumps(template if isinstance(template, str) else "{prompt}", ensure_ascii=False)
+        typed = f"data.prompt={shlex.quote(f'[{{role: user, content: {content}}}]')}"
+        return f"prompts and completions are texts here; {typed} makes messages of them, as the function may expect"
+    if re.search(r"'list'", got) and isinstance(row["prompt"], list):
+        return "each prompt and completion is a list of messages here; completion[0]['content'] is the text of one"
+    if found := re.match(r"(?:ImportError|ModuleNotFoundError):(?: No module named '(\w+))?", got):
+        return f"install the package that has {found[1] or 'it'} where rlhf is installed: the run needs it too"
+    is_made = (found := _OF_THE_TRIAL.search(got)) and found[1] not in {type(value).__name__ for value in row.values()}
+    if re.match(r"(Type|Attribute|Name)Error:", got) and not is_made:
+        return "the run would fail in the same way: mend the line"
+    return f"set rewards.{name}.trial=false if the function works only during the run"

@@ -164,9 +164,8 @@ def _all_tools(subject: Subject) -> dict[str, Function]:
 
 
 def call_problems(subject: Subject) -> Findings:
-    """Yield an error if the chat template cannot show a call, or if the call that it shows cannot be read back.
-
-    TRL takes an answer that it cannot read for plain text, so no call would ever be seen, without a word.
+    """Yield an error if the chat template cannot show a call, or if that call cannot be read back: TRL would take the
+    answer for plain text without a word.
     """
     tools, tokenizer = _all_tools(subject), subject.tokenizer
     if not tools or tokenizer is None or tokenizer.chat_template is None:
@@ -226,9 +225,8 @@ Tried: TypeAlias = tuple[str, str] | None
 
 
 def episode_problems(subject: Subject, data: DataFacts) -> Findings:
-    """Call every tool once with made-up arguments; construct each environment and reset it with the first row.
-
-    Yield an error where the run would end, and a notice where the model would read an error.
+    """Call every tool once with made-up arguments; construct each environment and reset it with the first row. Yield an
+    error where the run would end, and a notice where the model would read an error.
     """
     experiment, torch = subject.experiment, sys.modules.get("torch")
     if not (experiment.tools or experiment.environments) or (torch is not None and torch.cuda.is_initialized()):

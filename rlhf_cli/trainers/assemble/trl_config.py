@@ -35,7 +35,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.errors import ConfigError, ModelError, RlhfError
-from rlhf_cli.plan.devices import GROUP_PORT_VARIABLE, URL_VARIABLE
+from rlhf_cli.plan.launch_plan import GROUP_PORT_VARIABLE, URL_VARIABLE
 from rlhf_cli.rewards.stack.reward_functions import import_function
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.tables.strategies import STRATEGIES
