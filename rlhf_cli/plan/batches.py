@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TypeAlias, cast
+from typing import NamedTuple, TypeAlias, cast
 
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.origins import Origins
@@ -76,6 +76,13 @@ class StagePlan:
 
 
 AnyPlan: TypeAlias = BatchPlan | StagePlan
+
+
+class RowLengths(NamedTuple):
+    """The tokens of the longest prompt and of the longest row that is trained on as it is, 0 for unknown."""
+
+    prompt: int
+    row: int
 
 
 def count(number: float, noun: str, plural: str = "s") -> str:

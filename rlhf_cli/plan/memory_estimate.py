@@ -17,8 +17,8 @@ from rich.filesize import decimal as size
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.models.weight_shapes import DTYPE_BYTES, TINY_VOCABULARY
 from rlhf_cli.plan import memory_tensors as tensors
+from rlhf_cli.plan.batches import RowLengths
 from rlhf_cli.plan.devices import Device
-from rlhf_cli.plan.run_plan import RowLengths
 from rlhf_cli.tables.passes import PassMode
 from rlhf_cli.tables.strategies import STRATEGIES
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES

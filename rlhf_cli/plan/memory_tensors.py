@@ -174,11 +174,6 @@ class Batch:
         """Return the number of positions that go through the model."""
         return self.prompts * self.prompt_tokens + self.rows * (self.tokens - self.prompt_tokens)
 
-    @property
-    def mask_size(self) -> int:
-        """Return the number of elements of the attention masks, queries times keys; 0 without masks."""
-        return self.rows * (self.tokens - self.prompt_tokens) * self.tokens * self.padded
-
 
 def kept_bytes(model: Decoder, batch: Batch, *, checkpointing: bool) -> float:
     """Return the bytes that all layers keep of `batch` from the forward pass to the backward pass: with gradient
@@ -201,7 +196,8 @@ def layer_bytes(model: Decoder, batch: Batch) -> float:
         a_token += 2 * weight * h  # the normalised inputs, for the gradients of the norms
     if model.family == "qwen3":
         a_token += (q + k) * (_FLOAT32 + (compute if not model.lora_rank else 0))  # queries and keys are normalised
-    masks = compute * batch.mask_size
+    queries = batch.rows * (batch.tokens - batch.prompt_tokens)
+    masks = compute * queries * batch.tokens * batch.padded
     if not batch.prompts:
         return batch.size * a_token + masks
     joined = compute * 2 * q * batch.rows * batch.tokens  # keys and values of prompt and answer, joined for each row

@@ -17,8 +17,9 @@ from rlhf_cli.data.source import Row
 from rlhf_cli.errors import DataError, ModelError
 from rlhf_cli.models.tokenizer_files import TokenizerFiles, context_of, language_part, render_chat, vocab_size_of
 from rlhf_cli.models.weight_shapes import TINY_VOCABULARY
+from rlhf_cli.plan.batches import RowLengths
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, ReadSource, Subject
-from rlhf_cli.plan.run_plan import Notice, RowLengths
+from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.tables.trl_trainers import TEXT, ColumnSet, too_short_for_all
 
 ASKING = ("prompt", "tools", "chat_template_kwargs")

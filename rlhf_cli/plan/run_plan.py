@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rlhf_cli.plan.batches import BatchPlan, StagePlan, count
 from rlhf_cli.runs.tracking.tracked_run import TrackingPlan
@@ -12,13 +12,6 @@ from rlhf_cli.tables.passes import Passes
 
 if TYPE_CHECKING:
     from rlhf_cli.plan.memory_estimate import MemoryPlan
-
-
-class RowLengths(NamedTuple):
-    """The tokens of the longest prompt and of the longest row that is trained on as it is, 0 for unknown."""
-
-    prompt: int
-    row: int
 
 
 @dataclass(frozen=True)
@@ -89,12 +82,10 @@ class Plan:
     columns: tuple[str, ...]
     unread: tuple[str, ...]
     num_rows: int | None
-    rewards: dict[str, str]
-    """Maps each reward's name to its function or model."""
+    rewards: dict[str, str]  # name -> its function or model
     processes: int
     batches: BatchPlan | None
     stage: StagePlan | None
-    """Set for a trainer that trains on its rows and does not generate."""
     tracking: TrackingPlan
     files: dict[str, Path]
     """Reward code, data, local models and accelerate's file, whose hashes go into the provenance."""
@@ -103,7 +94,6 @@ class Plan:
     memory: MemoryPlan | None
     """The device memory a process needs; None if it was not asked for."""
     workload: Workload
-    """Rounds, prompts, completions and tokens of the whole run."""
     notices: tuple[Notice, ...] = ()
     evaluations: Evaluations | None = None
     checkpoints: Checkpoints | None = None
@@ -131,12 +121,7 @@ class Plan:
         parts: dict[str, Any] = {"round": self.batches, "stage": self.stage, "workload": self.workload}
         parts |= {"evaluations": self.evaluations, "checkpoints": self.checkpoints, "passes": self.passes}
         return {
-            "model": self.model,
-            "data": self.data,
-            "columns": list(self.columns),
-            "num_rows": self.num_rows,
-            "rewards": dict(self.rewards),
-            "processes": self.processes,
+            **{name: getattr(self, name) for name in ("model", "data", "columns", "num_rows", "rewards", "processes")},
             **{name: None if part is None else asdict(part) for name, part in parts.items()},
             "memory": None if self.memory is None else self.memory.as_json(),
             "notices": [asdict(notice) for notice in self.notices],

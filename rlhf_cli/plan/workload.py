@@ -14,9 +14,9 @@ from rich.filesize import decimal as size
 from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.errors import RunError
 from rlhf_cli.models.weight_shapes import DTYPE_BYTES, WeightShape, is_target, stored_shapes, tiny_shapes
-from rlhf_cli.plan.batches import AnyPlan, StagePlan
+from rlhf_cli.plan.batches import AnyPlan, RowLengths, StagePlan
 from rlhf_cli.plan.checks.facts import Findings, Subject
-from rlhf_cli.plan.run_plan import Checkpoints, Evaluations, Notice, RowLengths, Workload
+from rlhf_cli.plan.run_plan import Checkpoints, Evaluations, Notice, Workload
 from rlhf_cli.runs.disk_space import bytes_below, free_bytes
 
 

@@ -1,6 +1,5 @@
-"""List the names that settings have in other tools or had in older TRL, and what to type instead today.
-
-Tests check that no name is a field of today's TRL, and that what to type exists.
+"""List the names that settings have in other tools or had in older TRL, and what to type instead today. Tests check
+that no name is a field of today's TRL, and that what to type exists.
 """
 
 from __future__ import annotations
@@ -11,10 +10,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class FormerName:
-    """A name, the tool or version it belongs to, and what to type instead.
-
-    `today` is a full key, key=value, or several keys separated by commas; the first key that the trainer has is used.
-    `with_critic` replaces `today` for a trainer with a critic.
+    """A name, the tool or version it belongs to, and what to type today: a full key, key=value, or several keys
+    separated by commas, of which the trainer's first is used; `with_critic` replaces it for a trainer with a critic.
     """
 
     name: str
@@ -153,9 +150,8 @@ _TODAY: dict[str, dict[str, str]] = {
         "run.resume=auto": "resume",
     },
 }
-"""Whose names -> what to type today -> the names; behind `|` what to type for a trainer with a critic.
-
-A lower-case word without a dot is an argument of TRL's. A name with dots is a whole key.
+"""Whose names -> what to type today (behind `|` for a trainer with a critic) -> the names. A lower-case word without a
+dot is an argument of TRL's, a name with dots a whole key.
 """
 
 
@@ -207,12 +203,8 @@ GROUPS_OF_OTHERS = {
 VALUE_SYNONYMS: dict[str, dict[str, str]] = {
     "device": {"gpu": "cuda", "cuda:0": "cuda", "mps": "auto", "none": "auto"},
     "precision": {
-        "fp32": "float32",
-        "full": "float32",
-        "float16": "fp16",
-        "half": "fp16",
-        "bfloat16": "bf16",
-        **{"no": "float32", "none": "float32", "off": "float32", "false": "float32", "32": "float32", "16": "fp16"},
+        **dict.fromkeys(("fp32", "full", "no", "none", "off", "false", "32"), "float32"),
+        **{"float16": "fp16", "half": "fp16", "16": "fp16", "bfloat16": "bf16"},
     },
     "dtype": {"fp32": "float32", "fp16": "float16", "half": "float16", "bf16": "bfloat16"},
     "strategy": {"fsdp": "fsdp2", "fsdp1": "fsdp2", "dp": "ddp", "deepspeed": "zero2", "zero": "zero2"},

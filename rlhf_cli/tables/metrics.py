@@ -9,25 +9,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-CLOCK_METRICS: tuple[str, ...] = (
+
+def _pattern(*names: str) -> re.Pattern[str]:
+    return re.compile("|".join(re.escape(name).replace(r"\*", "[^/]+") for name in names))
+
+
+_CLOCK = _pattern(
     *("time_s", "time/elapsed_s", "time/share/*", "time/share/reward/*", "step_time", "eval_step_time"),
     *("passes/slots", "passes/tokens", "passes/slots_per_token"),  # counted since this process last logged
     *("rewards/*/seconds", "eval_rewards/*/seconds", "eval_*_rewards/*/seconds"),
     *("train_runtime", "eval_runtime", "eval_*_runtime", "eval_*_step_time", "eval_*_per_second"),
     *(f"{when}_{what}_per_second" for when in ("train", "eval") for what in ("samples", "steps", "tokens")),
 )
-"""Metrics that depend on the process or the machine: times and speeds. `*` is any text without a slash.
-
-A comparison of a run with itself ignores only these. Counts that depend on time (`timeouts`) are not among them: if
-they differ, the runs differed.
+"""Metrics that depend on the process or the machine: times and speeds, which alone a comparison of a run with itself
+ignores. Counts that depend on time (`timeouts`) are not among them. `*` is any text without a slash.
 """
-
-
-def _pattern(names: Iterable[str]) -> re.Pattern[str]:
-    return re.compile("|".join(re.escape(name).replace(r"\*", "[^/]+") for name in names))
-
-
-_CLOCK = _pattern(CLOCK_METRICS)
 
 
 def is_of_the_clock(metric: str) -> bool:
@@ -35,15 +31,15 @@ def is_of_the_clock(metric: str) -> bool:
     return _CLOCK.fullmatch(metric) is not None
 
 
-_DIRECTIONS: dict[int, tuple[str, ...]] = {
-    0: tuple(f"{part}/tokens" for part in ("greedy", "sampled")),
-    -1: (
+_DIRECTIONS = {
+    0: _pattern("greedy/tokens", "sampled/tokens"),
+    -1: _pattern(
         *("loss", "log_loss", "ece", "perplexity", "grad_norm", "critic/grad_norm", "kl", "kl/*"),
         *("frac_reward_zero_std", "completions/clipped_ratio", "rewards/truncation/fraction"),
         *(f"rewards/*/{what}" for what in ("errors", "timeouts", "excluded", "seconds")),
         *("ppo/policy_loss", "ppo/value_loss", "ppo/approx_kl_k3_old_new", "greedy/truncated", "sampled/truncated"),
     ),
-    1: (
+    1: _pattern(
         *("reward", "rewards/*", "rewards/*/*", "mean_reward", "accuracy", "margin", "mean_token_accuracy"),
         *("ppo/explained_variance", "pass@*/*", "maj@*/*", "greedy/*", "sampled/*"),
         *("greedy/rewards/*", "sampled/rewards/*"),
@@ -51,13 +47,11 @@ _DIRECTIONS: dict[int, tuple[str, ...]] = {
 }
 """Map 1 (more is better), -1 (less is) or 0 (neither) -> names without `eval_`; the first match counts."""
 
-_BY_DIRECTION = {sign: _pattern(names) for sign, names in _DIRECTIONS.items()}
-
 
 def sign_of(metric: str) -> int:
     """Return 1 if more of a metric is better, -1 if less is, 0 if neither or unknown."""
     name = metric.removeprefix("eval_")
-    signs = [sign for sign, pattern in _BY_DIRECTION.items() if pattern.fullmatch(name)]
+    signs = [sign for sign, pattern in _DIRECTIONS.items() if pattern.fullmatch(name)]
     if not signs and name != metric and "_" in name:  # easy_loss, hard_set_greedy/total: of an evaluation set
         return sign_of(f"eval_{name.partition('_')[2]}")
     return signs[0] if signs else 0

@@ -1,6 +1,5 @@
-"""List the ways in which rows go through models, and by configuration values which models may be packed.
-
-Both the plan of a run and the run itself use it.
+"""List the ways in which rows go through models, and by configuration values which models may be packed: for the plan
+of a run and the run itself.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from rlhf_cli.errors import ModelError
 
 GenerationSetting = Literal["auto", "plain"]
 """`auto`: drop finished rows from the batch where possible. `plain`: use transformers' own loop."""
-
 
 PassMode = Literal["packed", "trimmed", "plain"]
 """`packed`: the tokens of a micro-batch in one flat row, with each prompt once. `trimmed`: rows sorted by length,
@@ -68,9 +66,7 @@ def is_rotary(values: Mapping[str, object]) -> bool:
 
 
 def why_values_not_packed(values: Mapping[str, object], attention: str) -> str | None:
-    """Return what in a language model's configuration prevents packing, or None if its rows can be packed.
-
-    `attention` is the name of its attention function.
+    """Return what in a language model's configuration, or its `attention` function, prevents packing; None if nothing.
     """
     if attention not in ATTENTIONS:
         return f"its attention is {attention}; packed are {', '.join(ATTENTIONS)}"

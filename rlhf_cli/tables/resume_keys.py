@@ -1,8 +1,7 @@
 """List what may be changed when a run is resumed: one row per key or section, the first match counts.
 
-A resumed run must be equivalent to one that was never interrupted. So a changed value is refused unless it is known not
-to affect the result. Most other changes can be allowed explicitly (`--allow KEY`); some cannot, because the
-checkpoint's values would silently override them.
+The run must equal one that was never interrupted, so a change is refused unless it is known not to affect the result.
+Most others can be allowed (`--allow KEY`), except those that the checkpoint's values would silently override.
 """
 
 from __future__ import annotations
@@ -20,12 +19,11 @@ Condition = Literal[
 
 @dataclass(frozen=True)
 class ResumeRow:
-    """The effect of a change. `keys` are dotted keys that include all keys below them; a final `*` matches any suffix.
+    """The effect of a change, and the `reason` to show. `keys` include all keys below them; a final `*` is any suffix.
 
     `taken`: the change does not affect training. `by name`: it does, and applies from now on if `--allow` has its key.
     `never`: the checkpoint would override it, or not fit. `only_if` is the condition under which a change is taken, a
     name in launch/resuming.py; if it is false, the change is `by name`, or with `else_never`, never taken.
-    `reason` is shown to the user.
     """
 
     keys: str

@@ -29,10 +29,9 @@ Conflicts = dict[Feature, tuple[str, str]]
 @dataclass(frozen=True)
 class StrategyRow:
     """A strategy. `zero_stage` is DeepSpeed's, None without it. `holds` says in words which part of the model every
-    process holds. `distributed_types` are accelerate's names for it with several processes; with one process, sharding
-    strategies have the same name, and DDP counts as not distributed. `memory_stage` says what is divided among the
-    processes: from 1 on the optimizer, from 2 on also gradients, from 3 on also weights. `package` has to be installed
-    for it.
+    process holds, `memory_stage` what they divide: from 1 on the optimizer, from 2 on also gradients, from 3 on also
+    weights. `distributed_types` are accelerate's names for it with several processes; with one, sharding strategies
+    have the same name, and DDP counts as not distributed. `package` has to be installed for it.
     """
 
     name: str

@@ -1,7 +1,5 @@
-"""List TRL's trainers and policy losses.
-
-`rlhf check` refuses a trainer without a row. `trainer.class` runs a class that inherits from one with a row, and uses
-the row named by `trainer.trl`.
+"""List TRL's trainers and policy losses. `rlhf check` refuses a trainer without a row; a `trainer.class` inherits from
+one with a row, which `trainer.trl` names.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ Normaliser = Literal["row", "rows", "max_length", "window", "micro-batch"]
 """What a loss divides the sum over tokens by: the tokens of each row, the number of rows, that number times the maximal
 completion length, the tokens of the accumulation window, or the tokens of the micro-batch.
 """
-
 
 POLICY_LOSSES: dict[str, Normaliser] = {
     **{"grpo": "row", "dr_grpo": "max_length", "dapo": "window", "bnpo": "micro-batch"},

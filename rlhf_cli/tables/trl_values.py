@@ -1,7 +1,7 @@
 """List bounds, choices and refused combinations of TRL's arguments, and what TRL passes to a reward.
 
-No docstring has them. TRL rejects such a value only after loading the model and generating the first answers, or not at
-all. Tests compare the rows with the installed libraries.
+No docstring has them; TRL rejects such a value only after it has loaded the model and generated the first answers, or
+not at all. Tests compare the rows with the installed libraries.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ from typing import NamedTuple
 
 @dataclass(frozen=True)
 class Range:
-    """The bounds of one argument, each None if there is no such bound. `why` says what enforces them.
-
-    `strategy` names the argument that has to be `steps` for this one to be used, None if it is always used. With one,
-    a value below 1 is a share of the run, and any other a number of steps.
+    """The bounds of one argument, None for no such bound; `why` says what enforces them. `strategy`: the argument that
+    has to be `steps` for this one to be used; it is then a share of the run below 1, and else a whole number.
     """
 
     name: str
@@ -228,13 +226,8 @@ TURN_TEXTS = "turn_texts"
 """Column with the texts of a row's turns, where a rollout function made it: its completion is a single text."""
 TAKEN_BY_REWARDS = REWARD_ARGUMENTS | {"prompt", "completion", "prompt_ids", "logprobs", "env_mask", TURN_TEXTS}
 """Names that a column of a rollout cannot have."""
-NEVER_COLUMNS = {"prompt": "prompts", "completion": "completions"} | dict.fromkeys(
-    (
-        *("response", "solution_str", "solution_strs", "predict_str", "predict", "model_output", "output"),
-        *("queries", "predicts"),
-    ),
-    "completions",
-)
+_THEIR_COMPLETIONS = "response solution_str solution_strs predict_str predict model_output output queries predicts"
+NEVER_COLUMNS = {"prompt": "prompts"} | dict.fromkeys(["completion", *_THEIR_COMPLETIONS.split()], "completions")
 """What no reward is given under this name: two columns, and arguments of other tools -> the argument that holds it."""
 BESIDE_ARGS = dict.fromkeys(("sample", "samples"), "completions")
 """The same where another argument is `args`, as in slime: alone, these may be arguments of a factory, or columns."""

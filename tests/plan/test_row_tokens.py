@@ -14,6 +14,7 @@ from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.data.rows import RowTable
 from rlhf_cli.errors import DataError, UserError
 from rlhf_cli.models.tokenizer_files import read_tokenizer
+from rlhf_cli.plan.batches import RowLengths
 from rlhf_cli.plan.checks.data_checks import source_problems
 from rlhf_cli.plan.checks.facts import DataFacts, Report
 from rlhf_cli.plan.row_tokens import (
@@ -25,7 +26,7 @@ from rlhf_cli.plan.row_tokens import (
     length_problems,
     longest_rows,
 )
-from rlhf_cli.plan.run_plan import Notice, RowLengths
+from rlhf_cli.plan.run_plan import Notice
 from tests.support.model_copies import model_copy
 from tests.support.planning import Write, subject_of
 

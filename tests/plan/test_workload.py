@@ -14,8 +14,8 @@ from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.display.start_panel import workload_lines
 from rlhf_cli.errors import DataError, UserError
 from rlhf_cli.plan import workload
-from rlhf_cli.plan.batches import BatchPlan, StagePlan
-from rlhf_cli.plan.run_plan import Checkpoints, Evaluations, Notice, RowLengths, Workload
+from rlhf_cli.plan.batches import BatchPlan, RowLengths, StagePlan
+from rlhf_cli.plan.run_plan import Checkpoints, Evaluations, Notice, Workload
 from rlhf_cli.plan.workload import checkpoint_space, space_problems
 from tests.support.planning import Refused, Write, planned, subject_of
 from tests.support.small_runs import SMALL
