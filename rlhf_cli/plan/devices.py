@@ -19,10 +19,8 @@ _PROBE_TIMEOUT_S = 20
 _UUID = re.compile(r"\(UUID: (.+)\)")
 ON_SLURM_NODE = "RLHF_ON_SLURM_NODE"
 """Set in the environment of a training process inside a Slurm job: its devices are the run's devices."""
-FIRST_WITH_BF16 = 8.0
-"""The least compute capability of a GPU that computes in bf16."""
-OTHER_GPUS = Path("/dev/kfd")
-"""Exists on machines with AMD GPUs, which nvidia-smi does not count."""
+FIRST_WITH_BF16 = 8.0  # the least compute capability of a GPU that computes in bf16
+OTHER_GPUS = Path("/dev/kfd")  # exists on machines with AMD GPUs, which nvidia-smi does not count
 
 
 def count_processes(launch: Launch) -> int:

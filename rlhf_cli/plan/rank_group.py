@@ -25,10 +25,8 @@ _CONNECT_TIMEOUT_S = 2.0
 PORTS, NO_PORT = range(1 << 16), "a port is a number up to 65535"
 _FIRST_PORT, _NUM_PORTS = 20_000, 20_000
 _SIGNS = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "PET_NNODES", "PET_NPROC_PER_NODE", "SLURM_STEP_NUM_TASKS"})
-GLOO = "GLOO_SOCKET_IFNAME"
-"""The variable that names the only interface gloo listens on."""
-NODE = "GROUP_RANK"
-"""The variable that tells a rank which machine it is on, counted from 0."""
+GLOO = "GLOO_SOCKET_IFNAME"  # the variable that names the only interface gloo listens on
+NODE = "GROUP_RANK"  # the variable that tells a rank which machine it is on, counted from 0
 
 
 @dataclass(frozen=True)

@@ -22,14 +22,12 @@ from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, ReadSource, S
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.tables.trl_trainers import TEXT, ColumnSet, too_short_for_all
 
-ASKING = ("prompt", "tools", "chat_template_kwargs")
-"""The columns that make a prompt."""
+ASKING = ("prompt", "tools", "chat_template_kwargs")  # the columns that make a prompt
 SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
 _ANSWERS = ("completion", "chosen", "rejected", "reference")
 _WHOLE = (*DIALOGUES, TEXT)
 _IDS = ("input_ids", "chosen_ids", "rejected_ids")
-_ADDED = 8
-"""Upper bound on the special tokens added to a plain text."""
+_ADDED = 8  # upper bound on the special tokens added to a plain text
 
 
 class _Text(NamedTuple):

@@ -87,12 +87,10 @@ class Plan:
     batches: BatchPlan | None
     stage: StagePlan | None
     tracking: TrackingPlan
-    files: dict[str, Path]
-    """Reward code, data, local models and accelerate's file, whose hashes go into the provenance."""
+    files: dict[str, Path]  # reward code, data, local models and accelerate's file, whose hashes go into the provenance
     accelerate_env: dict[str, str]
     """What accelerate makes of the file in `launch.accelerate_config`: variables for the ranks."""
-    memory: MemoryPlan | None
-    """The device memory a process needs; None if it was not asked for."""
+    memory: MemoryPlan | None  # the device memory a process needs; None if it was not asked for
     workload: Workload
     notices: tuple[Notice, ...] = ()
     evaluations: Evaluations | None = None

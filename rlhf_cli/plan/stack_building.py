@@ -30,8 +30,7 @@ from rlhf_cli.text.redaction import redacted_tree
 if TYPE_CHECKING:
     import torch
 
-_MOST = 8
-"""Maximum number of kept batches per rank in one training, not counting that of the failure that ends it."""
+_MOST = 8  # maximum number of kept batches per rank in one training, not counting that of the failure that ends it
 _NAMES = {"prompts": "prompt", "completions": "completion"}
 
 

@@ -101,8 +101,7 @@ def _how_often(trainer: Trainer, plan: AnyPlan, event: str) -> tuple[str, int | 
 
 _ADAMS = ("None", "adamw_torch", "adamw_torch_fused", "adamw_anyprecision", "adamw_apex_fused")
 _NOT_LINEAR = ("embed", "wte", "wpe", "lm_head", "norm", "score")
-_ADAPTER_BYTES = 4
-"""PEFT trains adapters in float32, for every dtype of the model."""
+_ADAPTER_BYTES = 4  # PEFT trains adapters in float32, for every dtype of the model
 
 
 def checkpoint_space(subject: Subject, steps: int | None) -> dict[str, int]:

@@ -72,13 +72,11 @@ OF_REWARDS = (
 )
 """Metrics of the trainers that sample (GRPO, RLOO, PPO), in addition to the metrics of each reward."""
 
-WITH_BETA = ("kl",)
-"""TRL's KL divergence, logged if `trainer.args.beta` is above 0."""
+WITH_BETA = ("kl",)  # TRL's KL divergence, logged if `trainer.args.beta` is above 0
 
 STEP, TOTAL, REPRODUCED = "step", "total", "compared_steps"
 """The step, which a rule may use like a metric; the short name of TRL's `reward`; the stop rule of `rlhf reproduce`."""
-_ALWAYS = (*EVERY_TRAINER, *OF_REWARDS, *WITH_BETA)
-"""Names that mean a metric even if a reward has the same name."""
+_ALWAYS = (*EVERY_TRAINER, *OF_REWARDS, *WITH_BETA)  # names that mean a metric even if a reward has the same name
 
 
 def logged_name(name: str, rewards: Iterable[str]) -> str:
@@ -139,8 +137,7 @@ FINDING_KINDS: dict[str, str] = {
 
 SHARE, OF_REWARD = "time/share/", "time/share/reward/"
 """Prefixes of the metrics for shares; a reward's metric ends in its name."""
-ELAPSED = "time/elapsed_s"
-"""The seconds that the shares of a log event refer to."""
+ELAPSED = "time/elapsed_s"  # the seconds that the shares of a log event refer to
 SLOTS, TOKENS, SLOTS_PER_TOKEN = "passes/slots", "passes/tokens", "passes/slots_per_token"
 
 WAITING, REST, EVALUATION = "waiting", "rest", "evaluation"

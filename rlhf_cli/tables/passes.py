@@ -21,8 +21,7 @@ without columns that are all padding. `plain`: as in TRL.
 READS_IMAGES = "the model reads images"
 """Why the speed paths are off for a vision-language model: rows go through it, and it generates, as in TRL."""
 
-PassSetting = Literal["auto", "packed", "trimmed", "plain"]
-"""`auto` is the first of these modes that a model supports."""
+PassSetting = Literal["auto", "packed", "trimmed", "plain"]  # `auto` is the first of these modes that a model supports
 
 
 @dataclass(frozen=True)
@@ -40,8 +39,7 @@ class Passes:
 ALL_ROWS_AT_ONCE = "all rows at once (torch's varlen_attn)"
 """How packed rows attend where a GPU's variable-length kernel can be used; otherwise row by row."""
 
-ATTENTIONS = ("sdpa",)
-"""The attention functions of transformers that can be called on each segment of a flat batch."""
+ATTENTIONS = ("sdpa",)  # the attention functions of transformers that can be called on each segment of a flat batch
 _ROPE_BY_LENGTH = ("dynamic", "longrope")
 """Rotary embeddings that depend on the longest position in a batch: a row's result would depend on the other rows."""
 
@@ -66,8 +64,7 @@ def is_rotary(values: Mapping[str, object]) -> bool:
 
 
 def why_values_not_packed(values: Mapping[str, object], attention: str) -> str | None:
-    """Return what in a language model's configuration, or its `attention` function, prevents packing; None if nothing.
-    """
+    """Return what in a language model's configuration, or its `attention` function, prevents packing, or None."""
     if attention not in ATTENTIONS:
         return f"its attention is {attention}; packed are {', '.join(ATTENTIONS)}"
     if not is_rotary(values):

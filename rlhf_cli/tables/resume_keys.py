@@ -93,8 +93,7 @@ def row_of(key: str) -> ResumeRow:
     return next(row for row in RESUME_KEYS if row.fits(key) or not row.keys)
 
 
-DATA, CODE, CONFIG = "data", "code", "config"
-"""The values that `--allow` takes, one per kind of file."""
+DATA, CODE, CONFIG = "data", "code", "config"  # the values that `--allow` takes, one per kind of file
 
 
 def kind_of_file(name: str) -> str:

@@ -22,8 +22,7 @@ Feature = Literal[
 """Features of an experiment that some strategy does not support."""
 
 
-Conflicts = dict[Feature, tuple[str, str]]
-"""Feature -> why it does not work with a strategy, and what to type instead."""
+Conflicts = dict[Feature, tuple[str, str]]  # feature -> why it does not work with a strategy, and what to type instead
 
 
 @dataclass(frozen=True)
@@ -95,5 +94,4 @@ _ROWS = (
     ),
 )
 
-STRATEGIES: dict[str, StrategyRow] = {row.name: row for row in _ROWS}
-"""`launch.strategy` -> row."""
+STRATEGIES: dict[str, StrategyRow] = {row.name: row for row in _ROWS}  # `launch.strategy` -> row

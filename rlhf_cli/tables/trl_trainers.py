@@ -18,10 +18,8 @@ POLICY_LOSSES: dict[str, Normaliser] = {
     **{"cispo": "window", "sapo": "row", "luspo": "rows", "vespo": "window"},
 }
 """`loss_type` -> what it divides by. A contract test compares the names with TRL's."""
-CLIPPED_PPO_LOSSES = ("grpo", "dr_grpo", "dapo", "bnpo")
-"""Those that are PPO's clipped loss with per-token advantages."""
-SEQUENCE_LOSSES = ("luspo",)
-"""Those that take one advantage per sequence."""
+CLIPPED_PPO_LOSSES = ("grpo", "dr_grpo", "dapo", "bnpo")  # those that are PPO's clipped loss with per-token advantages
+SEQUENCE_LOSSES = ("luspo",)  # those that take one advantage per sequence
 
 READ_BY_ALGORITHMS = ("scale_rewards", "normalize_advantages", "reward_clip_range")
 """The arguments of GRPO's and RLOO's trainers that shape their advantages."""
@@ -42,11 +40,9 @@ def data_key(name: str) -> str:
     return {"train": "data", "eval": "data.eval", "": "data.eval"}.get(name, f"data.eval.{name}")
 
 
-TEXT = "text"
-"""The column that SFTTrainer reads plain text from; `trainer.args.dataset_text_field` may name another."""
+TEXT = "text"  # the column that SFTTrainer reads plain text from; `trainer.args.dataset_text_field` may name another
 
-IMAGES = ("image", "images")
-"""The columns that TRL takes for images: one, or a list."""
+IMAGES = ("image", "images")  # the columns that TRL takes for images: one, or a list
 
 ColumnSet = tuple[str, ...]
 

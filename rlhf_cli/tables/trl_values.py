@@ -239,15 +239,11 @@ ROUND = "rollout.round"
 """The training round in which the row was generated, counted from 0; empty for an evaluation row."""
 STEP = "rollout.step"
 """The optimizer steps that the generating policy had taken; weight schedules are evaluated at this step."""
-TRUNCATED = "rollout.truncated"
-"""Whether it was truncated, as the truncation policy defines it."""
-ENDING = "rollout.ending"
-"""How it ended, a word of `rlhf_cli.truncation.Ending`; not in tables of older versions."""
-TOKENS = "rollout.tokens"
-"""Its length in tokens, including the end-of-sequence token."""
+TRUNCATED = "rollout.truncated"  # whether it was truncated, as the truncation policy defines it
+ENDING = "rollout.ending"  # how it ended, a word of `rlhf_cli.truncation.Ending`; not in tables of older versions
+TOKENS = "rollout.tokens"  # its length in tokens, including the end-of-sequence token
 
-KEPT = "sampling.kept"
-"""Whether the row is trained on; only a run with `sampling.keep_groups` has this column."""
+KEPT = "sampling.kept"  # whether the row is trained on; only a run with `sampling.keep_groups` has this column
 
 ALL = (ROUND, STEP, TRUNCATED, TOKENS)
 """With these and the raw scores, a round's rewards can be recomputed exactly (docs/how-to/scoring.md)."""

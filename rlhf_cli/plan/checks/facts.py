@@ -25,8 +25,7 @@ from rlhf_cli.text.json_values import JsonTree
 
 Facts = TypeVar("Facts")
 Check: TypeAlias = Generator[UserError | Notice, None, Facts]
-Findings: TypeAlias = Check[None]
-"""A check without facts."""
+Findings: TypeAlias = Check[None]  # A check without facts
 
 
 @dataclass

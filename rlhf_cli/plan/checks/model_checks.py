@@ -160,8 +160,7 @@ def critic_problems(subject: Subject) -> Findings:
 
 
 _WEIGHT_FILES = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack")
-_AS_SFT = ("GKDTrainer", "GOLDTrainer")
-"""Trainers that extend SFTTrainer, and refuse what it refuses."""
+_AS_SFT = ("GKDTrainer", "GOLDTrainer")  # trainers that extend SFTTrainer, and refuse what it refuses
 
 
 def weight_problems(subject: Subject) -> Findings:

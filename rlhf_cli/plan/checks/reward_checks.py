@@ -129,8 +129,7 @@ def function_problems(subject: Subject) -> Check[dict[str, Path]]:
 TRIAL_S, _QUIET_S = 20.0, 2.0
 LATE = "no answer within"
 _ANSWERS = ("answer", "solution", "ground_truth", "target")
-_passed: set[str] = set()
-"""The calls that passed in this process: the jobs of a sweep make the same ones."""
+_passed: set[str] = set()  # the calls that passed in this process: the jobs of a sweep make the same ones
 
 
 def trial_problems(subject: Subject, data: DataFacts) -> Findings:
