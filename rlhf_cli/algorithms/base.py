@@ -152,10 +152,7 @@ class GroupAlgorithm(Algorithm):
         return RoundAdvantages(None if is_other else self.shares(scored.settled.names, contributions, both[:-1], each))
 
     def excess(self, advantages: Tensor, totals: Tensor, num_generations: int, logged: Sequence[float]) -> Tensor:
-        """Return a scalar, at most 0 if the parts add up to the (N,) advantages that a trainer uses.
-
-        `logged` ends with the advantages that TRL logged.
-        """
+        """Return a scalar, at most 0 if the parts add up to the (N,) advantages used; `logged` ends with TRL's."""
         difference = advantages - self.advantages(totals, num_generations)
         return difference.abs().max() - SAME * advantages.abs().max()
 

@@ -85,10 +85,7 @@ class Ppo(Algorithm):
     keeps_prompts: bool
 
     def advantages(self, rollout: Rollout, kl_coef: float, sum_over_ranks: SumOverRanks) -> Advantages:
-        """Estimate advantages (GAE) of score and KL penalty, whitened over all ranks if configured.
-
-        `kl_coef` is the coefficient of the penalty in the reward, 0 without one.
-        """
+        """Estimate advantages (GAE) of score and KL penalty by `kl_coef`, whitened over all ranks if configured."""
         divergence = rollout.kl_tokens(k1)
         kl_reward = torch.zeros_like(rollout.values)
         if divergence is not None:
@@ -119,10 +116,7 @@ class Ppo(Algorithm):
     def shares(
         self, rollout: Rollout, advantages: Advantages, names: Sequence[str], sum_over_ranks: SumOverRanks
     ) -> dict[str, float]:
-        """Return the share of every reward, of `kl` and of `value` (the critic's part).
-
-        Return an empty dict if the parts do not add up to the advantages.
-        """
+        """Return the share of each reward, of `kl` and `value` (the critic's); empty if the parts do not add up."""
         parts = self.parts(rollout, advantages.kl_reward)
         # float32 rounds at every token of the recursion.
         limit = SAME * parts.shape[2] * parts.abs().sum(dim=0)

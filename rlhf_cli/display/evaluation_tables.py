@@ -11,8 +11,7 @@ from rich.text import Text
 
 from rlhf_cli.display.terminal import GAP, Cell, Column, cut_end, figure, one_line, plain_table, show_blocks, width_of
 from rlhf_cli.evaluation.best_of_n import BestOfN, MadeRows
-from rlhf_cli.evaluation.evaluation_files import Evaluation
-from rlhf_cli.evaluation.policy_results import SEEN, UNSEEN, PolicyEvaluation
+from rlhf_cli.evaluation.evaluation_results import SEEN, UNSEEN, Evaluation, PolicyEvaluation
 from rlhf_cli.evaluation.score_bench import ScoreBench
 from rlhf_cli.evaluation.scored_pairs import RewardModelEvaluation, ScoredPair, SliceAccuracy
 from rlhf_cli.numerics.intervals import Estimate, attempt_counts

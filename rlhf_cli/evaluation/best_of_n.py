@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_cli.data.source import Row
-from rlhf_cli.evaluation.policy_results import AnsweredPrompt, PartAnswers, Sample
+from rlhf_cli.evaluation.evaluation_results import AnsweredPrompt, PartAnswers, Sample
 from rlhf_cli.numerics.intervals import Estimate, mean_with_interval
 from rlhf_cli.rewards.completion_text import text_of
 from rlhf_cli.rewards.stack.scored_rows import ScoredRow
@@ -55,10 +55,7 @@ def score_of(scored: ScoredRow, by: str) -> float | None:
 
 @dataclass(frozen=True)
 class BestOfK:
-    """The best of `k`: the mean score it is picked by, and every reward and the truncated share at that pick.
-
-    Means and 95 % intervals are over prompts. `kl_bound` is in nats.
-    """
+    """The best of `k`, over prompts: its mean score, every reward and the truncated share at that pick; KL in nats."""
 
     k: int
     score: Estimate
@@ -107,10 +104,7 @@ def best_of_n(sampled: PartAnswers, *, by: str = TOTAL) -> BestOfN:
 
 
 def _pick_weights(scores: Floats, by_place: Floats) -> Floats:
-    """Return (n, n): entry [k - 1, i] is the probability that answer i is the best of k, by their (n,) scores.
-
-    by_place: the same for answers in the order of their scores.
-    """
+    """Return (n, n): [k - 1, i] is the probability that answer i is the best of k, `by_place` for sorted scores."""
     weights = np.empty_like(by_place)
     weights[:, np.argsort(scores)] = by_place
     for value in np.unique(scores):

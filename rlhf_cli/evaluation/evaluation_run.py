@@ -22,17 +22,20 @@ from rlhf_cli.data.images import images_of
 from rlhf_cli.data.rows import prompt_key
 from rlhf_cli.data.source import Row
 from rlhf_cli.errors import writing
-from rlhf_cli.evaluation.evaluation_files import Evaluation, Heading, Measured, evaluation_json
-from rlhf_cli.evaluation.held_out_rows import HeldOut, end_of_run, load_held_out
-from rlhf_cli.evaluation.policy_results import (
+from rlhf_cli.evaluation.evaluation_results import (
     SEEN,
     UNSEEN,
     AnsweredPrompt,
+    Evaluation,
+    Heading,
+    Measured,
     PartAnswers,
     PolicyEvaluation,
     completions_of,
+    evaluation_json,
     sum_up_answers,
 )
+from rlhf_cli.evaluation.held_out_rows import HeldOut, end_of_run, load_held_out
 from rlhf_cli.evaluation.reward_model_scores import evaluate_reward_model
 from rlhf_cli.evaluation.score_completions import EndOfRun, Interact, score_each
 from rlhf_cli.evaluation.scored_pairs import RewardModelEvaluation
@@ -233,10 +236,7 @@ def load_policy(path: Path, experiment: Experiment) -> PolicyModel:
 def policy_answers(
     policy: PolicyModel, experiment: Experiment, rows: list[Row], sampling: Sampling, end: EndOfRun
 ) -> tuple[dict[str, PartAnswers], str | None]:
-    """Return the answers by decoding mode, scored as at the run's `end`, and why they have no total.
-
-    Each prompt is answered once greedily and `sampling.each` times with the trainer's sampling settings.
-    """
+    """Return a greedy and `sampling.each` sampled answers per row by mode, with scores, and why they have no total."""
     ways = {GREEDY: replace(sampling, each=1, is_greedy=True), SAMPLED: sampling}
     answered = {name: answer_prompts(policy, rows, way) for name, way in ways.items() if way.each}
     # Apart, as in a training: a reward that compares the answers to a prompt must not compare greedy with sampled ones.

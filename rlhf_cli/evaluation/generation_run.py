@@ -21,8 +21,8 @@ from rlhf_cli.evaluation.best_of_n import (
     preference_pairs,
     with_pass_rates,
 )
+from rlhf_cli.evaluation.evaluation_results import PartAnswers, completions_of
 from rlhf_cli.evaluation.held_out_rows import end_of_run
-from rlhf_cli.evaluation.policy_results import PartAnswers, completions_of
 from rlhf_cli.evaluation.score_completions import Interact
 from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.rewards.stack.aggregating import why_no_total

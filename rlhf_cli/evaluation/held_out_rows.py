@@ -49,12 +49,11 @@ def load_held_out(
 ) -> HeldOut:
     """Return at most `limit` evenly spaced rows, with warnings. Column `needs` is non-empty in every row.
 
-    The experiment has at most one evaluation set (`only_set`).
-
-    A held-out fraction is reproduced exactly from the same data and seed. Equal and empty answers are dropped if
-    training dropped them. With `or_training`, fall back to the training rows. `trained` is the experiment that trained
-    the model, to count prompts that are also in its training rows. `room` leaves out or cuts prompts as training does.
-    Raise ConfigError if no rows are configured, and DataError for prompts that leave no room to answer.
+    The experiment has at most one evaluation set (`only_set`). A held-out fraction is reproduced exactly from the same
+    data and seed. Equal and empty answers are dropped if training dropped them. With `or_training`, fall back to the
+    training rows. `trained` is the experiment that trained the model, to count prompts that are also in its training
+    rows. `room` leaves out or cuts prompts as training does. Raise ConfigError if no rows are configured, and DataError
+    for prompts that leave no room to answer.
     """
     data, warnings = experiment.data, list[str]()
     prompt = data.model_dump()["prompt"]
@@ -98,10 +97,7 @@ def load_held_out(
 def prompts_of(
     experiment: Experiment, *, data: str | None, held_out: bool, limit: int | None, room: PromptRoom | None = None
 ) -> tuple[list[Row], str]:
-    """Return the rows of the file `data` (as data.eval), the held-out or the training rows, and their description.
-
-    `room` leaves out or cuts prompts as training does.
-    """
+    """Return the rows of the file `data` (as data.eval), the held-out or the training rows, and their description."""
     if data is None and not held_out:
         dataset, overlong = _training_set(experiment, room)
         check_rows(dataset, ["prompt"], "the training rows")

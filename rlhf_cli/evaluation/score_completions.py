@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerBase
 
-    from rlhf_cli.evaluation.policy_results import PartAnswers
+    from rlhf_cli.evaluation.evaluation_results import PartAnswers
     from rlhf_cli.numerics.score_scaling import RunningDeviation
     from rlhf_cli.rewards.stack.token_offsets import ScoredPart
 
@@ -256,15 +256,10 @@ def _scores(stack: RewardStack, num_rows: int, aggregate: Aggregate, end: EndOfR
     def details(row: int, name: str) -> tuple[bool, str | None, list[ScoredPart] | None]:
         return outcomes[name].closed_by[row] is None, outcomes[name].errors[row], stack.parts(name, row)
 
-    settled = settled_rows(
-        stack.components,
-        list(zip(*(outcome.raw for outcome in outcomes.values()), strict=True)),
-        list(zip(*(outcome.fixed for outcome in outcomes.values()), strict=True)),
-        stack.weights(end.step, end.max_steps),
-        aggregate=aggregate,
-        running=end.running,
-        details=details,
-    )
+    raw = list(zip(*(outcome.raw for outcome in outcomes.values()), strict=True))
+    fixed = list(zip(*(outcome.fixed for outcome in outcomes.values()), strict=True))
+    weights, running = stack.weights(end.step, end.max_steps), end.running
+    settled = settled_rows(stack.components, raw, fixed, weights, aggregate=aggregate, running=running, details=details)
 
     def mean(name: str, kind: str) -> float | None:
         values = [one for row in settled.rows if (one := getattr(row.rewards[name], kind)) is not None]

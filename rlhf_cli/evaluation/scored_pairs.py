@@ -18,10 +18,10 @@ from pydantic import Field
 
 from rlhf_cli.data.source import Row
 from rlhf_cli.errors import DataError
-from rlhf_cli.evaluation.policy_results import is_none
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.rewards.completion_text import Completion
 from rlhf_cli.runs.run_folder import REWARD_MODEL
+from rlhf_cli.text.json_values import is_none
 from rlhf_cli.text.suggest import nearest
 
 

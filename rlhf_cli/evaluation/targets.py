@@ -94,10 +94,7 @@ def with_typed_model(target: Target, prepared: Prepared) -> Target:
 
 
 def set_rows(target: Target, data: str | None, tree: JsonTree, origins: Origins) -> None:
-    """Set the model and the rows of `--data`, if given, in a composed `tree`.
-
-    Raise ConfigError if a reward model has no rows to be evaluated on.
-    """
+    """Set model and rows (`--data`, if given) in a composed `tree`. Raise ConfigError if a reward model has no rows."""
     model, section = tree.get("model"), tree.get("data")
     if not isinstance(model, dict) or not isinstance(section, dict):
         return  # config validation reports what is wrong

@@ -22,7 +22,7 @@ _OF_TRAINING = (
 """Arguments of TRL's that an evaluation does not need, and that need others which it sets."""
 
 if TYPE_CHECKING:
-    from rlhf_cli.evaluation.policy_results import PartAnswers
+    from rlhf_cli.evaluation.evaluation_results import PartAnswers
 
 
 def interaction(experiment: Experiment) -> Interact | None:
@@ -40,7 +40,7 @@ def interactive_answers(
     """
     from transformers import PrinterCallback
 
-    from rlhf_cli.evaluation.policy_results import settled_answers
+    from rlhf_cli.evaluation.evaluation_results import settled_answers
     from rlhf_cli.plan.stack_building import aggregate_of
     from rlhf_cli.runs.run_folder import GREEDY, SAMPLED
     from rlhf_cli.trainers.assemble.trainer import assemble

@@ -67,10 +67,7 @@ def build_once(name: str, make: Callable[[Path], None]) -> Path:
 
 
 def save_whole(model: PreTrainedModel, folder: Path) -> None:
-    """Write a model on any rank: in a process group, save_pretrained writes files on rank 0 alone.
-
-    A model of the cache is built by the rank that comes first, and on each machine.
-    """
+    """Write a model on any rank, as the first one builds it for the cache; save_pretrained writes on rank 0 alone."""
     model.should_save_on_this_rank = lambda is_main_process: True  # type: ignore[method-assign]
     model.save_pretrained(folder)
 

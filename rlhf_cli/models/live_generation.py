@@ -378,10 +378,7 @@ class Generating:
         generation_config: GenerationConfig,
         **inputs: object,
     ) -> Tensor:
-        """Return (rows, prompt and new tokens), padded after an end: `generate` calls this instead of its own loop.
-
-        Raise NotEligible if rows may not leave the batch.
-        """
+        """Return (rows, prompt and new tokens), padded after an end, for `generate`. Raise NotEligible if it cannot."""
         why = why_not_ahead(model, generation_config)
         why = why or why_not_call(model, len(input_ids), logits_processor, stopping_criteria, inputs)
         if why is not None:

@@ -128,10 +128,7 @@ class PolicyModel:
     def complete(
         self, prompts: Sequence[object], sampling: Sampling, images: Sequence[list[Any]] | None = None
     ) -> list[Completion]:
-        """Return one completion per prompt, in the order of the prompts. Batches group prompts of similar length.
-
-        The caller's random state is not changed.
-        """
+        """Return one completion per prompt, in their order, from batches of similar length; keep the random state."""
         settings, batch_size = sampling.settings, sampling.batch_size
         with naming_foreign_files({"model.path": str(self.path)}):
             given = zip(prompts, images or [[]] * len(prompts), strict=True)

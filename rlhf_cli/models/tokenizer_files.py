@@ -297,10 +297,7 @@ def load_tokenizer(
     where: str = "model.path",
     **given: object,
 ) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of a folder or hub id, or what `load` loads, with the templates that are not None.
-
-    Raise ModelError, with `where` as its place, if it cannot be loaded.
-    """
+    """Load the tokenizer of a folder or hub id, with the templates that are not None. Raise ModelError at `where`."""
     from transformers import AutoTokenizer
 
     try:

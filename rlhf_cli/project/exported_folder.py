@@ -22,7 +22,7 @@ from huggingface_hub import ModelCard, ModelCardData
 from rlhf_cli.config.schema.reward_sections import gate_text
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ModelError, RunError
-from rlhf_cli.evaluation.evaluation_files import read_evaluation
+from rlhf_cli.evaluation.evaluation_results import read_evaluation
 from rlhf_cli.models.cache import merged_into_base
 from rlhf_cli.models.tokenizer_files import architectures_of, base_revision
 from rlhf_cli.models.weight_shapes import stored_shapes

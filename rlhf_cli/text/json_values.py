@@ -40,6 +40,11 @@ def finite_or_none(value: _Value) -> _Value | None:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def is_none(value: object) -> bool:
+    """Return whether a value is None. Such values are left out of a file."""
+    return value is None
+
+
 def without_images(value: object) -> Any:  # noqa: ANN401 - of the type of the value
     """Return a value for a file of text: an image becomes its file's name or, as it is stored, a digest without one."""
     if isinstance(value, Mapping):

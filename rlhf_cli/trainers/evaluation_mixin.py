@@ -28,7 +28,7 @@ from rlhf_cli.temporary_attributes import temporary_attributes
 from rlhf_cli.trainers.reward_mixin import RewardMixin
 
 if TYPE_CHECKING:
-    from rlhf_cli.evaluation.policy_results import AnsweredPrompt, PartAnswers
+    from rlhf_cli.evaluation.evaluation_results import AnsweredPrompt, PartAnswers
     from rlhf_cli.trainers.trl_protocol import EvaluationOutput
 
 
@@ -46,7 +46,7 @@ class EvaluationMixin(RewardMixin):
         metric_key_prefix: str = "eval",
     ) -> EvaluationOutput:
         """Run TRL's loop and return its output, including the metrics of `sum_up`."""
-        from rlhf_cli.evaluation.policy_results import PartAnswers
+        from rlhf_cli.evaluation.evaluation_results import PartAnswers
 
         dataset = cast(Dataset, dataloader.dataset)
 
@@ -80,7 +80,7 @@ class EvaluationMixin(RewardMixin):
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
         matrix = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         if self._collected is not None:
-            from rlhf_cli.evaluation.policy_results import AnsweredPrompt
+            from rlhf_cli.evaluation.evaluation_results import AnsweredPrompt
 
             outcomes = [self.reward_stack.outcomes[name] for name in self.reward_stack.names]
             is_truncated = self._endings.is_truncated[self._own_rows].tolist()

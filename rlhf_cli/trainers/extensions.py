@@ -25,7 +25,7 @@ from rlhf_cli.truncation import TruncationPolicy
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rlhf_cli.evaluation.policy_results import PartAnswers
+    from rlhf_cli.evaluation.evaluation_results import PartAnswers
     from rlhf_cli.models.stop_strings import StopStrings
     from rlhf_cli.trainers.ppo.critic import PpoSetup
     from rlhf_cli.trainers.trl_protocol import EvaluationOutput, TrlTrainer

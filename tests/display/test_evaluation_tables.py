@@ -7,8 +7,7 @@ from typing import Any
 
 from rlhf_cli.display.audit_table import answers_table
 from rlhf_cli.display.evaluation_tables import pair_table, show_evaluation, show_parts, show_scores
-from rlhf_cli.evaluation.evaluation_files import Evaluation
-from rlhf_cli.evaluation.policy_results import ShownAnswer
+from rlhf_cli.evaluation.evaluation_results import Evaluation, ShownAnswer
 from rlhf_cli.evaluation.scored_pairs import ScoredPair
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, RewardSummary, ScoredReward, ScoredRow
 from rlhf_cli.rewards.stack.token_offsets import ScoredPart

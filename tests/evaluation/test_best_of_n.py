@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from rlhf_cli.evaluation.best_of_n import best_answers, best_of_n, kl_bound, preference_pairs
-from rlhf_cli.evaluation.policy_results import AnsweredPrompt, PartAnswers, Sample
+from rlhf_cli.evaluation.evaluation_results import AnsweredPrompt, PartAnswers, Sample
 from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow
 
 Prompt = list[Sample]

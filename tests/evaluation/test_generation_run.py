@@ -13,9 +13,9 @@ import pytest
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, RunError, UserError
 from rlhf_cli.evaluation import generation_run
+from rlhf_cli.evaluation.evaluation_results import AnsweredPrompt, PartAnswers
 from rlhf_cli.evaluation.generation_run import GenerationRequest, generate, make_room, pass_rate_file
 from rlhf_cli.evaluation.held_out_rows import end_of_run, prompts_of
-from rlhf_cli.evaluation.policy_results import AnsweredPrompt, PartAnswers
 from rlhf_cli.evaluation.score_completions import EndOfRun
 from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.plan.prepare import prepare

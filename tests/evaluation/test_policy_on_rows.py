@@ -14,9 +14,9 @@ from rlhf_cli.cli import main
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.worlds import generate
 from rlhf_cli.evaluation import evaluation_run
+from rlhf_cli.evaluation.evaluation_results import AnsweredPrompt, PartAnswers, completions_of, sum_up_answers
 from rlhf_cli.evaluation.evaluation_run import EvaluationRequest, evaluate, policy_answers, sampling_of
 from rlhf_cli.evaluation.held_out_rows import load_held_out
-from rlhf_cli.evaluation.policy_results import AnsweredPrompt, PartAnswers, completions_of, sum_up_answers
 from rlhf_cli.evaluation.score_completions import EndOfRun
 from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.models.policy_model import Completion, PolicyModel, Sampling

@@ -12,7 +12,7 @@ import pytest
 
 from rlhf_cli.cli import main
 from rlhf_cli.errors import ModelError, RunError
-from rlhf_cli.evaluation.evaluation_files import read_evaluation
+from rlhf_cli.evaluation.evaluation_results import read_evaluation
 from rlhf_cli.models.tokenizer_files import read_json as read_model_json
 from rlhf_cli.runs.checkpoint_folders import MANIFEST, problem_with
 from rlhf_cli.runs.heartbeat import heartbeat_files, while_running

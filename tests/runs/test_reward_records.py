@@ -12,7 +12,7 @@ import pytest
 
 from rlhf_cli.analysis.comparison.logged_run import read_figures
 from rlhf_cli.errors import RunError
-from rlhf_cli.evaluation.evaluation_files import evaluation_json
+from rlhf_cli.evaluation.evaluation_results import evaluation_json
 from rlhf_cli.evaluation.scored_pairs import RewardDistribution
 from rlhf_cli.runs.reward_records import (
     BY_REWARDS_OF,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlhf_cli.evaluation.evaluation_files import Evaluation, Heading
-from rlhf_cli.evaluation.policy_results import (
+from rlhf_cli.evaluation.evaluation_results import (
+    Evaluation,
+    Heading,
     PartEvaluation,
     PolicyEvaluation,
     RewardEstimates,

@@ -10,7 +10,7 @@ from functools import cache
 
 from rlhf_cli.config.schema.reward_sections import gate_text
 from rlhf_cli.errors import RunError
-from rlhf_cli.evaluation.evaluation_files import read_evaluation
+from rlhf_cli.evaluation.evaluation_results import read_evaluation
 from rlhf_cli.evaluation.scored_pairs import RewardModelEvaluation
 from rlhf_cli.runs.metric_arrays import MetricColumns, Wanted, read_columns
 from rlhf_cli.runs.metrics_file import reward_names as logged_rewards

@@ -38,7 +38,7 @@ from rlhf_cli.cli.run_arguments import one_named, run_at
 from rlhf_cli.display.evaluation_tables import show_evaluation
 from rlhf_cli.display.terminal import Screen, spinner
 from rlhf_cli.errors import EXIT_OK, ConfigError
-from rlhf_cli.evaluation.evaluation_files import evaluation_json
+from rlhf_cli.evaluation.evaluation_results import evaluation_json
 from rlhf_cli.evaluation.targets import Target, find_target, set_rows, with_typed_model
 from rlhf_cli.launch.freeze import refuse_foreign_code
 from rlhf_cli.launch.interactive_answers import interaction

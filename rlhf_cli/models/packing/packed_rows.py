@@ -43,10 +43,7 @@ class PackedRows:
         return len(self.lengths) - len(self.shared)
 
     def states(self, *, with_last: bool = False) -> Tensor:
-        """Return (sum of completion tokens,): the position whose state predicts each completion token.
-
-        with_last: (sum of completion tokens + B,), also that of each row's last token, if it was packed.
-        """
+        """Return (S,): where the state before each completion token is, `with_last` also that after a row's last."""
         rows = zip(self.starts, self.num_completion, strict=True)
         places = [place for start, count in rows for place in range(start, start + count + with_last)]
         return torch.tensor(places, dtype=torch.long, device=self.input_ids.device)
@@ -106,10 +103,7 @@ def _laid_out(
 
 
 def rows_by_prompt(ids: Tensor, mask: Tensor) -> Tensor:
-    """Return (B,), an order of rows in which equal prompts are adjacent, in order of their first occurrence.
-
-    ids, mask: (B, P), padded on the left.
-    """
+    """Return (B,), an order of (B, P) left-padded rows in which equal prompts are adjacent, by first occurrence."""
     first: dict[tuple[int, ...], int] = {}
     places = [first.setdefault(tuple(prompt), len(first)) for prompt in ids.where(mask.bool(), -1).tolist()]
     return torch.tensor(places, device=ids.device).argsort(stable=True)

@@ -53,7 +53,7 @@ from rlhf_cli.trainers.step_profile import StepProfile, TokenSlots
 
 if TYPE_CHECKING:
     from rlhf_cli.algorithms.base import Algorithm
-    from rlhf_cli.evaluation.policy_results import PartAnswers, PolicyEvaluation
+    from rlhf_cli.evaluation.evaluation_results import PartAnswers, PolicyEvaluation
     from rlhf_cli.evaluation.scored_pairs import ScoredPair
 
 
@@ -347,7 +347,7 @@ class TrainingEvaluation:
         running: the training's divisors by reward, if it has scored rows already. Write `eval/training/step-N.json`,
         or `step-N-NAME.json` of a named set, and its completions.
         """
-        from rlhf_cli.evaluation.policy_results import settled_answers, sum_up_answers
+        from rlhf_cli.evaluation.evaluation_results import settled_answers, sum_up_answers
 
         parts, no_total = settled_answers(
             by_mode, self.components, weights, aggregate=self.aggregate, running=running or {}
@@ -362,8 +362,7 @@ class TrainingEvaluation:
         return metrics_of(evaluation)
 
     def _write(self, measured: PolicyEvaluation, parts: dict[str, PartAnswers], step: int, eval_set: str) -> None:
-        from rlhf_cli.evaluation.evaluation_files import Evaluation, Heading, evaluation_json
-        from rlhf_cli.evaluation.policy_results import completions_of
+        from rlhf_cli.evaluation.evaluation_results import Evaluation, Heading, completions_of, evaluation_json
 
         folder = in_training(self.folder)
         folder.mkdir(parents=True, exist_ok=True)

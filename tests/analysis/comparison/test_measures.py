@@ -12,7 +12,7 @@ import pytest
 
 from rlhf_cli.analysis.comparison.comparison import pareto_front
 from rlhf_cli.analysis.comparison.measures import RunMeasure, asked_measure, default_measures
-from rlhf_cli.evaluation.evaluation_files import evaluation_json
+from rlhf_cli.evaluation.evaluation_results import evaluation_json
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.runs.metric_arrays import Window
 from rlhf_cli.runs.run_folder import RunFolder

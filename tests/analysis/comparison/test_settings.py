@@ -22,8 +22,7 @@ from rlhf_cli.analysis.comparison.logged_run import (
 )
 from rlhf_cli.analysis.comparison.settings import group_over_seeds, number_or_text, why_not_one_of, why_unfair
 from rlhf_cli.display.comparison_tables import show_comparison
-from rlhf_cli.evaluation.evaluation_files import evaluation_json
-from rlhf_cli.evaluation.policy_results import Attempts
+from rlhf_cli.evaluation.evaluation_results import Attempts, evaluation_json
 from rlhf_cli.runs.run_folder import RunFolder, write_json
 from tests.display.page.reported_runs import write_report
 from tests.support.logged_runs import compared, configured, in_memory, write_run

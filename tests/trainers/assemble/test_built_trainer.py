@@ -19,7 +19,7 @@ from rlhf_cli.algorithms.grpo import Grpo
 from rlhf_cli.algorithms.ppo import Ppo
 from rlhf_cli.data.rows import prompt_key
 from rlhf_cli.errors import ModelError
-from rlhf_cli.evaluation.policy_results import AnsweredPrompt, PartAnswers
+from rlhf_cli.evaluation.evaluation_results import AnsweredPrompt, PartAnswers
 from rlhf_cli.numerics.score_scaling import RunningDeviation
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.rewards.stack.component import Component

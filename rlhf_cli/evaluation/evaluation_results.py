@@ -1,37 +1,37 @@
-"""Measure a policy on rows: rewards, truncation, intervals.
+"""Measure a policy on rows: rewards, truncation, intervals; and keep any evaluation as a file with what it is of.
 
 All intervals are over prompts, because the answers to one prompt are not independent of each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import starmap
+from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from rlhf_cli.data.rows import prompt_key
+from rlhf_cli.evaluation.scored_pairs import RewardModelEvaluation
 from rlhf_cli.numerics.intervals import Estimate, attempt_counts, majority, mean_with_interval, pass_at_k, student
 from rlhf_cli.rewards.completion_text import Completion, text_of
 from rlhf_cli.rewards.stack.aggregating import Aggregate
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.scored_rows import ScoredRow, settled_rows
+from rlhf_cli.runs.reward_records import BY_REWARDS_OF
 from rlhf_cli.runs.run_folder import POLICY, SAMPLED
-from rlhf_cli.text.json_values import without_images
+from rlhf_cli.text.json_values import is_none, without_images
+from rlhf_cli.text.regular_files import read_object
 
 if TYPE_CHECKING:
     from rlhf_cli.numerics.score_scaling import RunningDeviation
 
 SEEN, UNSEEN = "seen", "unseen"
 """The evaluation's prompts that were also trained on, and the others."""
-
-
-def is_none(value: object) -> bool:
-    """Return whether a value is None. Such values are left out of a file."""
-    return value is None
 
 
 @dataclass(frozen=True)
@@ -166,19 +166,12 @@ def settled_answers(
 
     Each mode is settled apart: an aggregate of the user's must not compare greedy with sampled answers.
     """
-    settled = {
-        name: settled_rows(
-            components,
-            [answer.raw for answer in part.answers],
-            [answer.fixed for answer in part.answers],
-            weights,
-            aggregate=aggregate,
-            running=running,
-        )
-        for name, part in parts.items()
-    }
-    scored = {name: replace(part, scored=settled[name].rows) for name, part in parts.items()}
-    return scored, next(scores.no_total for scores in settled.values())
+    scored, no_total = dict[str, PartAnswers](), None
+    for name, part in parts.items():
+        raw, fixed = [answer.raw for answer in part.answers], [answer.fixed for answer in part.answers]
+        settled = settled_rows(components, raw, fixed, weights, aggregate=aggregate, running=running)
+        scored[name], no_total = replace(part, scored=settled.rows), settled.no_total
+    return scored, no_total
 
 
 def sum_up_answers(
@@ -272,3 +265,83 @@ def _attempts(part: PartAnswers, names: Sequence[str]) -> dict[str, Attempts]:
             "maj": {part.each: mean_with_interval([majority(texts[span], right[span]) for span in spans], right)},
         }
     return attempts
+
+
+Measured = RewardModelEvaluation | PolicyEvaluation
+_CLASSES: dict[str, type[Measured]] = {kind.kind: kind for kind in (RewardModelEvaluation, PolicyEvaluation)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heading:
+    """The heading of an evaluation: the file's `name`, and the `model` and `data` as shown to people.
+
+    `step` is None for `rlhf eval`, `path` (the model's folder) for an evaluation during training. `trained_on` counts
+    the rows whose prompt the model was also trained on, None if unknown. `time` is in seconds since 1970.
+    """
+
+    name: str
+    step: Annotated[int | None, Field(exclude_if=is_none)] = None
+    model: str
+    path: Annotated[str | None, Field(exclude_if=is_none)] = None
+    data: str
+    trained_on: Annotated[int | None, Field(exclude_if=is_none)] = None
+    time: float
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def is_of_the_run(self) -> bool:
+        """Return whether the run's own model was evaluated, wherever its folder was then."""
+        return BY_REWARDS_OF not in self.model
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The results of evaluating a reward model or a policy, with their heading."""
+
+    heading: Heading
+    measured: Measured
+
+    @property
+    def rows_in_words(self) -> str:
+        """Return the name of the rows and how many of their prompts were also trained on."""
+        trained_on, rows = self.heading.trained_on, self.measured.rows
+        return self.heading.name + (f" ({trained_on} of {rows} prompts trained on)" if trained_on else "")
+
+    def figures(self) -> Iterator[tuple[str, Estimate]]:
+        """Yield what runs are compared by: `accuracy`, or `greedy/total`, `greedy/correct`, `pass@4/correct`."""
+        if isinstance(self.measured, RewardModelEvaluation):
+            yield "accuracy", self.measured.accuracy
+            return
+        for name, part in self.measured.parts.items():
+            rewards = {reward: estimates.raw for reward, estimates in part.rewards.items()}
+            figures = {"total": part.total, **rewards}
+            for beside in ("truncated", "tokens"):
+                figures.setdefault(beside, getattr(part, beside))  # a reward may have that name
+            yield from ((f"{name}/{figure}", estimate) for figure, estimate in figures.items())
+        for reward, attempts in self.measured.attempts.items():
+            for kind, by_k in attempts.items():
+                if by_k:
+                    yield f"{kind}@{max(by_k)}/{reward}", by_k[max(by_k)]
+
+
+def evaluation_json(evaluation: Evaluation) -> dict[str, object]:
+    """Return the JSON object of an evaluation's file; `rlhf eval --json` prints the same."""
+    kind = {"kind": evaluation.measured.kind}
+    heading = _adapter().dump_python(evaluation.heading)
+    head = {**kind, **heading} if evaluation.heading.step is None else {**heading, **kind}
+    return {**head, **_adapter(evaluation.measured.kind).dump_python(evaluation.measured, mode="json", by_alias=True)}
+
+
+def read_evaluation(file: Path) -> Evaluation:
+    """Read an evaluation, without unknown keys. Raise ValueError if it is none, OSError if it cannot be read."""
+    content = read_object(file)
+    kind = content.get("kind")
+    if not isinstance(kind, str) or kind not in _CLASSES:
+        raise ValueError(f"kind is {kind!r}, not {' or '.join(_CLASSES)}")
+    return Evaluation(_adapter().validate_python(content), _adapter(kind).validate_python(content))
+
+
+@cache
+def _adapter(kind: str | None = None) -> TypeAdapter[Any]:
+    """Return what reads and writes an evaluation of that kind, or a heading."""
+    return TypeAdapter(Heading if kind is None else _CLASSES[kind])

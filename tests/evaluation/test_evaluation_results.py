@@ -10,8 +10,14 @@ from typing import Any
 import pytest
 
 from rlhf_cli.data.rows import prompt_key
-from rlhf_cli.evaluation.evaluation_files import evaluation_json, read_evaluation
-from rlhf_cli.evaluation.policy_results import AnsweredPrompt, PartAnswers, completions_of, sum_up_answers
+from rlhf_cli.evaluation.evaluation_results import (
+    AnsweredPrompt,
+    PartAnswers,
+    completions_of,
+    evaluation_json,
+    read_evaluation,
+    sum_up_answers,
+)
 from rlhf_cli.numerics.intervals import wilson
 from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow
 from rlhf_cli.runs.run_folder import write_rows
