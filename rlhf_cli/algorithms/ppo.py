@@ -87,9 +87,7 @@ class Ppo(Algorithm):
     def advantages(self, rollout: Rollout, kl_coef: float, sum_over_ranks: SumOverRanks) -> Advantages:
         """Estimate advantages (GAE) of score and KL penalty by `kl_coef`, whitened over all ranks if configured."""
         divergence = rollout.kl_tokens(k1)
-        kl_reward = torch.zeros_like(rollout.values)
-        if divergence is not None:
-            kl_reward = -kl_coef * divergence
+        kl_reward = torch.zeros_like(rollout.values) if divergence is None else -kl_coef * divergence
         scores = rollout.scores.sum(dim=0)
         raw, returns = self._gae(rollout, scores + kl_reward, rollout.values, rollout.last_values)
         used = whiten(raw, rollout.is_action, sum_over_ranks)[0] if self.whiten_advantages else raw

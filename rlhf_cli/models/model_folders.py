@@ -9,20 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_cli.errors import ModelError, RlhfError, with_causes
+from rlhf_cli.models import tokenizer_files as files
 from rlhf_cli.models.foreign_files import naming_foreign_files
-from rlhf_cli.models.tokenizer_files import (
-    CLASSIFIERS,
-    TOKENIZER_FILES,
-    adapter_base,
-    architectures_of,
-    base_revision,
-    language_part,
-    num_labels_of,
-    read_json,
-    read_tokenizer,
-    token_ids,
-    vocab_size_of,
-)
 from rlhf_cli.models.weight_shapes import stored_shapes, unlike_config
 from rlhf_cli.text.json_values import JsonTree
 
@@ -70,24 +58,24 @@ def describe_model(path: str, *, where: str, needs_tokenizer: bool = True, needs
         hint = f"{where.partition(' ')[0]}{' ' if where.startswith('-') else '='}{inside[-1]}" if inside else None
         what, got = "the model folder holds no model", f"{folder.resolve()}: {_listing(folder)}"
         raise ModelError(what, where=where, got=got, expected=expected, hint=hint)
-    if needs_tokenizer and not any((folder / name).is_file() for name in TOKENIZER_FILES):
+    if needs_tokenizer and not any((folder / name).is_file() for name in files.TOKENIZER_FILES):
         what, got = "the model folder holds no tokenizer", f"{folder.resolve()}: {_listing(folder)}"
-        expected = "one of " + ", ".join(TOKENIZER_FILES)
-        hint = f"model.tokenizer={adapter_base(folder, where) or 'FOLDER_OR_HUB_ID'}"
+        expected = "one of " + ", ".join(files.TOKENIZER_FILES)
+        hint = f"model.tokenizer={files.adapter_base(folder, where) or 'FOLDER_OR_HUB_ID'}"
         raise ModelError(what, where=where, got=got, expected=expected, hint=hint)
     for file in sorted(file for pattern in _JSON_FILES for file in folder.glob(pattern)):
-        read_json(file, where)
+        files.read_json(file, where)
     if not config.is_file():
-        if needs_model and (base := adapter_base(folder, where)) is not None:
+        if needs_model and (base := files.adapter_base(folder, where)) is not None:
             named = f"{where}: the base that {adapter} names"
             describe_model(base, where=named, needs_tokenizer=False, needs_model=False)
         return f"{path} (adapter)"
-    content = read_json(config, where)
-    if (other := unlike_config(stored_shapes(folder) or [], language_part(content))) is not None:
+    content = files.read_json(config, where)
+    if (other := unlike_config(stored_shapes(folder) or [], files.language_part(content))) is not None:
         what, got = "the weights of the model do not fit its config.json", f"{folder.resolve()}: {other}"
         expected, advice = "files that were saved together", "copy or download the folder again"
         raise ModelError(what, where=where, got=got, expected=expected, advice=advice)
-    return f"{path} ({next(iter(architectures_of(content)), content.get('model_type', 'unknown'))})"
+    return f"{path} ({next(iter(files.architectures_of(content)), content.get('model_type', 'unknown'))})"
 
 
 def describe_reward_model(path: str, *, where: str, conversational: bool = False) -> str:
@@ -102,11 +90,11 @@ def describe_reward_model(path: str, *, where: str, conversational: bool = False
     if not adapter.is_file():
         described = describe_model(path, where=where)
         if folder.is_dir():
-            config = read_json(folder / "config.json", where)
-            check_reward_config(architectures_of(config), num_labels_of(config), got=path, where=where)
+            config = files.read_json(folder / "config.json", where)
+            check_reward_config(files.architectures_of(config), files.num_labels_of(config), got=path, where=where)
             _check_chat_template([folder], conversational, where)
         return described
-    config = read_json(adapter, where)
+    config = files.read_json(adapter, where)
     base = str(config.get("base_model_name_or_path"))
     describe_model(base, where=f"{where}: the base that {adapter} names", needs_tokenizer=False)
     if config.get("task_type") == "CAUSAL_LM":
@@ -127,8 +115,8 @@ def is_reward_model(path: str, *, where: str) -> bool:
     describe_model(path, where=where, needs_tokenizer=False)
     folder = Path(path).expanduser()
     if (folder / "adapter_config.json").is_file():
-        return read_json(folder / "adapter_config.json", where).get("task_type") == "SEQ_CLS"
-    name = next(iter(architectures_of(read_json(folder / "config.json", where))), "no architecture")
+        return files.read_json(folder / "adapter_config.json", where).get("task_type") == "SEQ_CLS"
+    name = next(iter(files.architectures_of(files.read_json(folder / "config.json", where))), "no architecture")
     if not name.endswith("ForSequenceClassification") and not _GENERATOR.search(name):
         what, got = "this is neither a reward model nor a language model", f"{path}: {name}"
         raise ModelError(what, where=where, got=got, expected=f"a causal language model, or {EXPECTED_REWARD_MODEL}")
@@ -160,18 +148,18 @@ def describe_critic(path: str, policy: str, tokenizer: str | None, *, where: str
     folder = Path(path).expanduser()
     if (folder / "adapter_config.json").is_file():
         described = describe_reward_model(path, where=where)
-        base = str(read_json(folder / "adapter_config.json", where).get("base_model_name_or_path"))
+        base = str(files.read_json(folder / "adapter_config.json", where).get("base_model_name_or_path"))
         file = Path(base).expanduser() / "config.json"
     else:
         described = describe_model(path, where=where, needs_tokenizer=False)
         file = folder / "config.json"
         if file.is_file():
-            _check_critic_config(read_json(file, where), got=path, where=where)
+            _check_critic_config(files.read_json(file, where), got=path, where=where)
     configs = file, Path(policy).expanduser() / "config.json"
-    sizes = [vocab_size_of(read_json(config, where)) if config.is_file() else None for config in configs]
+    sizes = [files.vocab_size_of(files.read_json(config, where)) if config.is_file() else None for config in configs]
     vocabularies = [Path(place).expanduser() / "tokenizer.json" for place in (path, tokenizer or policy)]
     if all(vocabulary.is_file() for vocabulary in vocabularies):
-        read, written = (token_ids(read_json(vocabulary, where)) for vocabulary in vocabularies)
+        read, written = (files.token_ids(files.read_json(vocabulary, where)) for vocabulary in vocabularies)
         refuse_other_tokens(read, written, sizes[0], where=where)
     elif None not in sizes and sizes[0] != sizes[1]:
         raise _other_tokens(f"vocab_size {sizes[0]}; the policy has {sizes[1]} tokens", where)
@@ -197,13 +185,13 @@ def refuse_other_tokens(
 
 def is_language_model(config: JsonTree) -> bool:
     """Return whether a model's config describes a generator."""
-    return any(_GENERATOR.search(name) for name in architectures_of(config))
+    return any(_GENERATOR.search(name) for name in files.architectures_of(config))
 
 
 def _check_critic_config(config: JsonTree, *, got: str, where: str) -> None:
-    name = next(iter(architectures_of(config)), "no architecture")
-    num_labels = num_labels_of(config)
-    is_scorer = name.endswith(CLASSIFIERS)
+    name = next(iter(files.architectures_of(config)), "no architecture")
+    num_labels = files.num_labels_of(config)
+    is_scorer = name.endswith(files.CLASSIFIERS)
     if is_language_model(config) or (is_scorer and num_labels in (1, None)):
         return  # a language model's backbone gets a head of zeros, like critic.init=policy
     what = f"this model has {num_labels} labels; a critic has one" if is_scorer else "this is no model for a critic"
@@ -216,7 +204,7 @@ def _other_tokens(got: str, where: str) -> ModelError:
 
 
 def _check_chat_template(folders: Sequence[Path], conversational: bool, where: str) -> None:
-    if conversational and not any(read_tokenizer(folder, where=where).chat_template for folder in folders):
+    if conversational and not any(files.read_tokenizer(folder, where=where).chat_template for folder in folders):
         raise no_template_to_score(", ".join(str(folder) for folder in folders), where=where)
 
 
@@ -249,8 +237,8 @@ def loaders_of(
     from peft import AutoPeftModelForCausalLM
 
     folder = Path(path).expanduser()
-    base = adapter_base(folder)
-    revision = base_revision(folder) if base else revision
+    base = files.adapter_base(folder)
+    revision = files.base_revision(folder) if base else revision
     given: dict[str, Any] = {"trust_remote_code": trust_remote_code, "revision": revision}
     auto: Any = transformers
     config = auto.AutoConfig.from_pretrained(base or path, **given)

@@ -18,9 +18,8 @@ from trl.data_utils import prepare_multimodal_messages
 
 from rlhf_cli.errors import DataError, ModelError
 from rlhf_cli.models.foreign_files import naming_foreign_files
-from rlhf_cli.models.live_generation import Generating, arguments_alone, greedy_arguments
+from rlhf_cli.models.live_generation import STOP_KEYS, Generating, StopStrings, arguments_alone, greedy_arguments
 from rlhf_cli.models.model_folders import loaders_of
-from rlhf_cli.models.stop_strings import STOP_KEYS, StopStrings
 from rlhf_cli.models.tokenizer_files import load_tokenizer, no_end_token
 from rlhf_cli.tables.passes import GenerationSetting
 from rlhf_cli.text.json_values import JsonTree

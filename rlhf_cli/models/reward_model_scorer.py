@@ -58,18 +58,12 @@ class RewardModelScorer:
     better, in the model's own unit. A row longer than `max_length` tokens loses its beginning, except a
     begin-of-sequence token: the score is read at the end. `num_truncated` counts such rows.
 
-    Args:
-        path: a folder or hub id: a full checkpoint, or a PEFT adapter saved with its head.
-        batch_size: rows in one forward pass; a packed pass has at most this many times the longest row's tokens.
-        max_length: tokens of a row; None for the limit of the model and its tokenizer.
-        dtype: of the weights and the arithmetic; `auto` is the checkpoint's own. Autocast does not change it.
-        device: where the model is.
-        with_eos: end plain texts with the end-of-sequence token, like TRL's RewardTrainer in training; its GRPOTrainer
-            does not in scoring.
-        trust_remote_code: run code that came with the checkpoint.
-        tokenizer: the folder or hub id of another tokenizer than the checkpoint's own.
-        revision: its commit, branch or tag on the hub; None for the default branch.
-        may_pack: False to pad rows like TRL, with exactly TRL's scores.
+    `path`, a folder or hub id, holds a full checkpoint, or a PEFT adapter saved with its head. `batch_size`: rows in a
+    forward pass; a packed pass has at most this many times the longest row's tokens. `max_length`: tokens of a row,
+    None for the limit of the model and its tokenizer. `dtype`: of the weights and the arithmetic, also under autocast;
+    `auto` is the checkpoint's own. `with_eos`: end plain texts with the end-of-sequence token, like TRL's RewardTrainer
+    in training; its GRPOTrainer does not in scoring. `tokenizer`: another folder or hub id than the checkpoint's own.
+    `may_pack`: False to pad rows like TRL, with exactly TRL's scores.
 
     Raise ModelError if the checkpoint is not a reward model, lost its head, or cannot be loaded.
     """

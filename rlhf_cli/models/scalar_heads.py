@@ -165,8 +165,7 @@ def build_critic(
     init: `policy` for the policy's backbone under a head of zeros (so that V is 0 everywhere at first, as in Ziegler et
         al.'s code), else a folder or hub id, of any size: a reward model, whose head then values every token, a saved
         critic, or a language model, whose backbone gets a head of zeros.
-    policy: its folder or hub id.
-    revision: the commit, branch or tag of the policy on the hub; None for the default branch.
+    policy, revision: its folder or hub id, and its commit, branch or tag there.
     dropout: the share of hidden units dropped before the head, 0 for none.
 
     Raise ModelError if the checkpoint has no head with one label or the architecture has no such model.

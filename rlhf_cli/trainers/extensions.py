@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rlhf_cli.evaluation.evaluation_results import PartAnswers
-    from rlhf_cli.models.stop_strings import StopStrings
+    from rlhf_cli.models.live_generation import StopStrings
     from rlhf_cli.trainers.ppo.critic import PpoSetup
     from rlhf_cli.trainers.trl_protocol import EvaluationOutput, TrlTrainer
 

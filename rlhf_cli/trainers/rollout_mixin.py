@@ -21,9 +21,8 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from rlhf_cli.models.live_generation import Generating, GenerationMode, expected_mode
+from rlhf_cli.models.live_generation import Generating, GenerationMode, StopStrings, expected_mode
 from rlhf_cli.models.scalar_heads import CRITIC_HEAD
-from rlhf_cli.models.stop_strings import StopStrings
 from rlhf_cli.rewards.stack.reward_metrics import differing_groups, share_of_dead_groups
 from rlhf_cli.tables.metrics import DRAWS, UNUSED_TOKENS
 from rlhf_cli.tables.trl_trainers import IMAGES

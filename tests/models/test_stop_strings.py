@@ -10,8 +10,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
-from rlhf_cli.models.live_generation import Generating
-from rlhf_cli.models.stop_strings import StopStrings
+from rlhf_cli.models.live_generation import Generating, StopStrings
 from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER
 
 

@@ -75,12 +75,8 @@ def model_inputs(rows: PackedRows) -> dict[str, object]:
     """Return the model's inputs, including a four-dimensional mask, which transformers passes on unchanged."""
     register()
     segments = Segments(rows)
-    return {
-        "input_ids": rows.input_ids,
-        "position_ids": rows.position_ids,
-        "attention_mask": segments.given,
-        ARGUMENT: segments,
-    }
+    inputs = {"input_ids": rows.input_ids, "position_ids": rows.position_ids}
+    return {**inputs, "attention_mask": segments.given, ARGUMENT: segments}
 
 
 class Segments:
@@ -232,10 +228,9 @@ def varlen_attend(joined: JoinedKeys, query: Tensor, key: Tensor, value: Tensor,
 
     dtype = heads_of(query).dtype
     queries, keys, values = (whole[0].transpose(0, 1).to(dtype) for whole in (query, key, value))
-    # Only where heads are grouped: torch 2.11 lacks this argument.
-    attend = functools.partial(varlen_attn, enable_gqa=True) if query.shape[1] != key.shape[1] else varlen_attn
     keys, values = (_picked(whole, joined.places) for whole in (keys, values))
-    found = attend(queries, keys, values, *joined[1:], scale=scaling, window_size=CAUSAL)
+    is_grouped = query.shape[1] != key.shape[1]
+    found = varlen_attn(queries, keys, values, *joined[1:], scale=scaling, window_size=CAUSAL, enable_gqa=is_grouped)
     assert isinstance(found, Tensor)  # a pair if more outputs are requested
     return found.unsqueeze(0)
 

@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from rlhf_cli.models.packing import row_attention
 from rlhf_cli.models.packing.packed_rows import PackedRows, packed_rows
-from rlhf_cli.models.packing.row_attention import joined_keys, model_inputs, register, varlen_attend
+from rlhf_cli.models.packing.row_attention import joined_keys, model_inputs, register
 from rlhf_cli.trainers.forward_pass import only_states
 from tests.support.float64 import in_float64
 from tests.support.reference_varlen import ReferenceVarlen, stand_in
@@ -153,21 +153,6 @@ def test_the_layout_of_segments_by_hand() -> None:
     assert joined.places.tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 5, 6, 7, 8, 3, 4, 9, 10, 11]
     assert (joined.max_queries, joined.max_keys) == (4, 7)
     assert joined.cu_queries.dtype == joined.cu_keys.dtype == torch.int32
-
-
-def test_ungrouped_heads_need_no_argument_for_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch 2.11 lacks `enable_gqa`: its kernel takes only heads that are not grouped."""
-
-    class Older(ReferenceVarlen):
-        def __call__(self, *args: Any, scale: float | None = None, window_size: tuple[int, int] = (-1, -1)) -> Tensor:
-            return super().__call__(*args, scale=scale, window_size=window_size)
-
-    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", Older())
-    joined = joined_keys([3], [None], torch.device("cpu"))
-    query, key = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 3, 8)
-    assert varlen_attend(joined, query, query, query, scaling=None).shape == (1, 3, 4, 8)
-    with pytest.raises(TypeError, match="enable_gqa"):
-        varlen_attend(joined, query, key, key, scaling=None)
 
 
 @pytest.mark.parametrize(
