@@ -150,6 +150,7 @@ def _reward_model(
         batch_size=asked.batch_size or _SCORER_BATCH,
         dtype=experiment.model.dtype,
         device=device_of(experiment),
+        with_eos=asked.with_eos,
         trust_remote_code=experiment.model.trust_remote_code,
         tokenizer=named["tokenizer"],
         revision=named["revision"],
@@ -159,7 +160,7 @@ def _reward_model(
     tokens = Path(named["tokenizer"] or target.model)
     if asked.with_eos and (unread := read_tokenizer(tokens, where=target.label).unread_end):
         held_out.warnings.append(f"the model pads with {unread}, so it never reads it at the end of a text")
-    return evaluate_reward_model(scorer, rows, slices=slices, as_chat=asked.as_chat, with_eos=asked.with_eos)
+    return evaluate_reward_model(scorer, rows, slices=slices, as_chat=asked.as_chat)
 
 
 def _policy(

@@ -36,24 +36,19 @@ _MOST_VALUES = 50
 
 
 def evaluate_reward_model(
-    scorer: RewardModelScorer,
-    rows: list[Row],
-    *,
-    slices: Sequence[str] = (),
-    as_chat: bool = False,
-    with_eos: bool = False,
+    scorer: RewardModelScorer, rows: list[Row], *, slices: Sequence[str] = (), as_chat: bool = False
 ) -> RewardModelEvaluation:
     """Return all measures of a reward model on preference rows.
 
-    `slices` are columns; `subset` is added if it exists. `as_chat` scores plain texts as a conversation, and `with_eos`
-    ends them with the end-of-sequence token. Raise DataError for rows that are not pairs and for a wrong slice.
+    `slices` are columns; `subset` is added if it exists. `as_chat` scores plain texts as a conversation. Raise
+    DataError for rows that are not pairs and for a wrong slice.
     """
     pairs = pairs_of(rows, as_chat=as_chat)
     wanted = list(dict.fromkeys([*([SUBSET] if SUBSET in rows[0] else []), *slices]))
     groups = {column: _groups(rows, column) for column in wanted}
     questions, chosen_answers, rejected_answers = map(list, zip(*pairs, strict=True))
     began, cut_before = time.perf_counter(), scorer.num_truncated
-    scores, lengths = scorer.scored(questions * 2, chosen_answers + rejected_answers, with_eos=with_eos)
+    scores, lengths = scorer.scored(questions * 2, chosen_answers + rejected_answers)
     seconds, count = time.perf_counter() - began, len(pairs)
     both = torch.tensor(scores, dtype=torch.float64)
     chosen, rejected = both[:count], both[count:]
@@ -76,7 +71,7 @@ def evaluate_reward_model(
             for column, by_value in groups.items()
         },
         worst=_worst(rows, pairs, chosen, rejected),
-        with_eos=with_eos,
+        with_eos=scorer.with_eos,
     )
 
 

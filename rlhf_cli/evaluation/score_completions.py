@@ -169,11 +169,6 @@ completions in a batch, and the end of the run; and why they have no total.
 """
 
 
-def score(experiment: Experiment, rows: list[Row]) -> CompletionScores:
-    """Score the rows as one batch at the first step of a run; see `score_each`."""
-    return score_each(experiment, [rows])[0]
-
-
 def score_each(
     experiment: Experiment,
     batches: Sequence[list[Row]],
@@ -215,7 +210,7 @@ def score_with(
     end: EndOfRun | None = None,
     where: str = "--completions",
 ) -> CompletionScores:
-    """Score the rows with an open stack, like `score`; `where` names the source of the rows in error messages."""
+    """Score the rows with an open stack, like `score_each`; `where` names the source of the rows in error messages."""
     end = end or EndOfRun()
     tokenizer = functools.cache(lambda: policy_tokenizer(experiment, wanted_by=" and ".join(_wanting_tokens(stack))))
     columns = dict.fromkeys(column for row in rows for column in row)

@@ -282,11 +282,8 @@ class LiveBatch:
         self.rows = torch.arange(len(ids), device=ids.device)
         self.is_live = torch.ones(len(ids), dtype=torch.bool, device=ids.device)
 
-    def read_prompts(self, *, once_each: bool) -> tuple[Tensor, int]:
-        """Return (B, V) float32 logits of the first token, and how many rows the model read for them.
-
-        once_each: rows with equal prompts are read once, and the cache is then copied to each.
-        """
+    def read_prompts(self, *, once_each: bool) -> Tensor:
+        """Return (B, V) float32 logits of the first token; once_each: equal prompts are read once, the cache copied."""
         mask = self._inputs.get("attention_mask")
         seen = torch.cat([self.ids, mask], dim=1) if isinstance(mask, Tensor) else self.ids
         firsts, copies = self.rows, self.rows
@@ -299,9 +296,9 @@ class LiveBatch:
         ready = self._model.prepare_inputs_for_generation(self.ids[firsts], is_first_iteration=True, **alone)
         logits = self._read(ready)
         if len(firsts) == len(self.rows):
-            return logits, len(firsts)
+            return logits
         self._cache.batch_select_indices(copies)
-        return logits[copies], len(firsts)
+        return logits[copies]
 
     def read_tokens(self) -> Tensor:
         """Return (N, V) float32 logits of the next token; the model reads only the last of `ids`."""
@@ -397,16 +394,11 @@ class Generating:
     """Generate with a model; `mode` is that of the last call, None before the first.
 
     is_plain: always use transformers' own loop. `stops` end rows, None without stop strings.
-    Counted over all calls: `prompt_slots` that the model has read, with padding, `decoded_slots` of one token each, and
-    the tokens that were kept.
     """
 
     is_plain: bool = False
     stops: StopStrings | None = None
     mode: GenerationMode | None = None
-    prompt_slots: int = 0
-    decoded_slots: int = 0
-    num_tokens: int = 0
 
     def generate(self, stock: Callable[..., Tensor], *args: object, **named: object) -> Tensor:
         """Return what `stock`, a model's `generate`, returns for these arguments, without finished rows if possible."""
@@ -463,8 +455,7 @@ class Generating:
         batch, processors = LiveBatch(model, input_ids, inputs), logits_processor
         step, num_live = 0, num_rows
         with model._optimize_model_for_decode():
-            logits, num_read = batch.read_prompts(once_each=not drops_out(model))
-            self.prompt_slots += num_read * width
+            logits = batch.read_prompts(once_each=not drops_out(model))
             while True:
                 scores = processors(cast(LongTensor, batch.ids), cast(FloatTensor, logits))
                 if generation_config.do_sample:
@@ -475,7 +466,7 @@ class Generating:
                 live = batch.rows if num_live == len(batch.rows) else batch.rows[batch.is_live]
                 found[live, step] = tokens if num_live == len(batch.rows) else tokens[batch.is_live]
                 batch.ids = torch.cat([batch.ids, tokens.where(batch.is_live, padding).unsqueeze(1)], dim=1)
-                self.num_tokens, step = self.num_tokens + num_live, step + 1
+                step += 1
                 batch.is_live &= ~stopping_criteria(cast(LongTensor, batch.ids), None)
                 # The host waits for the device only here.
                 live_rows, total_probability = torch.stack([batch.is_live.sum().to(total), total]).tolist()
@@ -485,6 +476,5 @@ class Generating:
                     break
                 if len(batch.rows) - num_live > _MOST_ENDED * len(batch.rows):
                     processors = of_rows(processors, batch.drop_ended())
-                self.decoded_slots += len(batch.rows)
                 logits = batch.read_tokens()
         return torch.cat([input_ids, found[:, :step]], dim=1)

@@ -113,19 +113,12 @@ class RewardModelScorer:
     def __call__(self, prompts: Sequence[object], completions: Sequence[object], **_: object) -> list[float]:
         return self.scored(prompts, completions)[0]
 
-    def scored(
-        self, prompts: Sequence[object], completions: Sequence[object], *, with_eos: bool | None = None
-    ) -> tuple[list[float], list[int]]:
-        """Return the scores, and the number of tokens of each row before truncation.
-
-        `with_eos` overrides the scorer's setting for this call; None keeps it. Raise ModelError if a score is not
-        finite.
-        """
-        with_eos = self.with_eos if with_eos is None else with_eos
+    def scored(self, prompts: Sequence[object], completions: Sequence[object]) -> tuple[list[float], list[int]]:
+        """Return finite scores, and the tokens of each row before truncation. Raise ModelError if one is not finite."""
         texts = [self._text(prompt, completion) for prompt, completion in zip(prompts, completions, strict=True)]
         if not texts:
             return [], []
-        if with_eos and (eos := self._tokenizer.eos_token) and not is_conversational({"prompt": prompts[0]}):
+        if self.with_eos and (eos := self._tokenizer.eos_token) and not is_conversational({"prompt": prompts[0]}):
             texts = [text if text.endswith(eos) else text + eos for text in texts]
         encoded = self._tokenizer(text=texts, add_special_tokens=False, verbose=False)["input_ids"]
         rows = [self._fitted(ids) for ids in encoded]

@@ -11,7 +11,7 @@ from rlhf_cli.data.images import opened, with_images
 from rlhf_cli.data.rows import RowTable
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import DataError
-from rlhf_cli.evaluation.score_completions import read_completions, score
+from rlhf_cli.evaluation.score_completions import read_completions, score_each
 from rlhf_cli.plan.prepare import prepare
 
 
@@ -51,4 +51,4 @@ def test_a_reward_gets_opened_pictures_as_in_training(tmp_path: Path, monkeypatc
     Path("mine.py").write_text("def wide(completions, image, **columns): return [one.width for one in image]\n")
     experiment = prepare(["exp=quickstart", "~rewards.correct", "rewards.wide.fn=./mine.py:wide"]).experiment
     (row,) = read_completions(Path("d/c.jsonl"), limit=None, experiment=experiment)
-    assert score(experiment, [row]).rows[0].rewards["wide"].raw == 2
+    assert score_each(experiment, [[row]])[0].rows[0].rewards["wide"].raw == 2

@@ -39,10 +39,11 @@ ROWS = [
 ]
 
 
-def test_the_golden_model_scores_as_it_should(scorer: RewardModelScorer) -> None:
+def test_the_golden_model_scores_as_it_should(scorer: RewardModelScorer, monkeypatch: pytest.MonkeyPatch) -> None:
     scores, lengths = scorer.scored(["q:"] * 4, ["ax", "y", "bbz", "?"])
     assert (scores, lengths) == (pytest.approx([LOG3, 0.0, -LOG3, 0.0], **MODEL), [4, 3, 5, 3])
-    assert scorer.scored(["q:"], ["x"], with_eos=True) == ([pytest.approx(0.0)], [4])
+    monkeypatch.setattr(scorer, "with_eos", True)
+    assert scorer.scored(["q:"], ["x"]) == ([pytest.approx(0.0)], [4])
 
 
 def test_by_hand(scorer: RewardModelScorer) -> None:
@@ -127,15 +128,13 @@ class Known:
     """Given scores in the order of the pairs; `asked` is the list of texts that were scored."""
 
     def __init__(self, chosen: list[float], rejected: list[float], lengths: list[int] | None = None) -> None:
-        self.num_truncated = 5
-        self.asked: list[tuple[list[object], list[object], bool]] = []
+        self.num_truncated, self.with_eos = 5, False
+        self.asked: list[tuple[list[object], list[object]]] = []
         self._scores, self._lengths = [*chosen, *rejected], lengths or [1] * (2 * len(chosen))
 
-    def scored(
-        self, prompts: list[object], completions: list[object], *, with_eos: bool = False
-    ) -> tuple[list[float], list[int]]:
+    def scored(self, prompts: list[object], completions: list[object]) -> tuple[list[float], list[int]]:
         self.num_truncated += 2
-        self.asked.append((prompts, completions, with_eos))
+        self.asked.append((prompts, completions))
         return self._scores, self._lengths
 
 
@@ -152,10 +151,11 @@ def test_what_the_scorer_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [pair("x", "y"), pair("v", "w")]
     plain = measured_by(scorer, rows)
     assert (plain.pairs_per_second, plain.truncated, plain.with_eos) == (0.5, 2, False)
-    assert scorer.asked == [(["q:"] * 4, ["x", "v", "y", "w"], False)]
-    assert measured_by(scorer, rows, as_chat=True, with_eos=True).with_eos
+    assert scorer.asked == [(["q:"] * 4, ["x", "v", "y", "w"])]
+    scorer.with_eos = True
+    assert measured_by(scorer, rows, as_chat=True).with_eos
     chat = [[{"role": "assistant", "content": text}] for text in "xvyw"]
-    assert scorer.asked[1] == ([[{"role": "user", "content": "q:"}]] * 4, chat, True)
+    assert scorer.asked[1] == ([[{"role": "user", "content": "q:"}]] * 4, chat)
 
 
 def test_a_difference_of_a_billionth_is_no_tie() -> None:

@@ -28,7 +28,13 @@ from rlhf_cli.evaluation.score_bench import (
     labels_of,
     score_bench,
 )
-from rlhf_cli.evaluation.score_completions import policy_tokenizer, read_completions, reads_tokens, score, score_with
+from rlhf_cli.evaluation.score_completions import (
+    policy_tokenizer,
+    read_completions,
+    reads_tokens,
+    score_each,
+    score_with,
+)
 from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 from rlhf_cli.plan.prepare import fill_in_policy_and_data, prepare
 from rlhf_cli.plan.stack_building import reward_stack
@@ -125,12 +131,12 @@ def test_which_rewards_count_tokens() -> None:
 
 def test_without_a_policy_rewards_that_count_tokens_are_left_out_and_no_row_has_a_total() -> None:
     asked = experiment({"path": NOT_GIVEN}, letters=LETTERS, counted=COUNTED)
-    found = score(asked.model_copy(update={"aggregate": "./mine.py:reads_counted"}), ROWS)
+    (found,) = score_each(asked.model_copy(update={"aggregate": "./mine.py:reads_counted"}), [ROWS])
     assert [row.total for row in found.rows] == [None, None]
     assert ([row.rewards["letters"].raw for row in found.rows], list(found.summary)) == ([3.0, 2.0], ["letters"])
     assert "rewards.counted" in str(found.no_total)
     # Negative control: token ids in the rows need no tokenizer.
-    whole = score(asked, [{**row, "completion_ids": [1, 2, 3, 4]} for row in ROWS])
+    (whole,) = score_each(asked, [[{**row, "completion_ids": [1, 2, 3, 4]} for row in ROWS]])
     assert ([row.total for row in whole.rows], whole.no_total) == ([7.0, 6.0], None)
 
 
@@ -145,7 +151,7 @@ def test_an_answers_tokens_are_those_of_its_text_and_its_end(
 
     tokenizer.eos_token_id = end  # type: ignore[attr-defined]
     monkeypatch.setattr(score_completions, "policy_tokenizer", lambda experiment, wanted_by: tokenizer)
-    found = score(experiment({"path": "given"}, counted=COUNTED), ROWS)
+    (found,) = score_each(experiment({"path": "given"}, counted=COUNTED), [ROWS])
     assert [row.rewards["counted"].raw for row in found.rows] == counts
 
 
@@ -168,7 +174,7 @@ def same(completions: Any, answer: Any) -> list[float]:
 def test_a_column_that_only_some_rows_have() -> None:
     for has_it in (0, 1):
         rows = [{**row, "answer": row["completion"]} if place == has_it else row for place, row in enumerate(ROWS)]
-        found = score(experiment({"path": NOT_GIVEN}, same={"fn": f"{__name__}:same"}), rows)
+        (found,) = score_each(experiment({"path": NOT_GIVEN}, same={"fn": f"{__name__}:same"}), [rows])
         assert [row.rewards["same"].raw for row in found.rows] == [float(place == has_it) for place in (0, 1)]
 
 
@@ -381,7 +387,7 @@ def test_special_tokens_have_no_text(folder: Path) -> None:
     tokenizer = byte_tokenizer(64)
     ids = [tokenizer.eos_token_id, *tokenizer.encode("abc"), tokenizer.eos_token_id]
     asked = experiment({"path": str(folder)}, each={"fn": f"{__name__}:each_token", "weight": 1.0})
-    found = score(asked, [{"prompt": "p", "completion": "abc", "completion_ids": ids}])
+    (found,) = score_each(asked, [[{"prompt": "p", "completion": "abc", "completion_ids": ids}]])
     assert [(part.text, part.reward) for part in found.rows[0].rewards["each"].parts or ()] == [
         ("", 0.0), ("a", 1.0), ("bc", -1.0), ("", 0.0),
     ]  # fmt: skip
@@ -411,7 +417,7 @@ def test_a_reward_is_called_once_with_all_rows_it_is_open_for(place: Path) -> No
     rewards = [f"rewards.{name}.fn=./mine.py:{name}" for name in ("plain", "gated", "waits")]
     gate = "rewards.gated.gate={by: plain, at_least: 10, otherwise: exclude}"
     experiment = prepare([*ONLY[1:], *rewards, gate]).experiment
-    score(experiment, [{"prompt": f"{row // 4}?", "completion": f"{row:04} is it"} for row in range(500)])
+    score_each(experiment, [[{"prompt": f"{row // 4}?", "completion": f"{row:04} is it"} for row in range(500)]])
     assert sorted((place / "calls.txt").read_text().splitlines()) == ["gated 490", "plain 500", "waits 500"]
 
 

@@ -20,8 +20,7 @@ SAME = {"pad_token": "<eos>"}
 
 
 def ended_and_not(model: Path) -> tuple[float, float]:
-    scorer = RewardModelScorer(str(model))
-    (ended,), (cut,) = (scorer.scored(["1+1="], ["it is 2"], with_eos=one)[0] for one in (True, False))
+    (ended,), (cut,) = (RewardModelScorer(str(model), with_eos=one)(["1+1="], ["it is 2"]) for one in (True, False))
     return ended, cut
 
 

@@ -60,11 +60,11 @@ def run(options: Options) -> int:
         raise ConfigError(what, where="rewards", got=got, expected="an experiment with rewards", hint=hint)
 
     from rlhf_cli.evaluation.score_bench import score_bench
-    from rlhf_cli.evaluation.score_completions import read_completions, score
+    from rlhf_cli.evaluation.score_completions import read_completions, score_each
 
     rows = read_completions(completions, limit=limit, experiment=experiment, label=options.text("--label"))
     with spinner(f"scoring {count(len(rows), 'row')}"):
-        scores = score(experiment, rows)
+        (scores,) = score_each(experiment, [rows])
     bench = score_bench(rows, scores, label=options.text("--label"))
 
     def show(console: Console) -> None:

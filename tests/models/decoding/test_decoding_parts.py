@@ -70,13 +70,13 @@ MASK = torch.tensor([[0, 0, 1], [0, 1, 1], [0, 0, 1], [1, 1, 1]])
 """The second row begins with the token that pads the others, as in models that pad with the end of texts."""
 
 
-def test_a_prompt_that_contains_the_padding_token_is_another_prompt() -> None:
+def test_a_prompt_that_contains_the_padding_token_is_another_prompt(read: list[tuple[int, int]]) -> None:
     """Four rows have three prompts; each row's answer is the one that transformers gives it alone."""
-    model, generating = model_of("llama"), Generating()
+    model = model_of("llama")
     config = settings(do_sample=False, max_new_tokens=6)
-    with generating.of(model):
+    with Generating().of(model):
         found = model.generate(input_ids=IDS, attention_mask=MASK, generation_config=config)
-    assert generating.prompt_slots == 3 * IDS.shape[1]
+    assert read[0] == (3, IDS.shape[1])
     alone = [
         model.generate(input_ids=IDS[row : row + 1], attention_mask=MASK[row : row + 1], generation_config=config)
         for row in range(len(IDS))

@@ -57,28 +57,29 @@ def decoded_by_hand(lengths: list[int], most: float = 1 / 8) -> int:
         *((kind, "sampled, cut") for kind in ("llama bf16", "sliding", "mixed", "learned positions")),
     ],
 )
-def test_every_token_is_the_same(kind: str, name: str) -> None:
+def test_every_token_is_the_same(kind: str, name: str, read: list[tuple[int, int]]) -> None:
     generating = Generating()
     stock, ours = both(kind, generating, **SETTINGS[name])
     assert torch.equal(stock, ours)
     assert generating.mode is not None
     assert generating.mode.name == "live"
     lengths = (stock[:, WIDTH:] != PAD).sum(dim=1)
-    assert generating.num_tokens == lengths.sum()
-    assert generating.prompt_slots == 6 * WIDTH  # twelve rows have six prompts
+    assert read[0] == (6, WIDTH)  # twelve rows have six prompts
     if name.startswith("sampled"):  # rows end at different lengths, and ended rows are not decoded
         assert len(set(lengths.tolist())) >= 4
-        assert generating.decoded_slots < 0.7 * len(LENGTHS) * (lengths.max() - 1)
-        assert generating.decoded_slots == decoded_by_hand(lengths.tolist())
+        decoded = sum(rows * tokens for rows, tokens in read[1:])
+        assert decoded < 0.7 * len(LENGTHS) * (lengths.max() - 1)
+        assert decoded == decoded_by_hand(lengths.tolist())
 
 
 @pytest.mark.parametrize("most", [1 / 6, 0.5])
-def test_a_row_stays_as_long_as_no_more_than_the_share_has_ended(most: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_stays_as_long_as_no_more_than_the_share_has_ended(
+    most: float, read: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(live_generation, "_MOST_ENDED", most)
-    generating = Generating()
-    stock, _ = both("llama", generating, **SETTINGS["sampled, cut"])
+    stock, _ = both("llama", Generating(), **SETTINGS["sampled, cut"])
     lengths = (stock[:, WIDTH:] != PAD).sum(dim=1).tolist()
-    assert generating.decoded_slots == decoded_by_hand(lengths, most)
+    assert sum(rows * tokens for rows, tokens in read[1:]) == decoded_by_hand(lengths, most)
     assert sum(length == 1 for length in lengths) == 2  # of twelve, so that the bound is met
 
 
@@ -88,12 +89,11 @@ def test_any_token_may_be_the_padding() -> None:
     assert (ours[:, -1] == 7).any()
 
 
-def test_with_dropout_every_prompt_is_read_for_itself() -> None:
+def test_with_dropout_every_prompt_is_read_for_itself(read: list[tuple[int, int]]) -> None:
     """In training TRL generates with dropout on: equal prompts in one pass would share its dropout."""
     model = model_of("llama").train()
     for layer in model.model.layers:
         layer.self_attn.attention_dropout = 0.1
-    generating = Generating()
-    with generating.of(model):
+    with Generating().of(model):
         model.generate(**prompts(), generation_config=settings())
-    assert generating.prompt_slots == len(LENGTHS) * WIDTH
+    assert read[0] == (len(LENGTHS), WIDTH)
