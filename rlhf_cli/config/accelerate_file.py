@@ -5,13 +5,13 @@ accelerate itself computes these variables. That imports torch, so it happens in
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import yaml
 
@@ -19,9 +19,6 @@ from rlhf_cli.config.origins import Origin, Origins
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 from rlhf_cli.text.regular_files import SAFE_LOADER, read_object, read_regular
-
-if TYPE_CHECKING:
-    import argparse
 
 KEY = "launch.accelerate_config"
 _PRECISIONS = {"no": "float32", False: "float32", "bf16": "bf16", "fp16": "fp16", None: None}
@@ -153,11 +150,7 @@ def set_by_accelerate(file: str) -> dict[str, str]:
     Follows `accelerate.commands.launch.launch_command` (accelerate 1.15) up to the point where it starts processes.
     """
     from accelerate.commands.launch import _validate_launch_command, launch_command_parser
-    from accelerate.utils.launch import (
-        prepare_deepspeed_cmd_env,
-        prepare_multi_gpu_env,
-        prepare_simple_launcher_cmd_env,
-    )
+    from accelerate.utils import launch
 
     args: argparse.Namespace = launch_command_parser().parse_args(["--config_file", file, "-m", "rlhf_cli"])
     args, defaults, has_precision = _validate_launch_command(args)
@@ -165,17 +158,14 @@ def set_by_accelerate(file: str) -> dict[str, str]:
     if args.use_deepspeed and not args.cpu:
         fields = [*defaults.deepspeed_config, *(["mixed_precision"] if has_precision else [])]
         args.deepspeed_fields_from_accelerate_config = ",".join(fields)
-        _, environment = prepare_deepspeed_cmd_env(args)
+        _, environment = launch.prepare_deepspeed_cmd_env(args)
     elif (args.use_fsdp or args.multi_gpu) and not args.cpu:
-        environment = prepare_multi_gpu_env(args)
+        environment = launch.prepare_multi_gpu_env(args)
     else:
         args.main_process_ip = args.main_process_ip or "127.0.0.1"
-        _, environment = prepare_simple_launcher_cmd_env(args)
-    return {
-        name: value
-        for name, value in sorted(environment.items())
-        if os.environ.get(name) != value and name not in _OURS
-    }
+        _, environment = launch.prepare_simple_launcher_cmd_env(args)
+    changed = {name: value for name, value in sorted(environment.items()) if os.environ.get(name) != value}
+    return {name: value for name, value in changed.items() if name not in _OURS}
 
 
 if __name__ == "__main__":

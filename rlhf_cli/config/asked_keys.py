@@ -22,14 +22,10 @@ _OF_TRL = (
     "teacher_model_server_url teacher_tokenizer_name_or_path "
     "trackio_space_id trackio_static_space_id vllm_server_base_url vllm_server_host vllm_server_port"
 )
-ASKED = frozenset(
-    {
-        *("trainer.class", "trainer.callbacks", "model.trust_remote_code", "launch.slurm", "launch.vllm"),
-        *("launch.accelerate_config", "track.entity", "sweep.space"),
-        *("tools", "environment", "rollout"),
-        *(f"trainer.args.{name}" for name in _OF_TRL.split()),
-    }
-)
+ASKED = {f"trainer.args.{name}" for name in _OF_TRL.split()} | {
+    *("trainer.class", "trainer.callbacks", "model.trust_remote_code", "launch.slurm", "launch.vllm"),
+    *("launch.accelerate_config", "track.entity", "sweep.space", "tools", "environment", "rollout"),
+}
 """Keys that are always listed, with all keys below them."""
 WORDS = {"aggregate": AGGREGATES, "track.mode": ("offline", "none")}
 """Key -> its values that are not listed."""

@@ -110,9 +110,8 @@ def compose(typed: list[str], frozen: tuple[JsonTree, Path | None] | None = None
     if frozen is None:
         _refuse_unread_group(tree, origins, overrides)
         _refuse_replaced_values(origins, conf_folders.find(f"exp/{choices.get('exp')}"))
-    return Composed(
-        tree, choices if chosen is None else chosen, origins, tuple(overrides), file, references, tuple(typed)
-    )
+    choices = choices if chosen is None else chosen
+    return Composed(tree, choices, origins, tuple(overrides), file, references, tuple(typed))
 
 
 def rewrite(typed: list[str]) -> list[str]:
@@ -170,7 +169,7 @@ def quote_paths(text: str) -> str:
 
 
 class NotingLoader(ConfigLoaderImpl):
-    """A loader of plain configurations; `merged` are the files of its last composition."""
+    """A loader without Hydra's own settings, which took half of its time; `merged` are the files composed last."""
 
     merged: Sequence[ResultDefault] = ()
 
@@ -258,11 +257,7 @@ _REPLACES = {
 
 
 def _let_typed_sources_win(tree: JsonTree, origins: Origins) -> None:
-    """When a data source was typed, clear in place the settings that files give for the source it replaces.
-
-    `data.path=FILE` on the command line selects another dataset, so the old `subset`, `revision` and `split` are
-    cleared. Held-out rows have a single source: a typed path, world or fraction replaces the others.
-    """
+    """When a source of rows was typed, clear in place the settings that files give for the source that it replaces."""
     typed = {key for key, origin in origins.by_key.items() if key.startswith("data.") and origin.file is None}
     sections = {key: value for key, value in leaves(tree) if isinstance(value, dict)}
     for key in typed:

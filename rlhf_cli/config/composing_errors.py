@@ -48,7 +48,7 @@ def explain(
     """Raise the mistakes in words and files, of which `of_files` were merged before the error; without any, `error`."""
     raise_any(_bad_files(), because=error)
     if isinstance(error, RecursionError | AssertionError):
-        raise _without_end() from error
+        raise error  # `hydra_error` explains it
     raise_any(_word_problems(overrides), because=error)
     for file in () if of_files.shapes else (shipped_dir() / "train.yaml", *_chosen_files(overrides)):
         of_files.add_file(file, "")  # nothing was merged
@@ -59,9 +59,6 @@ def explain(
         expected = "the number of an entry for a list (from 0), the name of a key for a mapping"
         raise ConfigError(_NOT_COMPOSED, where=COMMAND_LINE, got=str(error), expected=expected) from error
     raise error
-
-
-# Files
 
 
 def hydra_error(error: Exception) -> ConfigError:
@@ -76,8 +73,17 @@ def hydra_error(error: Exception) -> ConfigError:
         what, in_quotes = "a configuration file is not valid YAML", advice if is_text else None
         return ConfigError(what, where=where, got=error.problem, expected=expected, advice=in_quotes)
     raise_any(_bad_files(), because=error)
-    if isinstance(error, RecursionError | AssertionError):
-        return _without_end()
+    if isinstance(error, RecursionError | AssertionError):  # of defaults that include each other, or no name
+        names = "|".join(re.escape(file.stem) for file in _user_files())
+        places = [
+            str(Origin(file, number))
+            for file in _user_files()
+            for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+            if re.match(rf"\s*-.*(\$\{{|\b({names})\b)", line)
+        ]
+        expected = "defaults that do not include each other, choices that are names, few references in one value"
+        got = "defaults or references without an end, or a choice that is no name"
+        return ConfigError(_NOT_COMPOSED, where=", ".join(places) or None, got=got, expected=expected)
     # Hydra's message without its search path and without references to Python calls
     lines = str(error).split("Config search path:")[0].splitlines()
     kept = [line.rstrip() for line in lines if line.strip() and not re.match(r"\s*(full_key|object_type)", line)]
@@ -124,20 +130,6 @@ def _bad_files() -> Iterator[ConfigError]:
         yield ConfigError(_NOT_READ, where=str(Origin(file, line)), got=got, expected=expected)
 
 
-def _without_end() -> ConfigError:
-    """Return the error for defaults that include each other, or a choice that is no name, with possible lines."""
-    names = "|".join(re.escape(file.stem) for file in _user_files())
-    places = [
-        str(Origin(file, number))
-        for file in _user_files()
-        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
-        if re.match(rf"\s*-.*(\$\{{|\b({names})\b)", line)
-    ]
-    expected = "defaults that do not include each other, choices that are names, few references in one value"
-    got = "defaults or references without an end, or a choice that is no name"
-    return ConfigError(_NOT_COMPOSED, where=", ".join(places) or None, got=got, expected=expected)
-
-
 def file_problems(overrides: list[str]) -> list[ConfigError]:
     """Return the errors in the headers and defaults lists of the chosen files, and of those they build on.
 
@@ -175,9 +167,6 @@ def _missing_header(file: Path) -> ConfigError | None:
     got = next(wrong, f"no `{_HEADER}`: its keys would go below a key {file.parent.name!r}")
     expected = "the comment below as the first line of the file, before every other comment"
     return ConfigError(what, where=place, got=got, expected=expected, hint=_HEADER)
-
-
-# Words
 
 
 def not_an_override(text: str, known: Groups) -> ConfigError:

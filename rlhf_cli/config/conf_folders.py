@@ -1,10 +1,4 @@
-"""Find configuration files, and note which of them Hydra merges.
-
-A folder is a group, one question the user answers (`trainer`, `data`, ...); a file in it is an option.
-
-Hydra's own settings (logging, sweeper, 22 files) are left out of the composition: they are not needed here and took
-half of its time.
-"""
+"""Find configuration files: a folder is a group, a question that the user answers (`trainer`); a file is an option."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -28,9 +27,7 @@ References: TypeAlias = dict[Path, tuple[str, str]]
 _RESOLVER = "oc.env"
 _REFERENCE = re.compile(r"(\\)?\$\{oc\.env:([^{}:,\s]+)\}")
 _MARK = re.compile("\0([^\1]*)\1")
-_NAMES_OF_THINGS = frozenset(
-    {"path", "fn", "model", "tokenizer", "class", "root", "name", "world", "init", "project", "entity"}
-)
+_NAMES_OF_THINGS = {"path", "fn", "model", "tokenizer", "class", "root", "name", "world", "init", "project", "entity"}
 
 
 def references_of(config: DictConfig) -> References:
@@ -39,8 +36,15 @@ def references_of(config: DictConfig) -> References:
     if not any("oc.env:" in value for _, value in raw if isinstance(value, str)):
         return {}
     values = dict(_texts(config))
-    with _marking():
+
+    def mark(name: str, *default: object) -> object:
+        return f"\0{name}\1" if name in os.environ or not default else oc.env(name, *map(str, default))
+
+    OmegaConf.register_new_resolver(_RESOLVER, mark, replace=True)  # inserts the name between marks, not the value
+    try:
         marked = list(_texts(config))
+    finally:
+        OmegaConf.register_new_resolver(_RESOLVER, oc.env, replace=True)
     references: References = {}
     for path, text in marked:
         value = values.get(path)
@@ -105,20 +109,6 @@ def _value_of(name: str, path: Path) -> str:
         raise ConfigError(what, where=key, got=got, expected=expected, hint=f"export {name}=...")
     remember_variable(name, value, key=key)
     return value
-
-
-@contextmanager
-def _marking() -> Iterator[None]:
-    """Make OmegaConf insert the name of a variable, between marks, instead of its value."""
-
-    def mark(name: str, *default: object) -> object:
-        return f"\0{name}\1" if name in os.environ or not default else oc.env(name, *map(str, default))
-
-    OmegaConf.register_new_resolver(_RESOLVER, mark, replace=True)
-    try:
-        yield
-    finally:
-        OmegaConf.register_new_resolver(_RESOLVER, oc.env, replace=True)
 
 
 def _texts(node: DictConfig | ListConfig, path: Path = ()) -> Iterator[tuple[Path, str]]:

@@ -9,33 +9,15 @@ from __future__ import annotations
 
 from functools import cache
 
-from pydantic import BaseModel
-
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.rules.trainer_rules import own_fields
-from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.launch_sections import Launch, Sweep
-from rlhf_cli.config.schema.model_and_data import Data, Model
-from rlhf_cli.config.schema.reward_sections import Advantages, Reward, Truncation
-from rlhf_cli.config.schema.run_sections import Track
+from rlhf_cli.config.schema.experiment import Experiment, section_at
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
 from rlhf_cli.config.trl_args import RESERVED_ARGS
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.text.json_values import JsonTree, JsonValue
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_SECTION_OF_GROUP: dict[str, type[BaseModel]] = {
-    "data": Data,
-    "model": Model,
-    "reward": Reward,
-    "advantages": Advantages,
-    "launch": Launch,
-    "track": Track,
-    "truncation": Truncation,
-    "sweep": Sweep,
-}
-"""Group -> the section that its files hold. The files of all other groups begin with `# @package _global_`."""
-
 _WHAT_IT_KNOWS = "Keys, types and values; `rlhf check` also checks rules between several keys."
 _REFERENCE: JsonTree = {"type": "string", "pattern": r"\$\{|^\?\?\?$"}
 _SWITCH: JsonTree = {"enum": [True, False, "on", "off"]}
@@ -44,7 +26,9 @@ _SWITCH: JsonTree = {"enum": [True, False, "on", "off"]}
 @cache
 def configuration_schema(group: str = "exp") -> JsonTree:
     """Return the schema of a file of a group of conf/. That of `exp` is the whole configuration."""
-    section = _SECTION_OF_GROUP.get(group, Experiment)
+    path = ["rewards", "NAME"] if group == "reward" else [group]
+    # A file of a group holds its section; one of trainer, exp or debug begins with `# @package _global_`.
+    section = (section_at(path) if group != "trainer" else None) or Experiment
     schema = _tree(_as_in_a_file(section.model_json_schema()))
     properties = _at(schema, "properties")
     if section is Experiment:
@@ -113,10 +97,9 @@ def _arguments() -> JsonTree:
     by_name: dict[str, list[JsonValue]] = {}
     for row in TRAINERS.values():
         for name, field in trl_args.fields_of(row.name).items():
-            if name not in RESERVED_ARGS and (schema := trl_args.json_schema(field)) not in by_name.setdefault(
-                name, []
-            ):
-                by_name[name].append(schema)
+            schema = trl_args.json_schema(field)
+            if name not in RESERVED_ARGS and schema not in by_name.get(name, []):
+                by_name.setdefault(name, []).append(schema)
     for name, field_of_ppo in _at(PpoArgs.model_json_schema(), "properties").items():
         by_name.setdefault(name, []).append(field_of_ppo)
     arms: JsonTree = {name: {"anyOf": [*schemas, _REFERENCE]} for name, schemas in sorted(by_name.items())}

@@ -67,11 +67,8 @@ class Origins:
                 self.single |= {key} if entries is None else set()
                 self.not_as_written.pop(key, None)
                 for part in node.value if isinstance(node, yaml.SequenceNode) else [node]:
-                    if (
-                        isinstance(part, yaml.ScalarNode)
-                        and part.tag.endswith(":int")
-                        and _OTHER_BASE.match(part.value)
-                    ):
+                    is_int = isinstance(part, yaml.ScalarNode) and part.tag.endswith(":int")
+                    if is_int and _OTHER_BASE.match(part.value):
                         self.not_as_written[key] = part.value
             for key_node, below in reversed(entries or ()):
                 name = f"{key}.{key_node.value}" if key else str(key_node.value)

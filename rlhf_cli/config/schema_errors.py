@@ -67,11 +67,8 @@ def schema_problems(error: ValidationError, tree: JsonTree, origins: Origins) ->
         path = [*keys, last] if detail["type"] == "missing" and isinstance(last, str) else keys
         by_key.setdefault(_dotted(path), (path, []))[1].append(detail)
     known = KnownKeys.of(tree)
-    unknown = {
-        key: _unknown(path, tree, known, origins)
-        for key, (path, details) in by_key.items()
-        if details[0]["type"] == "extra_forbidden"
-    }
+    extra = {key: path for key, (path, details) in by_key.items() if details[0]["type"] == "extra_forbidden"}
+    unknown = {key: _unknown(path, tree, known, origins) for key, path in extra.items()}
     for empty in (key for key, (path, details) in by_key.items() if details[0]["input"] is None and len(path) == 1):
         for key in unknown.keys() & set(keys_of_section([empty])):  # `trainer:`, and `args:` not indented below it
             unknown[key].hint, unknown[key].advice = f"{empty}.{key}", f"indent {key} below {empty}"
@@ -155,19 +152,14 @@ def _meant_argument(trainer: str, argument: WrongArgument, args: JsonTree) -> st
 
 
 def _wrong_value(key: str, origins: Origins, got: str, expected: str, hint: str | None) -> ConfigError:
-    what = f"wrong value for {key or 'the experiment'}"
-    if (line := _read_variable(origins.of(key))) is not None:
-        expected, hint = f"{expected}; a variable is text unless it is decoded", line
+    what, origin = f"wrong value for {key or 'the experiment'}", origins.of(key)
+    if origin is not None and origin.file is not None and origin.line is not None:
+        line = origin.file.read_text(encoding="utf-8").splitlines()[origin.line - 1].partition(" #")[0].strip()
+        variable = r"""([\w-]+:\s*)["']?(?:(\$\{oc\.env:[^{}]*\})|\$\{?([A-Z_][A-Z0-9_]*)\}?)["']?"""
+        if found := re.fullmatch(variable, line):
+            hint = found[1] + "${oc.decode:" + (found[2] or "${oc.env:" + found[3] + "}") + "}"
+            expected = f"{expected}; a variable is text unless it is decoded"
     return origins.error(key, what, got, hint, expected=expected)
-
-
-def _read_variable(origin: Origin | None) -> str | None:
-    """Return a line that gives a key a variable of the environment as it reads the variable as a number."""
-    if origin is None or origin.file is None or origin.line is None:
-        return None
-    line = origin.file.read_text(encoding="utf-8").splitlines()[origin.line - 1].partition(" #")[0].strip()
-    found = re.fullmatch(r"""([\w-]+:\s*)["']?(?:(\$\{oc\.env:[^{}]*\})|\$\{?([A-Z_][A-Z0-9_]*)\}?)["']?""", line)
-    return found and found[1] + "${oc.decode:" + (found[2] or "${oc.env:" + found[3] + "}") + "}"
 
 
 def _unknown(path: Path, tree: JsonTree, known: KnownKeys, origins: Origins) -> ConfigError:

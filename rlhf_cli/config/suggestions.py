@@ -92,11 +92,8 @@ def former_name(name: str, known: KnownKeys) -> tuple[FormerName, str] | None:
         return None
     choices = row.with_critic if row.with_critic is not None and known.has_critic else row.today
     keys = choices.split(",") if choices else []
-    fitting = [
-        key
-        for key in keys
-        if (argument := re.match(r"trainer\.args\.(\w+)", key)) is None or argument[1] in known.arguments
-    ]
+    arguments = {key: re.match(r"trainer\.args\.(\w+)", key) for key in keys}
+    fitting = [key for key, argument in arguments.items() if argument is None or argument[1] in known.arguments]
     if keys and not fitting:
         return None  # it belongs to another trainer
     key = fitting[0] if fitting else ""
@@ -170,9 +167,6 @@ def _keys_below(path: Path, node: object) -> Iterator[Path]:
             yield from _keys_below(key, value)
 
 
-# Values
-
-
 def meant_value(key: str, field: FieldInfo, value: object) -> str | None:
     """Return `key=value` with the value most likely meant by one that a key of our schema rejects, or None."""
     words = [word for arm in arms_of(field.annotation) for word in _words(arm)]
@@ -201,13 +195,12 @@ def mended(
     """
     is_number = isinstance(default, int | float) and not isinstance(default, bool)
     is_number &= not (isinstance(value, str) and value[:1].isdigit())  # 1k is no -1
+    gave_number = isinstance(value, int | float) and not isinstance(value, bool)
     for meant in (*_candidates(key, value, choices), default if is_number else None, 1 if value == 0 else None):
         is_same = meant == value and type(meant) is type(value)
         if meant is not None and not is_same and takes(meant):
-            is_text_of_number = (
-                isinstance(meant, str) and isinstance(value, int | float) and not isinstance(value, bool)
-            )
-            return f"'{key}=\"{meant}\"'" if is_text_of_number else f"{key}={as_typed(meant)}"
+            in_quotes = gave_number and isinstance(meant, str)
+            return f"'{key}=\"{meant}\"'" if in_quotes else f"{key}={as_typed(meant)}"
     return None
 
 

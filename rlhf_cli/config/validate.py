@@ -8,18 +8,19 @@ from pydantic import ValidationError
 
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.origins import Origins
-from rlhf_cli.config.rules.class_rules import callback_problems, trainer_class_problems
 from rlhf_cli.config.rules.launch_rules import rollout_problems, slurm_problems, strategy_problems
 from rlhf_cli.config.rules.metric_rules import evaluation_problems, expect_problems, stop_problems, sweep_problems
 from rlhf_cli.config.rules.reward_rules import reward_problems, sampling_problems, tool_problems, truncation_problems
 from rlhf_cli.config.rules.trainer_rules import (
     adapter_problems,
     advantage_problems,
+    callback_problems,
     name_problems,
     ppo_problems,
     quantize_problems,
     section_problems,
     template_problems,
+    trainer_class_problems,
     wrong_arguments,
 )
 from rlhf_cli.config.schema.experiment import Experiment, field_at

@@ -44,10 +44,9 @@ def rollout_problems(experiment: Experiment, origins: Origins) -> Iterator[UserE
         got, hint = f"{named}, and {key}={gpus} starts one", f"{key}=0, or '~{named}'"
         yield origins.error(named, "the run would have two vLLM servers", got, hint)
     elif not gpus and not named:
+        what, hint = f"{engine}=vllm_server needs a vLLM server", f"{start}, or {url}"
         expected = "GPUs for a server of this run, or the address of a running server"
-        yield origins.error(
-            engine, f"{engine}=vllm_server needs a vLLM server", hint=f"{start}, or {url}", expected=expected
-        )
+        yield origins.error(engine, what, hint=hint, expected=expected)
     elif gpus and launch.nodes > 1:
         what, got = "a run on several machines cannot start a vLLM server", f"launch.nodes={launch.nodes}"
         yield origins.error(key, what, got, f"{key}=0 {url}")
@@ -140,8 +139,6 @@ def strategy_problems(experiment: Experiment, origins: Origins) -> Iterator[User
     for feature, key, is_used in known:
         if is_used and feature in row.conflicts:
             (why, instead), got = row.conflicts[feature], f"{key} and {origins.where('launch.strategy')}"
-            what, hint = (
-                f"{feature} does not work with {_STRATEGY}{row.name}",
-                instead.replace(_STRATEGY, without_file + _STRATEGY),
-            )
+            what = f"{feature} does not work with {_STRATEGY}{row.name}"
+            hint = instead.replace(_STRATEGY, without_file + _STRATEGY)
             yield origins.error(key, what, got, hint, expected=f"another setting: {why}")

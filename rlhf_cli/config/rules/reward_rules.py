@@ -179,10 +179,8 @@ def tool_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErro
     if calls and (rounds := trainer.whole("max_tool_calling_iterations")) is not None and rounds < 1:
         yield origins.error(_TURNS, "no call would be made", rounds, f"{_TURNS}=2", expected="1 or more")
     if not calls and (limit := trainer.args.get("max_tool_calling_iterations")) is not None:
-        what, hint = (
-            "a limit on calls, and nothing that the model can call",
-            f"tools.NAME.fn=./tools.py:NAME, or '~{_TURNS}'",
-        )
+        what = "a limit on calls, and nothing that the model can call"
+        hint = f"tools.NAME.fn=./tools.py:NAME, or '~{_TURNS}'"
         yield origins.error(_TURNS, what, limit, hint, expected="`tools` or `environment`")
     for name, reward in experiment.rewards.items():
         if reward.environment is not None and experiment.environment is None:
