@@ -28,7 +28,7 @@ from types import FrameType
 from typing import Any, NoReturn, TextIO, cast
 
 from rlhf_cli.errors import CTRL_C, Interrupted
-from rlhf_cli.text.terminal_output import OverStream
+from rlhf_cli.text.redaction import OverStream
 
 abandoned: set[threading.Thread] = set()
 """Threads of calls that were given up: the process does not wait for them at its end."""

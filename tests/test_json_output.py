@@ -18,7 +18,7 @@ from rlhf_cli.cli import main
 from rlhf_cli.cli.output import complete_hints, problems_json
 from rlhf_cli.errors import ConfigError, Problems
 from rlhf_cli.text.json_values import write_json
-from rlhf_cli.text.terminal_output import CONTROL
+from rlhf_cli.text.redaction import CONTROL
 
 CHATTY = """
 import os, subprocess, sys

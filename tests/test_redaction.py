@@ -15,6 +15,7 @@ import pytest
 import rlhf_cli
 from rlhf_cli.text import redaction
 from rlhf_cli.text.redaction import (
+    SafeStream,
     forgetting,
     is_secret_key,
     redacted,
@@ -22,9 +23,9 @@ from rlhf_cli.text.redaction import (
     remember,
     remember_typed,
     remember_variable,
+    safe_output,
     secret_in,
 )
-from rlhf_cli.text.terminal_output import SafeStream, safe_output
 
 SHAPED = {
     "hf_AbCdEfGhIjKlMnOpQrStUvWxYz": "a Hugging Face token",

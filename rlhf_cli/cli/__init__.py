@@ -32,9 +32,8 @@ from rlhf_cli.errors import (
     UserError,
 )
 from rlhf_cli.process import abandoned, into_nothing, lasting_output, leave, stopped_early
-from rlhf_cli.text.redaction import forgetting, remember_typed
+from rlhf_cli.text.redaction import OutputLost, forgetting, remember_typed, safe_output, traceback_of
 from rlhf_cli.text.suggest import nearest
-from rlhf_cli.text.terminal_output import OutputLost, safe_output, traceback_of
 
 _HELP = """rlhf: describe an RLHF experiment in YAML, run it, sweep it, compare the runs.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TextIO, cast
 from rlhf_cli.cli.options import Options, read_options, usage_of
 from rlhf_cli.errors import EXIT_OK, Problems, RlhfError, UserError, message_of
 from rlhf_cli.process import Lasting
-from rlhf_cli.text.terminal_output import Drawn, OutputLost, printable, printing
+from rlhf_cli.text.redaction import Drawn, OutputLost, printable, printing
 
 if TYPE_CHECKING:
     from rich.console import Console

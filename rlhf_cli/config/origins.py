@@ -66,10 +66,10 @@ class Origins:
                 self.single.discard(key)
                 self.single |= {key} if entries is None else set()
                 self.not_as_written.pop(key, None)
-                for part in node.value if isinstance(node, yaml.SequenceNode) else [node]:
-                    is_int = isinstance(part, yaml.ScalarNode) and part.tag.endswith(":int")
-                    if is_int and _OTHER_BASE.match(part.value):
-                        self.not_as_written[key] = part.value
+                parts = node.value if isinstance(node, yaml.SequenceNode) else [node]
+                ints = [part.value for part in parts if isinstance(part, yaml.ScalarNode) and part.tag.endswith(":int")]
+                for text in filter(_OTHER_BASE.match, ints):
+                    self.not_as_written[key] = text
             for key_node, below in reversed(entries or ()):
                 name = f"{key}.{key_node.value}" if key else str(key_node.value)
                 if key != package or key_node.value != "defaults":

@@ -26,7 +26,7 @@ from rich.text import Text
 
 from rlhf_cli.rewards.completion_text import shown_text
 from rlhf_cli.runs.run_status import RunState
-from rlhf_cli.text.terminal_output import CONTROL, DrawnOn, OverStream, is_of_a_bar, printable
+from rlhf_cli.text.redaction import CONTROL, DrawnOn, OverStream, is_of_a_bar, printable
 
 
 def one_line(value: object) -> str:

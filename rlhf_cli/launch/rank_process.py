@@ -15,7 +15,7 @@ from rlhf_cli.plan.launch_plan import log_name
 from rlhf_cli.plan.rank_group import NODE
 from rlhf_cli.process import PARENT, die_with, lasting_output, leave
 from rlhf_cli.runs.run_folder import open_run
-from rlhf_cli.text.terminal_output import safe_output
+from rlhf_cli.text.redaction import safe_output
 
 
 def main(argv: list[str] | None = None) -> int:

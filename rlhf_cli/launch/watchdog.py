@@ -33,8 +33,7 @@ from rlhf_cli.process import die_with, handled, is_stopped
 from rlhf_cli.runs.heartbeat import Beat, Heartbeat, heartbeats
 from rlhf_cli.runs.run_folder import RunFolder, write_json
 from rlhf_cli.runs.run_status import FAILED, update_status
-from rlhf_cli.text.redaction import redacted
-from rlhf_cli.text.terminal_output import printable
+from rlhf_cli.text.redaction import printable, redacted
 
 _DUMP = signal.SIGRTMAX  # on which faulthandler writes the stacks
 _leave = partial(os._exit, EXIT_CRASH)  # the original: os._exit is patched while rewards run

@@ -46,8 +46,7 @@ from rlhf_cli.runs.provenance import add_to_provenance, other_versions
 from rlhf_cli.runs.run_folder import RunFolder, write_json
 from rlhf_cli.runs.run_status import ANOTHER_RANK, FAILED, FINISHED, claim, preempt, update_status
 from rlhf_cli.runs.tracking.tracked_run import plan_tracking
-from rlhf_cli.text.redaction import redacted
-from rlhf_cli.text.terminal_output import SafeStream, printable, traceback_of
+from rlhf_cli.text.redaction import SafeStream, printable, redacted, traceback_of
 
 if TYPE_CHECKING:
     from rlhf_cli.analysis.diagnosis.live_rules import StopByRule

@@ -26,9 +26,8 @@ from rlhf_cli.plan.prepare import prepare_from
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, PRUNED, RUNNING, Status, read_status, update_status
 from rlhf_cli.runs.writer_lock import only_writer
-from rlhf_cli.sweeps import ResumeOptions, SweepOptions, search_space, sweep_folder
+from rlhf_cli.sweeps import ResumeOptions, SweepOptions, sweep_folder, swept_words
 from rlhf_cli.sweeps.run_jobs import JobsToCome, run_jobs
-from rlhf_cli.sweeps.sweep_grid import short_keys
 from rlhf_cli.text.json_values import JsonTree
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ class Trials(JobsToCome):
     """The jobs of a search: those that an earlier command left unfinished, then new ones up to the requested number."""
 
     def __init__(
-        self, folder: Path, plan: search_space.SearchPlan, say: Callable[[str], object], allowed: ResumeOptions
+        self, folder: Path, plan: swept_words.SearchPlan, say: Callable[[str], object], allowed: ResumeOptions
     ) -> None:
         self.study = open_study(folder, plan)
         self._folder, self._plan, self._say, self._allowed = folder, plan, say, allowed
@@ -111,7 +110,7 @@ class Trials(JobsToCome):
         return None
 
     def _adjust(self, tree: JsonTree, origins: Origins) -> None:
-        search_space.without_section(tree, origins)
+        swept_words.without_section(tree, origins)
         if self._deadline is None:
             without_passed_deadline(tree, origins)
 
@@ -150,7 +149,7 @@ class Trials(JobsToCome):
         if status.state == FINISHED and state == TrialState.FAIL:
             unlogged = next((one for one in objectives if not job.values_of(one.metric)), None)
             if unlogged is not None and not self.study.best_trials:
-                raise search_space.never_logged(unlogged, filter(job.values_of, job.logged), where=job.folder.shown)
+                raise swept_words.never_logged(unlogged, filter(job.values_of, job.logged), where=job.folder.shown)
             self._say(f"{job.name} finished and logged no finite value of its objective")
         return status
 
@@ -162,10 +161,10 @@ _MOST_SHOWN, _BEST = 10, "★"
 
 
 def run_search(
-    console: Console, plan: search_space.SearchPlan, typed: list[str], options: SweepOptions
+    console: Console, plan: swept_words.SearchPlan, typed: list[str], options: SweepOptions
 ) -> sweep_folder.SweepEnd:
     """Run a new search, or describe it with --dry-run. Raise all problems at its corners at once."""
-    corners = sweep_folder.checked(plan.corners(), adjust=search_space.without_section)
+    corners = sweep_folder.checked(plan.corners(), adjust=swept_words.without_section)
     if corners[0].prepared.experiment.launch.slurm is not None:
         what = "a search cannot submit its trials to Slurm, because it waits for their results"
         expected = "trials on this machine, or within one Slurm job: sbatch --wrap 'rlhf train -m ...'"
@@ -174,7 +173,7 @@ def run_search(
     sweep_folder.refuse_unlogged_watch(options.watch, [corner.prepared.experiment for corner in corners])
     folder = sweep_folder.new_sweep_folder(corners, is_dry=options.dry_run)
     at_once = f", {options.at_once} at a time" if options.at_once > 1 else ""
-    space = {key: search_space.in_words(distribution) for key, distribution in plan.space.items()}
+    space = {key: swept_words.in_words(distribution) for key, distribution in plan.space.items()}
     how = f"{plan.sweep.trials} by {plan.sweep.sampler}{_HOW[plan.sweep.prune]}{at_once}"
     aims = " and ".join(f"{'less' if one.less_is_better else 'more'} {one.metric}" for one in plan.objectives)
     console.print(Text.assemble(("search", "bold"), f" for {aims}"))
@@ -188,7 +187,7 @@ def run_search(
 
 
 def continue_search(
-    console: Console, plan: search_space.SearchPlan, folder: Path, options: SweepOptions, allowed: ResumeOptions
+    console: Console, plan: swept_words.SearchPlan, folder: Path, options: SweepOptions, allowed: ResumeOptions
 ) -> int:
     """Run the remaining trials of a search, show the results, and return the exit code."""
     with only_writer(RunFolder(folder), take_over=allowed.take_over, what="sweep"):
@@ -206,7 +205,7 @@ def continue_search(
             sweep_folder.print_folder(console, folder)
 
 
-def _show_found(console: Console, plan: search_space.SearchPlan, study: Study, folder: Path) -> None:
+def _show_found(console: Console, plan: swept_words.SearchPlan, study: Study, folder: Path) -> None:
     """Print the best trials, the command that repeats the best one, and how many trials are left, if any."""
     tried, best = study.get_trials(deepcopy=False), study.best_trials
     objectives, is_best = [*map(str, plan.objectives)], {trial.number for trial in best}
@@ -218,10 +217,10 @@ def _show_found(console: Console, plan: search_space.SearchPlan, study: Study, f
         rows: list[list[Cell]] = []
         for trial in best_first[: max(_MOST_SHOWN, len(best) if len(objectives) > 1 else 0)]:
             name = str(trial.user_attrs.get(_JOB, trial.number)).partition(",")[0].removeprefix("trial=")
-            settings = (search_space.few_digits(str(trial.params.get(key, "-"))) for key in plan.space)
+            settings = (swept_words.few_digits(str(trial.params.get(key, "-"))) for key in plan.space)
             texts = [_BEST * (trial.number in is_best), name, *(f"{value:.4g}" for value in trial.values), *settings]
             rows.append([(text, "" if trial.number in is_best else "dim") for text in texts])
-        keys = short_keys(list(plan.space)).values()
+        keys = swept_words.short_keys(list(plan.space)).values()
         console.print(plain_table(["", "trial"], [*objectives, *keys], rows=rows, gap=1))
         kind = "no trial beats these on every objective" if len(objectives) > 1 else "the best"
         console.print(f"[dim]{_BEST} {kind}; {', '.join(f'{number} {state}' for state, number in states.items())}")
@@ -229,7 +228,7 @@ def _show_found(console: Console, plan: search_space.SearchPlan, study: Study, f
         fixed = [word for word in plan.fixed if word.partition("=")[0].lstrip("+") not in _OF_ONE_SEARCH]
         found = best[0].params.items() if best else ()
         values = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in found}
-        again = shlex.join(["rlhf", "train", "-m", *fixed, *search_space.words_of(values), _SEEDS])
+        again = shlex.join(["rlhf", "train", "-m", *fixed, *swept_words.words_of(values), _SEEDS])
         console.print(f"  {again}", markup=False, soft_wrap=True)
     else:
         console.print(f"no trial of {len(tried)} has a value", style="yellow")
@@ -240,7 +239,7 @@ def _show_found(console: Console, plan: search_space.SearchPlan, study: Study, f
         console.print(line, soft_wrap=True, markup=False)
 
 
-def open_study(folder: Path, plan: search_space.SearchPlan) -> Study:
+def open_study(folder: Path, plan: swept_words.SearchPlan) -> Study:
     """Return the study in a sweep's folder, with all its trials; create it if there is none."""
     import optuna
     from optuna.pruners import MedianPruner, NopPruner, SuccessiveHalvingPruner

@@ -25,8 +25,7 @@ from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.sweeps import ResumeOptions, SweepOptions, sweep_folder
 from rlhf_cli.sweeps.run_jobs import run_jobs
 from rlhf_cli.sweeps.search import JOURNAL, continue_search, run_search
-from rlhf_cli.sweeps.search_space import search_plan
-from rlhf_cli.sweeps.sweep_grid import SweepJob, grid_of
+from rlhf_cli.sweeps.swept_words import SweepJob, grid_of, search_plan
 
 
 def run(options: SweepOptions, typed: list[str]) -> sweep_folder.SweepEnd:
@@ -37,8 +36,8 @@ def run(options: SweepOptions, typed: list[str]) -> sweep_folder.SweepEnd:
     console = Screen()
     if (plan := search_plan(typed)) is not None:
         return run_search(console, plan, typed, options)
-    grid = grid_of(typed)
-    jobs = sweep_folder.checked(grid.jobs, console)
+    axes, named = grid_of(typed)
+    jobs = sweep_folder.checked(named, console)
     sweep_folder.refuse_unlogged_watch(options.watch, [job.prepared.experiment for job in jobs])
     launches = [job.prepared.experiment.launch for job in jobs]
     for_slurm = any(launch.slurm is not None for launch in launches)
@@ -50,7 +49,7 @@ def run(options: SweepOptions, typed: list[str]) -> sweep_folder.SweepEnd:
     folder = sweep_folder.new_sweep_folder(jobs, is_dry=options.dry_run)
     at_once = min(options.at_once, len(jobs))
     where_run = "submitted to Slurm" if for_slurm else f"{at_once} at a time" if at_once > 1 else "one after another"
-    facts = {axis.key: ", ".join(axis.texts) for axis in grid.axes} | {"folder": RunFolder(folder).shown}
+    facts = {axis.key: ", ".join(axis.texts) for axis in axes} | {"folder": RunFolder(folder).shown}
     console.print(f"[bold]sweep of {count(len(jobs), 'run')}[/], {where_run}")
     console.print(facts_grid((f"  {name}", text) for name, text in facts.items()))
     if options.dry_run:
@@ -58,9 +57,9 @@ def run(options: SweepOptions, typed: list[str]) -> sweep_folder.SweepEnd:
             console.print(f"  {job.job.name}", soft_wrap=True)
         console.print("nothing was started or written")
         return sweep_folder.SweepEnd(EXIT_OK, folder, is_dry=True)
-    sweep_folder.begin_sweep(folder, typed, [axis.key for axis in grid.axes], grid.jobs)
+    sweep_folder.begin_sweep(folder, typed, [axis.key for axis in axes], named)
     ready = [sweep_folder.freeze(folder, job) for job in jobs]
-    sweep = sweep_folder.SweepFolder(folder, grid.jobs)
+    sweep = sweep_folder.SweepFolder(folder, named)
     with only_writer(RunFolder(sweep.path), what="sweep"):
         if not for_slurm:
             return sweep_folder.SweepEnd(run_ready(console, sweep, ready, options), sweep.path)

@@ -38,7 +38,7 @@ from rlhf_cli.runs.provenance import made_by
 from rlhf_cli.runs.run_folder import SWEEP, RunFolder, read_json, runs_below, unreadable, write_json
 from rlhf_cli.runs.run_status import CREATED, FINISHED, QUEUED, RUNNING, Status, run_result, words_in
 from rlhf_cli.runs.writer_lock import read_writer
-from rlhf_cli.sweeps.sweep_grid import SweepJob
+from rlhf_cli.sweeps.swept_words import SweepJob
 from rlhf_cli.tables.metrics import logged_name
 from rlhf_cli.text.redaction import redacted_tree
 
@@ -169,7 +169,7 @@ class SweepFolder:
     """A sweep on disk, as read from its sweep.json."""
 
     path: Path
-    jobs: tuple[SweepJob, ...]
+    jobs: Sequence[SweepJob]
 
     def run_of(self, job: SweepJob) -> RunFolder:
         """Return the run folder of a job."""
@@ -178,12 +178,8 @@ class SweepFolder:
 
 def begin_sweep(folder: Path, typed: list[str], swept: Sequence[str], jobs: Sequence[SweepJob]) -> None:
     """Write sweep.json into the new folder. Raise UserError, without the folder, if it cannot be written."""
-    content = {
-        "command": shlex.join(["rlhf", *sys.argv[1:]]),
-        "overrides": typed,
-        "created_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "swept": list(swept),
-    }
+    command, now = shlex.join(["rlhf", *sys.argv[1:]]), time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    content = {"command": command, "overrides": typed, "created_at": now, "swept": list(swept)}
     try:
         with writing_run(folder):
             _write(folder, {**content, "jobs": [_entry(job) for job in jobs]})
@@ -228,7 +224,7 @@ def open_sweep(folder: Path) -> SweepFolder:
                 raise ValueError(f"a name of its own: {jobs[-1].name!r}")
         except (KeyError, TypeError, ValueError) as error:
             raise unreadable(folder / SWEEP, f"a job without {error}") from None
-    return SweepFolder(folder.resolve(), tuple(jobs))
+    return SweepFolder(folder.resolve(), jobs)
 
 
 def show_outcome(console: Console, sweep: SweepFolder) -> None:

@@ -34,8 +34,7 @@ from rlhf_cli.plan.launch_plan import python_path
 from rlhf_cli.process import die_with, lasting_output, leave
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.writer_lock import only_writer
-from rlhf_cli.text.redaction import remember_typed
-from rlhf_cli.text.terminal_output import safe_output, traceback_of
+from rlhf_cli.text.redaction import remember_typed, safe_output, traceback_of
 
 
 @dataclass(frozen=True)

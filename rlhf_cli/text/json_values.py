@@ -8,8 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias, TypeVar
 
-from rlhf_cli.text.redaction import redacted_tree
-from rlhf_cli.text.terminal_output import CONTROL
+from rlhf_cli.text.redaction import CONTROL, redacted_tree
 
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 """A value in a JSON or YAML file, or in a composed configuration."""

@@ -25,7 +25,7 @@ import rlhf_cli
 from rlhf_cli.cli import main
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.process import lasting_output
-from rlhf_cli.text.terminal_output import SafeStream, safe_output
+from rlhf_cli.text.redaction import SafeStream, safe_output
 from tests.support.small_runs import SMALL
 
 PAYLOAD = "PWN\x1b[2J\x1b]0;title\x07\x9b31m\u202egnp\u2066\u2069x\r\x08\x7f\x00z[/red][link=http://evil]"

@@ -9,7 +9,7 @@ import pytest
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.sweeps.search_space import distribution_of, ends_of, from_section, in_words, read_objective, split_words
+from rlhf_cli.sweeps.swept_words import distribution_of, ends_of, from_section, in_words, read_objective, split_words
 
 
 def test_fixed_words_and_searched_words_are_separated() -> None:

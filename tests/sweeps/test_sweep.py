@@ -13,7 +13,7 @@ from rlhf_cli.cli import main
 from rlhf_cli.cli.options import read_options, usage_of
 from rlhf_cli.runs.run_status import read_status
 from rlhf_cli.sweeps.sweep_folder import SweepFolder, resume_hint, show_outcome
-from rlhf_cli.sweeps.sweep_grid import SweepJob
+from rlhf_cli.sweeps.swept_words import SweepJob
 from tests.support.logged_runs import configured, write_run, write_sweep
 from tests.support.terminal import printed
 

@@ -18,7 +18,7 @@ from rlhf_cli.runs.tracking import wandb_files
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.sweeps import sweep_folder
 from rlhf_cli.sweeps.sweep_folder import add_job, begin_sweep, for_each, new_sweep_folder, open_sweep, report
-from rlhf_cli.sweeps.sweep_grid import SweepJob
+from rlhf_cli.sweeps.swept_words import SweepJob
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_the_jobs_of_a_sweep_are_read_as_they_were_written(place: Path) -> None:
     begin_sweep(place / "deep" / "sweep", ["seed=1,2"], ["seed"], [first])
     add_job(place / "deep" / "sweep", second)
     assert open_sweep(Path("deep/sweep")).path == place / "deep" / "sweep"
-    assert open_sweep(Path("deep/sweep")).jobs == (first, second)
+    assert open_sweep(Path("deep/sweep")).jobs == [first, second]
     file = place / "deep" / "sweep" / "sweep.json"
     content = json.loads(file.read_text())
     assert (content["overrides"], content["swept"], "made_by" in content) == (["seed=1,2"], ["seed"], True)

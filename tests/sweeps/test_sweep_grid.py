@@ -10,7 +10,7 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from rlhf_cli.errors import Problems, UserError
-from rlhf_cli.sweeps.sweep_grid import grid_of, names_of, short_keys
+from rlhf_cli.sweeps.swept_words import grid_of, names_of, short_keys
 
 pytestmark = pytest.mark.usefixtures("place")
 
@@ -31,25 +31,25 @@ pytestmark = pytest.mark.usefixtures("place")
 def test_the_jobs_are_those_of_hydras_sweeper(typed: list[str]) -> None:
     """Compare the jobs with those of BasicSweeper, word for word and in its order."""
     (theirs,) = BasicSweeper.split_arguments(OverridesParser.create().parse_overrides(typed), None)
-    assert [list(job.words) for job in grid_of(typed).jobs] == theirs
+    assert [list(job.words) for job in grid_of(typed)[1]] == theirs
 
 
 def test_a_glob_finds_the_files_of_a_group_and_those_of_the_user(write) -> None:
     write("conf/exp/toy_mine.yaml", "# @package _global_\n")
-    (axis,) = grid_of(["exp=glob([toy_*],exclude=*_*_*)"]).axes
+    (axis,) = grid_of(["exp=glob([toy_*],exclude=*_*_*)"])[0]
     assert "toy_mine" in axis.texts
     assert {"toy_dpo", "toy_sft"} < set(axis.texts)
     assert not {"quickstart", "toy_speakers_ppo"} & set(axis.texts)
 
 
 def test_a_shuffled_range_has_each_value_once() -> None:
-    (axis,) = grid_of(["seed=shuffle(range(0,30))"]).axes
+    (axis,) = grid_of(["seed=shuffle(range(0,30))"])[0]
     assert sorted(map(int, axis.texts)) == list(range(30))
-    assert [job.values["seed"] for job in grid_of(["seed=1,2"]).jobs] == ["1", "2"]
+    assert [job.values["seed"] for job in grid_of(["seed=1,2"])[1]] == ["1", "2"]
 
 
 def test_a_reference_to_the_environment_is_kept() -> None:
-    assert [job.words for job in grid_of(["model.path=${oc.env:MODEL},other"]).jobs] == [
+    assert [job.words for job in grid_of(["model.path=${oc.env:MODEL},other"])[1]] == [
         ("model.path=${oc.env:MODEL}",),
         ("model.path=other",),
     ]
@@ -58,7 +58,7 @@ def test_a_reference_to_the_environment_is_kept() -> None:
 def test_the_folder_of_a_job_needs_no_quotes(place) -> None:
     """Hydra itself refuses `=` in a value and reads the comma as a separator."""
     (place / "weight=0.5,seed=2").mkdir()
-    (axis,) = grid_of(["model.path=weight=0.5,seed=2", "seed=1,2"]).axes
+    (axis,) = grid_of(["model.path=weight=0.5,seed=2", "seed=1,2"])[0]
     assert axis.key == "seed"
 
 
@@ -165,7 +165,7 @@ def test_a_value_of_32_characters_and_a_name_of_120_are_whole() -> None:
 
 
 def test_a_sweep_has_at_most_5000_runs() -> None:
-    assert len(grid_of(["seed=range(0,5000)"]).jobs) == 5000
-    assert len(grid_of(["seed=range(4000,9000,2)"]).jobs) == 2500
+    assert len(grid_of(["seed=range(0,5000)"])[1]) == 5000
+    assert len(grid_of(["seed=range(4000,9000,2)"])[1]) == 2500
     with pytest.raises(UserError):
         grid_of(["seed=range(0,5001)"])

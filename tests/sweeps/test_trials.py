@@ -34,9 +34,8 @@ from rlhf_cli.runs.run_status import (
 from rlhf_cli.sweeps import ResumeOptions, SweepOptions, search, sweep_folder
 from rlhf_cli.sweeps.run_jobs import _Runner
 from rlhf_cli.sweeps.search import Trials, _show_found, open_study
-from rlhf_cli.sweeps.search_space import SearchPlan, Space, ends_of, read_objective, search_plan
 from rlhf_cli.sweeps.sweep_folder import CheckedJob, ReadyJob, begin_sweep, open_sweep
-from rlhf_cli.sweeps.sweep_grid import SweepJob
+from rlhf_cli.sweeps.swept_words import SearchPlan, Space, SweepJob, ends_of, read_objective, search_plan
 from tests.support.small_runs import SMALL
 
 METRIC = "rewards/correct/mean"

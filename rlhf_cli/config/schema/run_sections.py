@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import operator
 import re
-from typing import Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
-from pydantic import AfterValidator, BeforeValidator, Field, Tag, TypeAdapter, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, Tag, TypeAdapter, create_model, model_validator
 
 from rlhf_cli.config.schema.section import OFF, Bounds, Section, entries_of, one_or_several
 from rlhf_cli.runs.tracking.tracked_run import Mode, TrackerName
@@ -84,29 +84,14 @@ Switch = Annotated[bool, BeforeValidator(lambda value: _WORDS.get(value, value) 
 """true or false; YAML turns a bare `on` or `off` into these, the command line leaves the words."""
 
 
-class Warn(Section):
-    """Warnings during training, each shown once: a switch for each kind of finding of `rlhf why`.
+if TYPE_CHECKING:
+    Warn: TypeAlias = Section
+else:  # the kinds come from the table
+    Warn = create_model("Warn", __base__=Section, **dict.fromkeys(FINDING_KINDS, (Switch, True)))
+    Warn.__doc__ = """Warnings during training, each shown once: a switch for each kind of finding of `rlhf why`.
 
     `on` shows it, `off` does not; `warn: off` turns all of them off. `guards` and `stop` end a run, warnings do not.
     """
-
-    non_finite: Switch = True
-    reward_errors: Switch = True
-    dead_reward: Switch = True
-    gate: Switch = True
-    no_deviation: Switch = True
-    overoptimised: Switch = True
-    learning: Switch = True
-    kl: Switch = True
-    truncation: Switch = True
-    length: Switch = True
-    entropy: Switch = True
-    redundant: Switch = True
-    one_reward: Switch = True
-    clipping: Switch = True
-    explained_variance: Switch = True
-    value_loss: Switch = True
-    time: Switch = True
 
 
 _OPERATORS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}

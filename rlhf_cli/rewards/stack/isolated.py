@@ -24,8 +24,7 @@ from rlhf_cli.process import die_with
 from rlhf_cli.rewards.stack.component import RewardTimeout, by_row
 from rlhf_cli.rewards.stack.reward_functions import RewardFunction, resolve
 from rlhf_cli.tables.trl_values import TRAINERS_OWN
-from rlhf_cli.text.redaction import remembered
-from rlhf_cli.text.terminal_output import safe_output_for_good, traceback_of
+from rlhf_cli.text.redaction import remembered, safe_output_for_good, traceback_of
 
 _ROWS_A_WORKER = 1000
 """A worker is replaced after this many rows, which also frees memory that the function leaks."""

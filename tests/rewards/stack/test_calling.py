@@ -22,7 +22,7 @@ from rlhf_cli.errors import RewardError, RewardFailed, ServerSilent, described, 
 from rlhf_cli.rewards.stack.calling import with_own_arguments
 from rlhf_cli.rewards.stack.component import Component, OnError, RewardTimeout, ScoreGate
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from rlhf_cli.text.terminal_output import traceback_of
+from rlhf_cli.text.redaction import traceback_of
 from tests.support.reward_bench import BATCH, Bench, Rows, picky, raises
 
 FAILURES = [
