@@ -1,4 +1,1 @@
-"""Turn what the user typed into an experiment: Hydra composes it, pydantic validates it, one message explains errors.
-
-This package does not import torch.
-"""
+"""Turn typed words into an experiment, without torch: Hydra composes, pydantic validates, one message explains."""

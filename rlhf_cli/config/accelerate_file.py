@@ -34,11 +34,7 @@ _OURS = (
 
 
 def fill_from_accelerate_file(launch: JsonTree, origins: Origins, *, generates: bool) -> Iterator[UserError]:
-    """Fill the keys of the section `launch` that are unset or `auto` from the file in `launch.accelerate_config`.
-
-    `generates` says whether the trainer generates. Yield an error if the file cannot be used, and for each key with
-    another value.
-    """
+    """Fill what is unset or `auto` in `launch` from its file, for a trainer that `generates`. Yield contradictions."""
     path = Path(str(launch["accelerate_config"])).expanduser()
     try:
         of_file = _keys_of_launch(path, origins.where(KEY), generates=generates)

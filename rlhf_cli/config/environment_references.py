@@ -59,10 +59,7 @@ def references_of(config: DictConfig) -> References:
 
 
 def with_references(tree: JsonTree, references: References) -> JsonTree:
-    """Return the same tree with every text that came from the environment written as a reference to it.
-
-    Escape a text that only looks like a reference, so that reading it returns the same text.
-    """
+    """Return the tree with each text from the environment as a reference, and what only looks like one escaped."""
     by_text = {(path, value): reference for path, (reference, value) in references.items()}
     return _changed(tree, lambda text, path: by_text.get((path, text)) or text.replace("${oc.env:", r"\${oc.env:"))
 

@@ -1,8 +1,7 @@
 """Expand shorthand: `primary` into gates, a truncation policy into its mode.
 
-Bootstrapping adds the critic's value of the missing continuation to the reward of a truncated row (`add`) or replaces
-that reward by it (`replace`). Use `add` for rewards given step by step, `replace` for a score of the whole answer:
-docs/how-to/ppo.md.
+Bootstrapping adds the critic's value of the missing continuation to a truncated row's reward (`add`, for rewards given
+step by step), or puts it in its place (`replace`, for a score of the whole answer): docs/how-to/ppo.md.
 """
 
 from __future__ import annotations

@@ -79,10 +79,7 @@ def _as_in_a_file(node: JsonValue) -> JsonValue:
 
 
 def _or_a_reference(schema: JsonTree) -> JsonTree:
-    """Return the schema of a key's value, or a reference to another key; description and default stay outside `anyOf`.
-
-    Sections are unchanged: editors give better messages for errors inside a section if it has no alternative.
-    """
+    """Return the schema of a value or a reference; a section stays, as editors explain errors inside it better so."""
     if "$ref" in schema or schema.get("type") == "object":
         return schema
     kept: JsonTree = {name: schema[name] for name in ("description", "default", "title") if name in schema}

@@ -1,8 +1,4 @@
-"""Record where each value of a composed configuration came from: a file and line, or the command line.
-
-Hydra merges the files of the defaults list in order and the command line last, so the last of them that sets a key is
-its origin. `rlhf show` prints it, and every error about a key names it.
-"""
+"""Record where each value came from: the file and line, or the command line, that set it last in Hydra's order."""
 
 from __future__ import annotations
 

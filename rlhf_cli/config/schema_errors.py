@@ -1,8 +1,4 @@
-"""Explain what validation rejects: one error for each key, with its place and what was probably meant.
-
-It turns the facts of `validate` (pydantic's details, wrong arguments of TRL's) into messages. It is imported only after
-something was refused.
-"""
+"""Explain what validation rejected (imported only then): an error for each key, its place, what was probably meant."""
 
 from __future__ import annotations
 

@@ -262,10 +262,7 @@ def _said_of(key: str) -> str | None:
 
 
 def answer(key: str, node: object, known: KnownKeys) -> tuple[str | None, str | None]:
-    """Return what to type instead of an unknown key that holds `node`, and what else there is to say.
-
-    Of a section of another tool each value is answered.
-    """
+    """Return what to type for an unknown key that holds `node` (for each value of a section), and what else to say."""
     whole = key
     while isinstance(node, dict) and len(node) == 1:
         name, node = next(iter(node.items()))
@@ -284,11 +281,7 @@ def answer(key: str, node: object, known: KnownKeys) -> tuple[str | None, str | 
 
 
 def fitted(hint: str | None, key: str, value: object, known: KnownKeys) -> str | None:
-    """Return a hint that fits the typed value.
-
-    The key gets `=VALUE` if it cannot hold that value, and a switch that is off is removed with `~`. Return None if the
-    hint is a section, because a section holds no value.
-    """
+    """Return a hint that fits the value: `=VALUE` if its key cannot hold it, `~` for a switch off; no section."""
     if hint is None or isinstance(value, dict | list):
         return hint
     if "=" in hint:

@@ -322,10 +322,7 @@ INNER_FIELDS = {
 
 
 def inner_fields(name: str, trainer: str, args: JsonTree) -> dict[str, TrlField] | None:
-    """Return the keys that the mapping in an argument may have; None if that is unknown, or it takes no mapping.
-
-    `args` are all arguments of the trainer: the schedule decides on its keys.
-    """
+    """Return the keys that the mapping in an argument may have, None if unknown; `args` name the schedule."""
     if name == "transformers_continuous_batching_config":
         return fields_in([class_body("ContinuousBatchingConfig", package_dir("transformers") / _GENERATION)])
     is_of_schedule = name == "lr_scheduler_kwargs"

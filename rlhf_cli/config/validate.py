@@ -8,21 +8,7 @@ from pydantic import ValidationError
 
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.origins import Origins
-from rlhf_cli.config.rules.launch_rules import rollout_problems, slurm_problems, strategy_problems
-from rlhf_cli.config.rules.metric_rules import evaluation_problems, expect_problems, stop_problems, sweep_problems
-from rlhf_cli.config.rules.reward_rules import reward_problems, sampling_problems, tool_problems, truncation_problems
-from rlhf_cli.config.rules.trainer_rules import (
-    adapter_problems,
-    advantage_problems,
-    callback_problems,
-    name_problems,
-    ppo_problems,
-    quantize_problems,
-    section_problems,
-    template_problems,
-    trainer_class_problems,
-    wrong_arguments,
-)
+from rlhf_cli.config.rules import launch_rules, metric_rules, reward_rules, trainer_rules
 from rlhf_cli.config.schema.experiment import Experiment, field_at
 from rlhf_cli.config.trl_args import RESERVED_ARGS
 from rlhf_cli.errors import UserError, raise_any
@@ -32,20 +18,19 @@ from rlhf_cli.text.json_values import leaves, section
 from rlhf_cli.text.redaction import is_secret_key, remember, secret_in
 
 _RULES: tuple[Callable[[Experiment, Origins], Iterable[UserError]], ...] = (
-    *(section_problems, reward_problems, ppo_problems, advantage_problems, truncation_problems, sampling_problems),
-    *(tool_problems, template_problems, name_problems, adapter_problems, quantize_problems),
-    *(evaluation_problems, stop_problems, expect_problems, sweep_problems),
-    *(callback_problems, trainer_class_problems, slurm_problems, strategy_problems, rollout_problems),
+    *(trainer_rules.section_problems, reward_rules.reward_problems, trainer_rules.ppo_problems),
+    *(trainer_rules.advantage_problems, reward_rules.truncation_problems, reward_rules.sampling_problems),
+    *(reward_rules.tool_problems, trainer_rules.template_problems, trainer_rules.name_problems),
+    *(trainer_rules.adapter_problems, trainer_rules.quantize_problems, metric_rules.evaluation_problems),
+    *(metric_rules.stop_problems, metric_rules.expect_problems, metric_rules.sweep_problems),
+    *(trainer_rules.callback_problems, trainer_rules.trainer_class_problems, launch_rules.slurm_problems),
+    *(launch_rules.strategy_problems, launch_rules.rollout_problems),
 )
 """The rules about several keys; each returns at once if it does not concern the experiment."""
 
 
 def validate(composed: Composed) -> Experiment:
-    """Return the experiment that a composed configuration describes.
-
-    First all facts are collected, then messages are made from them. Raise Problems, or the UserError itself if there is
-    only one, naming each key with its file and line.
-    """
+    """Return the experiment of a composed configuration. Raise Problems or its only UserError, with keys and lines."""
     tree, origins = composed.tree, composed.origins
     launch, trainer = section(tree, "launch"), section(tree, "trainer")
     problems: list[UserError] = []
@@ -60,7 +45,7 @@ def validate(composed: Composed) -> Experiment:
         experiment = Experiment.model_validate(tree)
     except ValidationError as error:
         refused = error
-    wrong = list(wrong_arguments(trainer, section(trainer, "args")))
+    wrong = list(trainer_rules.wrong_arguments(trainer, section(trainer, "args")))
     problems += _wrong_leaves(composed)
     if refused is not None or wrong:
         from rlhf_cli.config.schema_errors import argument_problems, schema_problems  # needed only for a mistake

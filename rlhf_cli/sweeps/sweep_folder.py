@@ -94,10 +94,7 @@ def checked(
 
 
 def new_sweep_folder(jobs: Sequence[CheckedJob], *, is_dry: bool = False) -> Path:
-    """Make and return the sweep's folder, below its experiment's, or `sweep` for several; `is_dry`: only name it.
-
-    Raise RunError if it exists.
-    """
+    """Make a sweep's folder, below its experiment's or `sweep`; `is_dry`: name it. Raise RunError if it exists."""
     experiment = jobs[0].prepared.experiment
     names = {experiment_name(job.prepared.composed) for job in jobs}
     parent = Path(experiment.run.root).expanduser().resolve() / (names.pop() if len(names) == 1 else "sweep")

@@ -1,7 +1,4 @@
-"""Check the metrics that stop rules, expectations, searches and the choice of a best checkpoint name.
-
-Which metrics an experiment logs is known only in part: a reward may log metrics of its own.
-"""
+"""Check the metrics that stop rules, expectations, searches and best checkpoints name; a reward may log its own."""
 
 from __future__ import annotations
 

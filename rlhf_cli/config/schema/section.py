@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Self, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Strict,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, model_validator
 
 
 class Section(BaseModel):
@@ -42,7 +33,7 @@ def _in_order(bounds: tuple[float, float]) -> tuple[float, float]:
     return bounds
 
 
-Bounds = Annotated[tuple[float, float], Strict(False), AfterValidator(_in_order)]
+Bounds = Annotated[tuple[float, float], Field(strict=False), AfterValidator(_in_order)]
 """[low, high]. YAML has no tuples, so a list is accepted."""
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -61,9 +52,8 @@ def one_or_several(keys: tuple[str, ...], shape: str, *, has_list: bool = True) 
             return "list" if has_list else None
         if isinstance(value, Mapping):
             is_one = any(key in value for key in keys)
-            return (
-                "one" if is_one or not all(isinstance(part, Mapping | Section) for part in value.values()) else "named"
-            )
+            are_sections = all(isinstance(part, Mapping | Section) for part in value.values())
+            return "one" if is_one or not are_sections else "named"
         return "one" if isinstance(value, Section) else None
 
     return Discriminator(
