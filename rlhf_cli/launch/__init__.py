@@ -1,4 +1,1 @@
-"""Turn a validated experiment into running processes: the run folder, the frozen config, the ranks.
-
-Only a rank imports torch.
-"""
+"""Turn a validated experiment into running processes, of which only a rank imports torch."""

@@ -41,13 +41,10 @@ from rlhf_cli.process import PARENT, environment, heard_in_time, signal_name
 from rlhf_cli.runs.run_folder import RunFolder
 
 _LOOK_EVERY_S = 0.1
-_SHUTDOWN_S = 10
-"""Seconds for the other ranks here to end after one has failed."""
-_SAVING_S = 10.0
-"""Seconds beyond the grace period before ranks are killed."""
+_SHUTDOWN_S = 10  # seconds for the other ranks here to end after one has failed
+_SAVING_S = 10.0  # seconds beyond the grace period before ranks are killed
 _AFTER_SECOND_REQUEST_S = 3.0
-_EXIT_BARRIER_S = 10.0
-"""Seconds for which an agent whose ranks have ended waits for the agents of other machines."""
+_EXIT_BARRIER_S = 10.0  # seconds for which an agent whose ranks have ended waits for the agents of other machines
 _STORE_TIMEOUT_S = 300
 
 
@@ -65,8 +62,7 @@ def listening_store() -> TCPStore:
 class OneMachine(StaticTCPRendezvous):
     """The rendezvous of a single machine, in a store that is there before it begins.
 
-    torch calls `num_nodes_waiting` after every look at living ranks: `seen_at` is when it last did, and `look` is
-    called there.
+    torch calls `num_nodes_waiting`, and this calls `look`, after every look at living ranks, last at `seen_at`.
     """
 
     def __init__(self, store: TCPStore, run_id: str, look: Callable[[], object]) -> None:
@@ -83,8 +79,7 @@ class OneMachine(StaticTCPRendezvous):
 class StopRequests:
     """Hand requests to stop to the ranks, and kill ranks that do not end in time.
 
-    torch would signal the whole process group of a rank, which ends data loaders and isolated rewards before the rank
-    has saved.
+    torch would signal a rank's whole process group, and so end data loaders and isolated rewards before it has saved.
     """
 
     def __init__(self, agent: LocalElasticAgent, grace_s: float) -> None:

@@ -47,16 +47,12 @@ from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FAILED, read_status, update_status
 from rlhf_cli.text.redaction import redacted
 
-_JOIN_TIMEOUT_S = 900.0
-"""Rank 0 waits this long for the others, and they wait this long for its store."""
-_HEARD_TIMEOUT_S = 60.0
-"""Rank 0 waits this long for the others to read its exit code: they may still import torch."""
-_SHARED_FOLDER_S = 5.0
-"""A network file system may show a new file a moment later."""
+_JOIN_TIMEOUT_S = 900.0  # rank 0 waits this long for the others, and they wait this long for its store
+_HEARD_TIMEOUT_S = 60.0  # rank 0 waits this long for the others to read its exit code: they may still import torch
+_SHARED_FOLDER_S = 5.0  # a network file system may show a new file a moment later
 _POLL_S = 0.1
 _ANSWER_S = 10.0
-_PACKAGES = ("rlhf", "torch", "trl", "transformers", "accelerate", "peft")
-"""Packages that must have one version on all machines."""
+_PACKAGES = ("rlhf", "torch", "trl", "transformers", "accelerate", "peft")  # must have one version on all machines
 
 
 @dataclass

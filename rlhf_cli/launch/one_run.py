@@ -1,7 +1,4 @@
-"""One run: show what would be started, train it, or train an earlier one again.
-
-A run trains in this process, in one process per rank, or as one rank of a launcher's group.
-"""
+"""Show what one run would start, train it in this process, a process per rank or a launcher's, or train it again."""
 
 from __future__ import annotations
 

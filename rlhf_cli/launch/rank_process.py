@@ -1,7 +1,4 @@
-"""One rank as a process of its own: `python -m rlhf_cli.launch.rank_process RUN [--resume]`.
-
-torch's elastic agent starts these processes (launch/elastic.py).
-"""
+"""One rank, as torch's agent starts it (launch/elastic.py): `python -m rlhf_cli.launch.rank_process RUN [--resume]`."""
 
 from __future__ import annotations
 
@@ -19,10 +16,9 @@ from rlhf_cli.text.redaction import safe_output
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a rank and return its exit code.
+    """Run a rank and return its exit code, 75 for one that was interrupted.
 
-    A rank that stopped with all others, at the same step, returns 0: torch would otherwise end those that still save.
-    One that was interrupted returns 75.
+    One that stopped with all others, at the same step, returns 0: torch would otherwise end those that still save.
     """
     run, *flags = sys.argv[1:] if argv is None else argv
     folder = open_run(Path(run))

@@ -33,8 +33,7 @@ from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, preempt, read_
 
 STOPPED = (EXIT_PREEMPTED, -signal.SIGTERM, -signal.SIGUSR1)
 """Exit codes of a rank after a request to stop: its own, or the signal if no handler was installed yet."""
-_TORCH_KILLS_S = 20.0
-"""torch kills ranks 30 s after another one failed: a kill so long after the last look was torch's."""
+_TORCH_KILLS_S = 20.0  # torch kills ranks 30 s after another one failed: a kill so long after the last look is torch's
 
 
 @dataclass(frozen=True)

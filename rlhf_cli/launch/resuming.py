@@ -42,12 +42,10 @@ if TYPE_CHECKING:
     from rlhf_cli.launch.group import Leader
 
 _MEASURED = ("offset", "with_eos")
-_HOW_IT_WAS_FOUND = ("run.name", "run.root", "run.resume")
-"""Keys that only locate the run; a typed one changes nothing."""
+_HOW_IT_WAS_FOUND = ("run.name", "run.root", "run.resume")  # keys that only locate the run; a typed one changes nothing
 _LONGEST = 60
 _HASH = 12
-ABSENT = "not set"
-"""Marks a key without a value; compared by identity."""
+ABSENT = "not set"  # marks a key without a value; compared by identity
 
 
 @dataclass(frozen=True)
@@ -155,8 +153,7 @@ def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Res
         what, expected = f"the run would end at step {last}, before its newest checkpoint", f"{step} steps or more"
         hint = f"rlhf train ... model.path={typed_path(folder.checkpoints)}/{got}"
         raise RunError(what, where=where, got=got, expected=expected, hint=hint)
-    # The ranks would refuse these only after loading a model.
-    if is_finished and step < status.step:
+    if is_finished and step < status.step:  # this and the next the ranks would refuse only after loading a model
         what, expected = "the run has finished, and its last checkpoint was not kept", f"checkpoint-{status.step}"
         hint = f"rlhf train ... model.path={typed_path(folder.model)}"
         raise RunError(what, where=where, got=got, expected=expected, hint=hint)

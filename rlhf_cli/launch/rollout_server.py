@@ -31,8 +31,7 @@ from rlhf_cli.process import die_with
 
 GRACE_S = 10.0
 _PARENT_LOOK_S = 0.1
-_SIGNALS_FROM = 128
-"""A shell's exit code of a process that a signal ended is this much more than the signal."""
+_SIGNALS_FROM = 128  # a shell's exit code of a process that a signal ended is this much more than the signal
 
 
 def main(command: list[str]) -> int:
@@ -41,8 +40,7 @@ def main(command: list[str]) -> int:
         signal.signal(number, signal.SIG_IGN)  # Ctrl-C is for the starter, which ends this process in time
     asked = []
     signal.signal(signal.SIGTERM, lambda *_: asked.append(True))
-    # A new session, so that all processes of the server can be ended together.
-    begin = partial(_as_usual, os.getpid())
+    begin = partial(_as_usual, os.getpid())  # in a new session, so that all of the server can be ended together
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=begin)
     while child.poll() is None:
         readable, _, _ = select.select([sys.stdin], [], [], _PARENT_LOOK_S)
@@ -82,9 +80,7 @@ def _as_usual(parent: int) -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-_START_TIMEOUT_S = 1800.0
-"""Startup time limit: a large model is downloaded, loaded and compiled."""
-
+_START_TIMEOUT_S = 1800.0  # startup time limit: a large model is downloaded, loaded and compiled
 _LOOK_S = 0.5
 _ANSWER_TIMEOUT_S = 5.0
 _WATCH_S = 2.0
@@ -143,8 +139,10 @@ class RolloutServer:
         return self.failed("while the run trained")
 
     def failed(self, when: str) -> RankFailed:
-        """Return the error for a server that ended, or does not answer, with the cause from its log."""
-        code, cause = self.keeper.poll(), self.cause()
+        """Return the error for a server that ended, or does not answer, with its first errors or its last lines."""
+        code, lines = self.keeper.poll(), self.lines()
+        causes = [line for line in (_PREFIX.sub("", line) for line in lines) if _CAUSE.fullmatch(line)]
+        cause = "\n".join(list(dict.fromkeys(causes))[:_MOST_CAUSES] or lines[-_LAST_LINES:]) or "(it wrote nothing)"
         ended, hint = f"ended with code {code}", "launch.rollout=hf launch.rollout_gpus=0"
         if code is None:
             ended = "does not answer"
@@ -157,12 +155,6 @@ class RolloutServer:
         says = "`dmesg | tail` says whether the kernel ended it for lack of memory"
         advice, where = says if "exited unexpectedly" in cause else None, os.path.relpath(self.plan.log)
         return RankFailed(f"the vLLM server {ended}, {when}", where=where, got=cause, hint=hint, advice=advice)
-
-    def cause(self) -> str:
-        """Return the first errors in the log of this start, each once, or its last lines."""
-        lines = self.lines()
-        causes = [line for line in (_PREFIX.sub("", line) for line in lines) if _CAUSE.fullmatch(line)]
-        return "\n".join(list(dict.fromkeys(causes))[:_MOST_CAUSES] or lines[-_LAST_LINES:]) or "(it wrote nothing)"
 
     def lines(self) -> list[str]:
         """Return what the server wrote to its log since this start."""

@@ -81,10 +81,8 @@ def run_slurm(*command: str) -> subprocess.CompletedProcess[str] | None:
 
 JOB_NAME = "rlhf:"
 _OF_OURSELVES = frozenset({"COMPLETED", "FAILED"})
-_SAYS_NOTHING = frozenset({"", "Priority", "Resources", "BeginTime"})
-"""Slurm reasons that only mean that a job waits for its turn."""
-_ASKED = (RunState.QUEUED, RunState.RUNNING, RunState.KILLED, RunState.PREEMPTED)
-"""States that Slurm may know better."""
+_SAYS_NOTHING = frozenset({"", "Priority", "Resources", "BeginTime"})  # reasons that only mean that a job waits
+_ASKED = (RunState.QUEUED, RunState.RUNNING, RunState.KILLED, RunState.PREEMPTED)  # states that Slurm may know better
 
 
 def overview(places: list[Path], *, mine: bool = False) -> tuple[list[RunRow], str | None]:

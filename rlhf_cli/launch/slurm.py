@@ -47,8 +47,7 @@ if TYPE_CHECKING:
     from submitit import SlurmExecutor
 
 _UNREACHABLE = ("Unable to contact slurm controller", "Could not establish a configuration source", "did not answer")
-_NEVER = 1_000_000
-"""submitit's limit of timeouts per job, disabled because we requeue runs ourselves."""
+_NEVER = 1_000_000  # submitit's limit of timeouts per job, disabled because we requeue runs ourselves
 
 
 def check_slurm(launch: Launch, *, count: int = 1) -> None:
@@ -186,8 +185,7 @@ def _launch(run: RunFolder) -> Launch:
     return Launch.model_validate(run.read_config()["launch"])
 
 
-_LEAVE_S = 30.0
-"""Seconds for the other nodes to leave, and for the first node to notice that they are gone."""
+_LEAVE_S = 30.0  # seconds for the other nodes to leave, and for the first node to notice that they are gone
 
 
 class OtherNodes:
@@ -262,8 +260,7 @@ _IS_HOST = "PET_RDZV_CONF"
 _POLL_S = 0.2
 _TOLD_TIMEOUT_S = 30.0
 _MOST_WITHOUT_PROGRESS = 2
-SLURM_FOLDER = "slurm"
-"""Subfolder of a run or a sweep with Slurm's files."""
+SLURM_FOLDER = "slurm"  # subfolder of a run or a sweep with Slurm's files
 _ATTEMPTS = "attempts.jsonl"
 
 

@@ -23,8 +23,7 @@ from rlhf_cli.process import heard_in_time, signal_name
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
 
-_ONE_WISH_S = 1.0
-"""Seconds within which repeated signals count as one: Slurm signals a rank and also its parent, which forwards it."""
+_ONE_WISH_S = 1.0  # s within which signals count as one: Slurm signals a rank and also its parent, which forwards it
 
 
 class Stopping:
@@ -34,8 +33,7 @@ class Stopping:
     """
 
     def __init__(self, *, grace_s: float, must_save_by: float | None, on_late: Callable[[str], None]) -> None:
-        self.reason: str | None = None
-        """Why the process should end, or None if it should not."""
+        self.reason: str | None = None  # why the process should end, or None if it should not
         self._grace_s = grace_s
         self._must_save_by = must_save_by
         self._on_late = on_late

@@ -45,13 +45,10 @@ _WAITING = ("/threading.py", "/queue.py", "/selectors.py", "/concurrent/futures/
 _OF_REWARDS = ("/rlhf_cli/rewards/stack/calling.py",)
 _OF_OTHERS = ("/torch/distributed/", "/accelerate/utils/operations.py", "/deepspeed/comm/", "/torch/autograd/graph.py")
 """Files in which a rank waits for others: in a collective, or in a backward pass that gathers gradients."""
-_LOOKS = 20
-"""Number of checks within the timeout."""
+_LOOKS = 20  # number of checks within the timeout
 _LONGEST_LOOK_S = 5.0
-_LATE_LOOKS, _LATE_S = 4, 2.0
-"""Extra time that a rank has to end itself before another rank reports its hang."""
-_FAR_SHARE = 0.25
-"""Share of the timeout that a rank waits longer if the ranks it waits for are on other machines."""
+_LATE_LOOKS, _LATE_S = 4, 2.0  # extra time that a rank has to end itself before another rank reports its hang
+_FAR_SHARE = 0.25  # share of the timeout that a rank waits longer if the ranks it waits for are on other machines
 
 
 @dataclass(eq=False)

@@ -38,7 +38,7 @@ from rlhf_cli.models.foreign_files import naming_foreign_files
 from rlhf_cli.plan.launch_plan import log_name
 from rlhf_cli.plan.rank_group import NODE
 from rlhf_cli.process import environment
-from rlhf_cli.runs.disk_space import full_disk
+from rlhf_cli.runs.checkpoint_folders import full_disk
 from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.runs.metrics_file import rewind
 from rlhf_cli.runs.phase_clock import PhaseClock
@@ -67,8 +67,7 @@ _QUIET = {
 _LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 _OURS = os.path.dirname(rlhf_cli.__file__) + os.sep
 _LOG_WIDTH = 140
-_LOADED = frozenset(sys.modules)
-"""The modules imported before this process imports the trainer and the rewards."""
+_LOADED = frozenset(sys.modules)  # the modules imported before this process imports the trainer and the rewards
 _log = logging.getLogger("rlhf")
 
 

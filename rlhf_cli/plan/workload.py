@@ -17,7 +17,7 @@ from rlhf_cli.models.weight_shapes import DTYPE_BYTES, WeightShape, is_target, s
 from rlhf_cli.plan.batches import AnyPlan, RowLengths, StagePlan
 from rlhf_cli.plan.checks.facts import Findings, Subject
 from rlhf_cli.plan.run_plan import Checkpoints, Evaluations, Notice, Workload
-from rlhf_cli.runs.disk_space import bytes_below, free_bytes
+from rlhf_cli.runs.checkpoint_folders import bytes_below, free_bytes
 
 
 def workload(trainer: Trainer, plan: AnyPlan, num_rows: int | None, lengths: RowLengths | None) -> Workload:

@@ -1,4 +1,1 @@
-"""Read and write the run folder.
-
-Reading needs neither torch nor wandb, and works on any machine.
-"""
+"""Read and write the run folder; reading needs neither torch nor wandb, and works on any machine."""

@@ -32,8 +32,7 @@ PARTS = frozenset({DATA, FORWARD, CHECKS, CLIPPING, LOGGING, OLD_LOGPS, REFERENC
 
 _BYTES = 2048
 _PATTERN = "heartbeat-rank*"
-_LAYOUT = struct.Struct("=dqq??36s")
-"""Lines follow: the phase, then the names of the running rewards."""
+_LAYOUT = struct.Struct("=dqq??36s")  # lines follow: the phase, then the names of the running rewards
 
 
 @dataclass(frozen=True)
@@ -74,12 +73,10 @@ class Heartbeat:
         self.rank = rank
         self.phases: tuple[str, ...] = (LOADING,)
         """The current phases, innermost last. After an error they stay, and show where it was raised."""
-        self.listeners: list[Callable[[tuple[str, ...]], object]] = []
-        """Called with the new phases whenever they change."""
+        self.listeners: list[Callable[[tuple[str, ...]], object]] = []  # called with new phases
         self.reward_listeners: list[Callable[[list[str]], object]] = []
         """Called with the names of the running rewards whenever one starts or ends."""
-        self.stopped_s = 0.0
-        """How long the process was stopped (SIGSTOP, a paused container), as far as the watchdog knows."""
+        self.stopped_s = 0.0  # as far as the watchdog knows, while SIGSTOP or a paused container stopped the process
         self._rewards: list[str] = []
         self._lock = threading.RLock()
         self._write()

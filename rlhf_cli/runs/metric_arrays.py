@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from rlhf_cli.errors import UserError
 from rlhf_cli.runs.metrics_file import TOTAL, Event, iter_metrics, reward_names
 
-Wanted = Callable[[str], bool]
-"""Return whether to read the metric of this name."""
+Wanted = Callable[[str], bool]  # return whether to read the metric of this name
 
 _NUMBERS = frozenset({int, float, type(None)})
 _NOT_METRICS = ("step", "time_s")
@@ -47,10 +46,7 @@ class Series:
 
 
 class MetricColumns(dict[str, tuple["array[int]", "array[float]"]]):
-    """Maps metric -> its steps and values so far, in the order of first occurrence. `num_events` counts all events.
-
-    They are arrays because a training keeps them in memory, and lists are five times larger.
-    """
+    """Maps metric -> its steps and values, in order of occurrence, in arrays: lists would be five times larger."""
 
     def __init__(self, wanted: Wanted | None = None) -> None:
         self.num_events = self.last_step = 0

@@ -21,8 +21,7 @@ _MEAN = re.compile(r"rewards/([^/]+)/mean")
 _LEARNT = ("loss", "accuracy", "rewards/accuracies", "mean_token_accuracy")
 _FEW_LEVELS = 100
 _LARGEST_COUNT = 1 << 53
-TOTAL = "reward"
-"""TRL's name for the weighted sum of all rewards."""
+TOTAL = "reward"  # TRL's name for the weighted sum of all rewards
 
 Event: TypeAlias = Mapping[str, object]
 """A log event of metrics.jsonl, or its metrics: maps name -> a number, or None if it was not finite."""
@@ -156,10 +155,7 @@ _SET = re.compile(r"^(eval_(\w+)_)runtime$")
 
 
 def evaluation_sets(names: Iterable[str]) -> dict[str, str]:
-    """Return name of an evaluation set -> how its metrics begin; '' -> `eval_` comes first, for a single set.
-
-    `names` are those of logged metrics; each evaluation logs its runtime.
-    """
+    """Return name of an evaluation set -> how its logged metrics begin; '' -> `eval_` comes first, for a single set."""
     return {"": "eval_", **{match[2]: match[1] for match in map(_SET.match, names) if match}}
 
 

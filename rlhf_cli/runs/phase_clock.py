@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from rlhf_cli.runs import heartbeat
 from rlhf_cli.tables.metrics import ELAPSED, EVALUATION, OF_REWARD, PHASES, REST, SHARE, WAITING
 
-REWARD = "reward/"
-"""Prefix of the timing key of a reward."""
+REWARD = "reward/"  # prefix of the timing key of a reward
 _SCORING = "scoring"
 _KEYS = {
     heartbeat.TRAINING: REST,
@@ -104,10 +103,7 @@ class PhaseClock:
 
 
 class TimeSpent:
-    """The timed seconds of a log, in all and by phase (`reward/NAME` for a reward); 0 for a phase that never ran.
-
-    The last event, which ends the training, counts too: it has the time of the last saving.
-    """
+    """The timed seconds of a log by phase (`reward/NAME` for a reward), with those of the last saving; 0 for none."""
 
     def __init__(self) -> None:
         self.elapsed_s = 0.0

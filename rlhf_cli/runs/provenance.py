@@ -29,8 +29,7 @@ PENDING_CONFIG = "config_to_be"
 """Key for the hash of a configuration about to be written, in case the process is killed between the two writes."""
 
 _WEIGHTS = ("*.safetensors", "*.bin")
-_NO_WEIGHTS = "training_args.bin"
-"""Contains paths of the run that saved the model, so it may differ for the same weights."""
+_NO_WEIGHTS = "training_args.bin"  # has paths of the run that saved the model, so it may differ for the same weights
 _PACKAGES = ("torch", "trl", "transformers", "accelerate", "datasets", "peft", "hydra-core", "wandb")
 
 

@@ -21,8 +21,7 @@ from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.text.regular_files import SAFE_LOADER, read_object, read_regular
 from rlhf_cli.text.suggest import nearest
 
-FIRST_RUN = "rlhf train +exp=quickstart"
-"""The command that makes a first run, in half a minute."""
+FIRST_RUN = "rlhf train +exp=quickstart"  # the command that makes a first run, in half a minute
 _CHECKPOINT = re.compile(r"^checkpoint-(\d+)$")
 _LARGEST_CONFIG = 8 << 20
 
@@ -41,25 +40,18 @@ class RunFolder:
 
     path: Path
 
-    config = _Below("config.yaml")
-    """The frozen configuration."""
-    provenance = _Below("provenance.json")
-    """The facts needed to reproduce the run."""
+    config = _Below("config.yaml")  # the frozen configuration
+    provenance = _Below("provenance.json")  # the facts needed to reproduce the run
     status = _Below("status.json")
-    metrics = _Below("metrics.jsonl")
-    """The log events, one JSON object per line."""
+    metrics = _Below("metrics.jsonl")  # the log events, one JSON object per line
     checkpoints = _Below("checkpoints")
-    model = _Below("model")
-    """The trained model, which exists once the run has finished."""
+    model = _Below("model")  # the trained model, which exists once the run has finished
     critic = _Below("critic")
     reward_errors = _Below("reward_errors.jsonl")
     """The reward failures, one JSON object per line; it exists after the first failure."""
-    samples = _Below("samples.jsonl")
-    """The pairs scored in training, one JSON object per line."""
-    log = _Below("log.txt")
-    """The libraries' log messages and warnings."""
-    console = _Below("console.txt")
-    """A sweep job's output; other runs print to the terminal."""
+    samples = _Below("samples.jsonl")  # the pairs scored in training, one JSON object per line
+    log = _Below("log.txt")  # the libraries' log messages and warnings
+    console = _Below("console.txt")  # a sweep job's output; other runs print to the terminal
 
     @property
     def sweep_group(self) -> str | None:
@@ -273,16 +265,10 @@ def _run_folders(folder: Path, depth: int) -> Iterator[Path]:
                 yield from _run_folders(inside, depth - 1)
 
 
-HELD_OUT = "held_out"
-"""Name of the evaluation on a run's own evaluation rows."""
-
-TRAINING_ROWS = "training_rows"
-"""Name of that evaluation if the run was trained on the prompts of all these rows."""
-
+HELD_OUT = "held_out"  # name of the evaluation on a run's own evaluation rows
+TRAINING_ROWS = "training_rows"  # name of that evaluation if the run was trained on the prompts of all these rows
 REWARD_MODEL, POLICY = "reward_model", "policy"
-
-GREEDY, SAMPLED = "greedy", "sampled"
-"""The two ways a policy generates answers."""
+GREEDY, SAMPLED = "greedy", "sampled"  # the two ways a policy generates answers
 
 
 def run_of(model: Path) -> RunFolder | None:

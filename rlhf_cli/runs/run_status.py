@@ -49,8 +49,7 @@ class RunState(StrEnum):
 
 
 CREATED, QUEUED, RUNNING, FINISHED, FAILED, PREEMPTED, KILLED, UNREADABLE, PRUNED, WAITING, STARTING = RunState
-WRITER_LOCK = ".writer.lock"
-"""A process that writes into a run folder holds a lock on this file (writer_lock.py)."""
+WRITER_LOCK = ".writer.lock"  # a process that writes into a run folder holds a lock on this file (writer_lock.py)
 _FINAL = (FINISHED, FAILED, PREEMPTED)
 
 
@@ -126,10 +125,7 @@ def read_status(folder: RunFolder, *, take_over: bool = False) -> Status:
 
 
 def is_of_these_weights(model: Path, time_s: float) -> bool:
-    """Return whether an evaluation at `time_s`, in seconds since the epoch, is not older than the weights in a folder.
-
-    A copy of a run has newer files, and the time at which its training ended.
-    """
+    """Return whether an evaluation at `time_s` is not older than a folder's weights; a copied run has newer files."""
     written_at_s = max((file.stat().st_mtime for file in model.glob("*.safetensors")), default=0.0)
     return time_s >= written_at_s or ((run := run_of(model)) is not None and 0 < read_status(run).updated_at <= time_s)
 
@@ -256,8 +252,7 @@ def with_newest(command: str, more: str = "", *, finished: bool = False, all_of_
 
 
 _TAIL_BYTES = 1 << 16
-_EVENTS = 20
-"""Number of recent log events used for the pace: a run whose completions grow is now slower than its average."""
+_EVENTS = 20  # recent log events that make the pace: a run whose completions grow is now slower than its average
 
 
 @dataclass(frozen=True)
@@ -288,8 +283,7 @@ def pace(folder: RunFolder) -> tuple[float | None, float | None]:
     return s_per_step, max(0.0, time.time() - folder.metrics.stat().st_mtime)
 
 
-_MOST_TOGETHER = 12
-"""A folder with more runs than this is shown one group at a time: too many keys would differ for one table."""
+_MOST_TOGETHER = 12  # a folder with more runs is shown one group at a time: too many keys would differ for one table
 
 
 @dataclass(frozen=True)

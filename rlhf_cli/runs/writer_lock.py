@@ -21,8 +21,7 @@ from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 from rlhf_cli.runs.run_status import KILLED, RUNNING, WRITER_LOCK, Status, own_job_id, read_status
 
 _RECORD = ".writer.json"
-_READERS_S = 0.3
-"""Seconds to wait for the lock: a reader that corrects the status of a killed run holds it briefly."""
+_READERS_S = 0.3  # seconds to wait for the lock: a reader that corrects the status of a killed run holds it briefly
 
 
 @dataclass(frozen=True)

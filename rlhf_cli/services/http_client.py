@@ -30,8 +30,7 @@ from rlhf_cli.text.regular_files import LARGEST, parse_json, read_object
 
 _Value = TypeVar("_Value")
 
-Post = Callable[[object], Awaitable[object]]
-"""Post a JSON value and return the JSON that a server answers."""
+Post = Callable[[object], Awaitable[object]]  # post a JSON value and return the JSON that a server answers
 
 _LONGEST_WAIT_S = 20.0
 _WARNED_EVERY_S = 30.0

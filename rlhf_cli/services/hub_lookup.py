@@ -1,7 +1,4 @@
-"""Check quickly whether the Hugging Face hub has the repositories of an experiment; skip those in the cache.
-
-All requests run in parallel, so without a network the check takes no longer than the timeout.
-"""
+"""Ask the hub, all questions at once, whether it has the repositories of an experiment that are not in the cache."""
 
 from __future__ import annotations
 
@@ -19,8 +16,7 @@ from typing import Literal, TypeAlias
 Kind: TypeAlias = Literal["model", "dataset"]
 State: TypeAlias = Literal["there", "cached", "impossible", "missing", "no_revision", "gated", "unreachable"]
 
-TIMEOUT_VARIABLE = "HF_HUB_ETAG_TIMEOUT"
-"""The hub's own variable: the timeout in seconds for an answer without data."""
+TIMEOUT_VARIABLE = "HF_HUB_ETAG_TIMEOUT"  # the hub's own variable: the timeout in seconds for an answer without data
 _TIMEOUT_S = 2.0
 _TRUE = {"1", "ON", "YES", "TRUE"}
 _WEIGHTS = (".safetensors", ".bin", ".gguf")

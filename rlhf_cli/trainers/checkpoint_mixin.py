@@ -37,7 +37,6 @@ from transformers.trainer_utils import rotate_checkpoints
 from rlhf_cli.errors import ConfigError, RunError
 from rlhf_cli.models.weight_shapes import load_renamed
 from rlhf_cli.runs import checkpoint_folders
-from rlhf_cli.runs.disk_space import bytes_below, is_full, no_room
 from rlhf_cli.runs.reward_records import write_text_endings, write_training_format
 from rlhf_cli.runs.run_folder import checkpoint_folder, checkpoints_in
 from rlhf_cli.temporary_attributes import keeping_options, temporary_attributes
@@ -94,14 +93,14 @@ class CheckpointMixin(ExtendedTrainer):
                     self.state.save_to_json(str(staged / _STATE_FILE))
                 checkpoint_folders.commit(staged)
         except BaseException as error:
-            written = bytes_below(place)
+            written = checkpoint_folders.bytes_below(place)
             if writes:
                 shutil.rmtree(place, ignore_errors=True)
-            if not is_full(error):
+            if not checkpoint_folders.is_full(error):
                 raise
             kept = checkpoint_folders.newest_whole(folder)[0]
-            needed = max(bytes_below(kept), written) if kept is not None else None
-            raise no_room(folder / staged.name, needed=needed, kept=kept, error=error) from error
+            needed = max(checkpoint_folders.bytes_below(kept), written) if kept is not None else None
+            raise checkpoint_folders.no_room(folder / staged.name, needed=needed, kept=kept, error=error) from error
         finally:
             self._staging = None
         if writes:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rlhf_cli.errors import RunError
-from rlhf_cli.runs.disk_space import bytes_below, full_disk
+from rlhf_cli.runs.checkpoint_folders import bytes_below, full_disk
 
 
 def test_a_folder_takes_the_bytes_of_all_its_files(tmp_path: Path) -> None:

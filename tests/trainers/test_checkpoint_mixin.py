@@ -18,7 +18,7 @@ from trl.trainer.utils import RepeatSampler
 
 from rlhf_cli.errors import ConfigError, RunError
 from rlhf_cli.runs import checkpoint_folders
-from rlhf_cli.runs.disk_space import bytes_below
+from rlhf_cli.runs.checkpoint_folders import bytes_below
 from rlhf_cli.runs.reward_records import trained_on_conversations, trained_with_eos
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.trainers import checkpoint_mixin
@@ -111,7 +111,7 @@ def test_what_fails_leaves_no_part_and_a_full_disk_says_how_much_it_needed(
         return RunError("full", where=str(place))
 
     monkeypatch.setattr(Trl, "_save_checkpoint", fail)
-    monkeypatch.setattr(checkpoint_mixin, "no_room", no_room)
+    monkeypatch.setattr(checkpoint_folders, "no_room", no_room)
     trainer, folder = Saved(tmp_path), RunFolder(tmp_path)
     older = write_checkpoint(folder, 5) if has_older else None
     with pytest.raises(RunError if error is FULL else ValueError):

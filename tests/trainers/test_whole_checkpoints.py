@@ -18,8 +18,7 @@ from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rlhf_cli.models.byte_tokenizer import byte_tokenizer
-from rlhf_cli.runs.checkpoint_folders import problem_with
-from rlhf_cli.runs.disk_space import bytes_below
+from rlhf_cli.runs.checkpoint_folders import bytes_below, problem_with
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
 from rlhf_cli.text.redaction import remember

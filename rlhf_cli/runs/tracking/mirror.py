@@ -36,11 +36,9 @@ if TYPE_CHECKING:
 _OF_ANSWERS = re.compile(r"^eval_(?:(\w+)_)?(greedy|sampled)/")
 _OF_PAIRS = ("loss", "accuracy", "rewards/accuracies", "rewards/margins", "mean_token_accuracy")
 _MOST_ANSWERS = 200
-_FINISH_TIMEOUT_S = 60.0
-"""Seconds to wait at the end of a run for a slow server; unsent data stays in the run folder."""
+_FINISH_TIMEOUT_S = 60.0  # seconds to wait at the end of a run for a slow server; unsent data stays in the run folder
 
-Row: TypeAlias = Mapping[str, object]
-"""Maps column -> value; the rows of a table have the same columns."""
+Row: TypeAlias = Mapping[str, object]  # maps column -> value; the rows of a table have the same columns
 
 
 @dataclass(eq=False)
@@ -65,10 +63,9 @@ class Mirror:
     def attempt(
         self, args: TrainingArguments | None = None, *, goes_on_from: int = 0, recorded_to: int = 0
     ) -> Iterator[None]:
-        """Keep a run's tracker open during its training, and tell it how the run ended.
+        """Keep a tracker open during a training from the checkpoint at `goes_on_from`, and tell it how that ended.
 
-        `args` are needed by trackers other than wandb. `goes_on_from` is the step of the checkpoint, `recorded_to` the
-        last step that an earlier attempt logged.
+        `args` are for trackers other than wandb; an earlier attempt logged up to step `recorded_to`.
         """
         run = tracked_run.tracked_run(self.folder, goes_on_from=goes_on_from, recorded_to=recorded_to)
         with self._dropped_on_error("at its start"):

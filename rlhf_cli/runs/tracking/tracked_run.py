@@ -47,16 +47,14 @@ def plan_tracking(mode: Mode, tracker: TrackerName = "wandb") -> TrackingPlan:
     return TrackingPlan("offline", f"{problem.what} ({problem.hint or problem.got}): {offline}")
 
 
-STEP = "train/global_step"
-"""The x-axis of every metric, as in transformers."""
+STEP = "train/global_step"  # the x-axis of every metric, as in transformers
 
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker gets when a run starts or resumes; contains no secrets.
+    """What a tracker gets when a run starts or resumes; contains no secrets. `label` is unique, unlike `name`.
 
-    `name` shows the differences in a sweep, `label` is unique. `goes_on_from` is the checkpoint's step (0: none),
-    `recorded_to` the last step that an earlier attempt logged.
+    `goes_on_from` is the checkpoint's step (0: none), `recorded_to` the last step that an earlier attempt logged.
     """
 
     path: Path

@@ -23,8 +23,7 @@ from rlhf_cli.runs.run_status import RUNNING, read_status
 from rlhf_cli.text.json_values import section
 from rlhf_cli.text.redaction import redacted
 
-_SENT = ".synced"
-"""Suffix of wandb's own marker, an empty file beside a record that was fully sent."""
+_SENT = ".synced"  # suffix of wandb's own marker, an empty file beside a record that was fully sent
 _HEADER_BYTES, _BLOCK_BYTES, _CHUNK_HEADER_BYTES = 7, 32 * 1024, 7
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _CONNECT_TIMEOUT_S = 3.0

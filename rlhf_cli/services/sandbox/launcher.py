@@ -191,8 +191,7 @@ class Brood:
     """All descendants of this process, watched and ended together."""
 
     def __init__(self) -> None:
-        self.ended: dict[int, int] = {}
-        """Process -> wait status."""
+        self.ended: dict[int, int] = {}  # process -> wait status
 
     def watch(self, program: int, *, until: float, memory_bytes: int, max_processes: int) -> str | None:
         """Wait for `program` to end and return None, or return the reason to end it.

@@ -31,8 +31,7 @@ from rlhf_cli.errors import RewardError
 Mode: TypeAlias = Literal["bubblewrap", "namespaces", "limits"]
 Isolation: TypeAlias = Literal["auto", "bubblewrap", "namespaces", "limits"]
 
-OUTPUT_BYTES = 64 * 1024
-"""Maximum bytes kept of stdout and of stderr: the first half and the last half."""
+OUTPUT_BYTES = 64 * 1024  # maximum bytes kept of stdout and of stderr: the first half and the last half
 
 _GRACE_S = 15.0  # for startup and cleanup, beyond the program's own time
 
@@ -67,10 +66,9 @@ PYTHONPATH = str(_PACKAGE.parent)
 
 @dataclass(frozen=True)
 class ProgramResult:
-    """The result of a program. `returncode` is -N if signal N ended it.
+    """The result of a program. `returncode` is -N if signal N ended it, and `killed_reason` says why we or a limit did.
 
-    `killed_reason` says why we, or a limit, ended it: time, memory, processes (all of them together), cpu, launcher
-    (the program or the system killed the launcher); None if it ended by itself.
+    It is time, memory, processes (all of them together), cpu, or launcher: the program or the system killed that.
     """
 
     returncode: int
