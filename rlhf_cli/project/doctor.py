@@ -217,16 +217,6 @@ def sandbox_condition() -> Condition:
     return condition(State.WARN, f"resource limits only: model-written code can {can}", "apt install bubblewrap")
 
 
-def hub_login_condition() -> Condition:
-    """Return whether there is a token for the hub."""
-    from huggingface_hub import get_token
-
-    if get_token() is not None:
-        return Condition("logins", "hub login", State.OK, "a token")
-    found = "no token, so gated models and data cannot be read"
-    return Condition("logins", "hub login", State.MISSING, found, "hf auth login, or a token in HF_TOKEN")
-
-
 def wandb_login_condition() -> Condition:
     """Return whether there is a key for wandb, and where it comes from."""
     condition = partial(Condition, "logins", "wandb login")
@@ -244,15 +234,20 @@ def wandb_login_condition() -> Condition:
 
 def examine() -> list[Condition]:
     """Return all conditions, in the order of the table."""
+    from huggingface_hub import get_token
     from huggingface_hub.constants import HF_HUB_CACHE
 
+    hub_login = partial(Condition, "logins", "hub login")
+    no_token = "no token, so gated models and data cannot be read"
     torch = importlib.util.find_spec("torch")
     build = read_build(Path(torch.origin).with_name("version.py")) if torch is not None and torch.origin else None
     cores = f"{num_cores()} cores, {size(host_bytes())}"
     return [
         gpu_condition(read_driver(shutil.which("nvidia-smi")), build),
         *package_conditions(),
-        hub_login_condition(),
+        hub_login(State.OK, "a token")
+        if get_token() is not None
+        else hub_login(State.MISSING, no_token, "hf auth login, or a token in HF_TOKEN"),
         wandb_login_condition(),
         Condition("machine", "cores and memory", State.OK, cores),
         disk_condition("runs", Path("runs").absolute(), "run.root=FOLDER"),

@@ -39,7 +39,7 @@ from rlhf_cli.runs.run_folder import (
     run_of,
 )
 from rlhf_cli.runs.run_status import FINISHED, Status, command_to_finish, is_of_these_weights, read_status
-from rlhf_cli.text.json_values import JsonTree, JsonValue, section
+from rlhf_cli.text.json_values import JsonTree, section
 from rlhf_cli.text.redaction import redacted, redacted_tree
 
 if TYPE_CHECKING:
@@ -75,29 +75,23 @@ def find_source(run: RunFolder, *, step: int | None, trust: bool) -> SourceModel
     status = read_status(run)
     folder = _weights_folder(run, status, step)
     adapter = read_json(folder / "adapter_config.json")
+    if not adapter and not any(folder.glob("*.safetensors")):
+        what, names = "there are no whole weights in this folder", sorted(path.name for path in folder.iterdir())[:8]
+        expected = "*.safetensors; a checkpoint of FSDP or ZeRO has pieces, and model/ of a finished run is whole"
+        advice = "rlhf resume RUN, then rlhf export RUN"
+        raise ModelError(what, where=str(folder), got=", ".join(names), expected=expected, advice=advice)
+    name = next(iter(architectures_of({} if adapter else read_json(folder / "config.json"))), "")
+    is_scorer = adapter.get("task_type") == "SEQ_CLS" or name.endswith("ForSequenceClassification")
     return SourceModel(
         run=run,
         folder=folder,
-        kind=_kind(folder, adapter),
+        kind="reward model" if is_scorer else "policy",
         step=status.step if step is None else step,
         is_checkpoint=step is not None,
         base=str(adapter["base_model_name_or_path"]) if adapter else None,
         quantized=str(model["quantize"]) if adapter and model.get("quantize") else None,
         trust_remote_code=model.get("trust_remote_code") is True,
     )
-
-
-def _kind(folder: Path, adapter: JsonTree) -> Kind:
-    """Return the kind of model. Raise ModelError if there are no weights, or only the pieces of several ranks."""
-    if adapter:
-        return "reward model" if adapter.get("task_type") == "SEQ_CLS" else "policy"
-    if not any(folder.glob("*.safetensors")):
-        what, got = "there are no whole weights in this folder", sorted(path.name for path in folder.iterdir())[:8]
-        expected = "*.safetensors; a checkpoint of FSDP or ZeRO has pieces, and model/ of a finished run is whole"
-        advice = "rlhf resume RUN, then rlhf export RUN"
-        raise ModelError(what, where=str(folder), got=", ".join(got), expected=expected, advice=advice)
-    name = next(iter(architectures_of(read_json(folder / "config.json"))), "")
-    return "reward model" if name.endswith("ForSequenceClassification") else "policy"
 
 
 def _weights_folder(run: RunFolder, status: Status, step: int | None) -> Path:
@@ -131,6 +125,10 @@ def model_card(source: SourceModel, folder: Path) -> tuple[str, list[str]]:
     if source.quantized:
         notes.append(f"Trained on its base in {source.quantized}, merged into the base's own weights: outputs differ.")
     is_policy, base = source.kind == "policy", hub_base(source)
+    path, starting = section(config, "model").get("path"), "a transformer of rlhf's own"
+    if isinstance(path, str):  # its hub id, its run, or the last part of its path
+        starting = Path(path).name if path.startswith("/") else path
+        starting = f"the model of the run {run.label}" if (run := run_of(Path(path))) is not None else starting
     sources = _rows_of(section(config, "data"))
     on_hub = [path for kind, path in sources if kind == "path" and DataSource(path=path).is_hub]
     card = ModelCard.from_template(
@@ -144,7 +142,7 @@ def model_card(source: SourceModel, folder: Path) -> tuple[str, list[str]]:
         template_path=str(Path(__file__).with_name("templates") / "card.md.jinja"),
         name=folder.name,
         kind=source.kind,
-        starting=_starting(section(config, "model").get("path")),
+        starting=starting,
         trainer=trainer.get("trl"),
         step=source.step,
         seed=config.get("seed"),
@@ -161,14 +159,6 @@ def model_card(source: SourceModel, folder: Path) -> tuple[str, list[str]]:
         weights=weights_hash(folder),
     )
     return str(card), notes
-
-
-def _starting(path: JsonValue) -> str:
-    """Return a starting model as the card names it: its hub id, its run, or the last part of its path."""
-    if not isinstance(path, str):
-        return "a transformer of rlhf's own"
-    run = run_of(Path(path))
-    return f"the model of the run {run.label}" if run is not None else Path(path).name if path[0] == "/" else path
 
 
 def _code(source: SourceModel, folder: Path) -> str:
@@ -290,9 +280,8 @@ def export_model(source: SourceModel, folder: Path, say: Callable[[str], None]) 
             place, trusted = source.base or str(source.folder), source.trust_remote_code
             given = {"revision": base_revision(source.folder), "trust_remote_code": trusted}
             try:
-                loaders_of(str(source.folder), trust_remote_code=trusted)[2](place, **given).save_pretrained(
-                    str(staged)
-                )
+                load = loaders_of(str(source.folder), trust_remote_code=trusted)[2]
+                load(place, **given).save_pretrained(str(staged))
             except (OSError, ValueError) as error:
                 raise ModelError("the model has no tokenizer", where=place, got=f"{error!s:.300}") from error
         clean_configs(staged, source.kind)

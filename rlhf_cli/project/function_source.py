@@ -222,11 +222,19 @@ def _parameters(node: _Definition, tree: ast.Module) -> Iterator[SourceParameter
 
 
 def _parameter(arg: ast.arg, default: ast.expr | None, named: dict[str, ast.expr]) -> SourceParameter:
-    annotation = _resolved(arg.annotation, named)
-    value = _resolved(default, named)
-    choices = _literals(annotation)
+    annotation, expression = _resolved(arg.annotation, named), _resolved(default, named)
+    choices: tuple[str, ...] = ()
+    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value).endswith("Literal"):
+        literals = annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]
+        choices = tuple(str(literal.value) for literal in literals if isinstance(literal, ast.Constant))
     text = " | ".join(choices) or (ast.unparse(annotation) if annotation is not None else "")
-    return SourceParameter(arg.arg, text, NO_DEFAULT if value is None else _value(value), choices)
+    value: object = NO_DEFAULT
+    if expression is not None:
+        try:
+            value = ast.literal_eval(expression)
+        except ValueError:
+            value = ast.unparse(expression)
+    return SourceParameter(arg.arg, text, value, choices)
 
 
 def _resolved(node: ast.expr | None, named: dict[str, ast.expr]) -> ast.expr | None:
@@ -234,18 +242,3 @@ def _resolved(node: ast.expr | None, named: dict[str, ast.expr]) -> ast.expr | N
     while isinstance(node, ast.Name) and node.id in named:
         node = named[node.id]
     return node
-
-
-def _literals(annotation: ast.expr | None) -> tuple[str, ...]:
-    """Return the values of `Literal["a", "b"]`, or an empty tuple for any other annotation."""
-    if not isinstance(annotation, ast.Subscript) or not ast.unparse(annotation.value).endswith("Literal"):
-        return ()
-    values = annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]
-    return tuple(str(value.value) for value in values if isinstance(value, ast.Constant))
-
-
-def _value(node: ast.expr) -> object:
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        return ast.unparse(node)

@@ -142,8 +142,11 @@ def _of_field(section: type[BaseModel], name: str, key: str) -> KeyReference:
     arms = arms_of(field.annotation)
     if any(typing.get_origin(arm) is dict and section_of(typing.get_args(arm)[1]) for arm in arms):
         holds = (*holds, ANY_NAME)
-    values = tuple(_values(field.annotation))
-    return KeyReference(key, _type_text(field.annotation), default, values, key_text(section, name), holds)
+    values: list[str] = []
+    for arm in arms:
+        values += map(str, typing.get_args(arm)) if typing.get_origin(arm) is typing.Literal else ()
+        values += ("true", "false") if arm is bool else ()
+    return KeyReference(key, _type_text(field.annotation), default, tuple(values), key_text(section, name), holds)
 
 
 def key_text(section: type[BaseModel], name: str) -> str:
@@ -156,14 +159,6 @@ def key_text(section: type[BaseModel], name: str) -> str:
         return of_section
     bases = [owner for owner in section.__mro__ if issubclass(owner, BaseModel)]
     return next((about for owner in bases if (about := sentences_about(owner.__doc__, name))), of_section)
-
-
-def _values(annotation: object) -> Iterator[str]:
-    for arm in arms_of(annotation):
-        if typing.get_origin(arm) is typing.Literal:
-            yield from (str(value) for value in typing.get_args(arm))
-        elif arm is bool:
-            yield from ("true", "false")
 
 
 def _type_text(annotation: object) -> str:

@@ -120,11 +120,6 @@ class ProjectChoices:
         return min(wanted, count * (_GROUP if self.training.generates else 1))
 
     @property
-    def num_generations(self) -> int | None:
-        """Return the completions per prompt, or None to keep the trainer's default."""
-        return _GROUP if self.training.generates and self.training.name != "ppo" else None
-
-    @property
     def answer_tokens(self) -> int:
         """Return the maximum tokens per answer, or per text for trainings that do not generate."""
         if self.rows is None and self.model.is_tiny:
@@ -136,11 +131,6 @@ class ProjectChoices:
         if limit is None:
             return wanted
         return max(_FEWEST_TO_READ, min(wanted, limit // 2 if self.training.generates else limit))
-
-    @property
-    def learning_rate(self) -> str:
-        """Return the learning rate as YAML text."""
-        return self.training.tiny_rate if self.model.is_tiny else self.training.rate
 
 
 _NAMES = ("first", "second", "third", "fourth")
@@ -214,8 +204,8 @@ def project_files(choices: ProjectChoices, name: str) -> dict[str, str]:
 def _facts(choices: ProjectChoices, name: str) -> dict[str, object]:
     training, model, rows = choices.training, choices.model, choices.rows
     _, sample, sample_says, _ = _SAMPLES[training.rows]
-    rate = float(choices.learning_rate)
-    rates = f"trainer.args.learning_rate={rate / 3:.1e},{rate:.1e}"
+    rate = training.tiny_rate if model.is_tiny else training.rate
+    rates = f"trainer.args.learning_rate={float(rate) / 3:.1e},{float(rate):.1e}"
     characters = 4 * choices.answer_tokens if not model.is_tiny else choices.answer_tokens
     model_group = "local" if model.path else model.group
     model_group += "_untrained" * (model.is_tiny and training.name == "sft")
@@ -235,6 +225,8 @@ def _facts(choices: ProjectChoices, name: str) -> dict[str, object]:
         "brief_full": 2 if rows is None and model.is_tiny else characters // 4,
         "brief_zero": characters,
         "steps": training.steps if model.is_tiny else 200,
+        "num_generations": _GROUP if training.generates and training.name != "ppo" else None,  # the trainer's default
+        "learning_rate": rate,
         "swept": f"rewards.{(*choices.theirs, 'brief')[0]}.weight=0,0.5" if training.generates else rates,
     }
 

@@ -43,9 +43,9 @@ def add(a: int, b: int) -> int:
 def sums_true(prompts: Sequence[Completion], completions: Sequence[Completion], **kwargs: object) -> list[float]:
     """Score by the true reward of the world `toy_preferences`, to watch at weight 0 beside a learnt reward.
 
-    Its parts and its range, -0.4 to 1.5, are those of `worlds.pairs.true_score`.
+    Its parts and its range, -0.4 to 1.5, are those of `toy_tasks.true_score`.
     """
-    from rlhf_cli.data.worlds.pairs import true_score
+    from rlhf_cli.data.worlds.toy_tasks import true_score
 
     return [true_score(*row) for row in zip(map(last_text, prompts), map(text_of, completions), strict=True)]
 

@@ -14,8 +14,8 @@ import pytest
 from rlhf_cli.data import worlds
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import DataSource
-from rlhf_cli.data.worlds import DEMONSTRATIONS, WORLDS, maker, pairs, toy_tasks
-from rlhf_cli.data.worlds.pairs import true_score
+from rlhf_cli.data.worlds import DEMONSTRATIONS, WORLDS, maker, toy_tasks
+from rlhf_cli.data.worlds.toy_tasks import true_score
 from rlhf_cli.errors import DataError
 from rlhf_cli.rewards.toy import score_speakers
 
@@ -101,7 +101,7 @@ def test_true_score_by_hand(completion: str, score: float) -> None:
 
 
 def test_preferences_agree_with_the_true_score() -> None:
-    rows = pairs.generate(1000, seed=0)
+    rows = toy_tasks.preferences(1000, seed=0)
     for row in rows:
         assert row["score_chosen"] == true_score(row["prompt"], row["chosen"])
         assert row["score_rejected"] == true_score(row["prompt"], row["rejected"])
@@ -139,7 +139,7 @@ def test_peek_at_a_world() -> None:
 
 
 def test_each_judgement_is_one_answer_of_a_pair_and_half_are_good() -> None:
-    rows, sources = pairs.generate_judgements(2000, seed=1), pairs.generate(2000, seed=1)
+    rows, sources = toy_tasks.generate_judgements(2000, seed=1), toy_tasks.preferences(2000, seed=1)
     for row, pair in zip(rows, sources, strict=True):
         side = "chosen" if row["label"] else "rejected"
         assert (row["prompt"], row["completion"]) == (pair["prompt"], pair[side])

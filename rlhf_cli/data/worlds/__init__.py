@@ -23,11 +23,11 @@ WORLDS = {
     "reasoning_gym": "reasoning_gym:generate",
     "split_sums": "toy_tasks:generate_split",
     "toy_demonstrations": "toy_tasks:demonstrations",
-    "toy_judgements": "pairs:generate_judgements",
-    "toy_preferences": "pairs:generate",
+    "toy_judgements": "toy_tasks:generate_judgements",
+    "toy_preferences": "toy_tasks:preferences",
     "toy_speakers": "toy_tasks:generate_speakers",
     "toy_sums": "toy_tasks:generate",
-    "hh_pairs": "pairs:generate_dialogues",
+    "hh_pairs": "toy_tasks:generate_dialogues",
 }
 """World -> the module and function of its rows, called with `(num_rows, seed, **args)`."""
 DEMONSTRATIONS = {

@@ -142,12 +142,9 @@ def build_task(task: str, args: Mapping[str, object], *, seed: int, where: str) 
     except ModuleNotFoundError as error:
         raise _missing(error) from None
     except Exception as error:  # asserts, comparisons of a text with a number, ...
-        raise DataError(
-            f"the task {task} refuses its arguments",
-            where=args_key,
-            got=f"{type(error).__name__}: {error}",
-            expected=", ".join(f"{name} {default}" for name, default in defaults.items()),
-        ) from error
+        what, got = f"the task {task} refuses its arguments", f"{type(error).__name__}: {error}"
+        expected = ", ".join(f"{name} {default}" for name, default in defaults.items())
+        raise DataError(what, where=args_key, got=got, expected=expected) from error
 
 
 def _registry() -> dict[str, tuple[Callable[[object], Task], type[Any]]]:
