@@ -1,4 +1,1 @@
-"""Load, check and prepare the data that a trainer sees.
-
-Only `loading` imports torch, transformers and datasets, so `rlhf check` can use the other modules.
-"""
+"""Load, check and prepare the data that a trainer sees. Only `loading` imports torch, transformers and datasets."""

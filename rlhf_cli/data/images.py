@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rlhf_cli.data.rows import RowTable, Table, map_rows
+from rlhf_cli.data.rows import Dataset, RowTable, Table, map_rows
 from rlhf_cli.data.source import DataSource, Row
 from rlhf_cli.errors import DataError
 from rlhf_cli.tables.trl_trainers import IMAGES
 from rlhf_cli.text.json_values import without_images
-
-if TYPE_CHECKING:
-    import datasets
 
 
 def with_images(table: Table, source: DataSource) -> Table:
@@ -29,7 +26,7 @@ def with_images(table: Table, source: DataSource) -> Table:
     return table if isinstance(table, RowTable) else as_images(table, opens=False)
 
 
-def as_images(dataset: datasets.Dataset, *, opens: bool) -> datasets.Dataset:
+def as_images(dataset: Dataset, *, opens: bool) -> Dataset:
     """Return the rows with columns of images, which open when they are read, or stay as they are stored."""
     for name in [name for name in IMAGES if name in dataset.column_names]:
         import datasets

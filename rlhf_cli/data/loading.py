@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TypeAlias, cast
 from uuid import uuid4
 
 import datasets
@@ -25,9 +25,6 @@ from rlhf_cli.data.column_kinds import ARROW_NAMES, ColumnKind, Kind, ListKind, 
 from rlhf_cli.data.preparing import mixed_kinds, prepare
 from rlhf_cli.data.source import DataSource, Template
 from rlhf_cli.errors import DataError, in_a_line
-
-if TYPE_CHECKING:
-    from rlhf_cli.data.data_files import Format
 
 _BATCH_ROWS = 1000
 Feature: TypeAlias = "datasets.List | datasets.Json | datasets.Value | dict[str, Feature]"
@@ -43,11 +40,9 @@ def _code() -> str:
 def load_split(sources: Sequence[DataSource], *, prompt: Template | None = None, seed: int) -> datasets.Dataset:
     """Read every source, apply split, rename, select, `transcripts` and the prompt template, and mix.
 
-    Interleave several sources at random in proportion to their weights until the first one is exhausted. The same
-    arguments give the same rows in the same order. `seed` is used for the mixture and for worlds without their own
-    seed.
-
-    Raise DataError for every user error, with the file and line or the config key.
+    Several sources are interleaved at random in proportion to their weights until the first one is exhausted. The same
+    arguments give the same rows in the same order; `seed` is that of the mixture and of worlds without their own. Raise
+    DataError for every user error, with the file and line or the config key.
     """
     parts = [_read(source, seed, prompt, is_alone=len(sources) == 1) for source in sources]
     if len(parts) == 1:
@@ -118,7 +113,15 @@ def _read_files(source: DataSource) -> datasets.Dataset:
         file.parent.mkdir(parents=True, exist_ok=True)
         partial = file.with_name(f"{fingerprint}-{uuid4().hex}")  # other processes may write the same file
         try:
-            _write(partial, paths, file_format, source)
+            table = RecordKind(file_format.scan(paths, 0, source).kinds)
+            # pyarrow makes no JSON column of Python's values; the writer makes one of texts.
+            written = features_of(table.fields, datasets.Value("string")).arrow_schema
+            with ArrowWriter(features=features_of(table.fields), path=str(partial)) as writer:
+                for path in paths:
+                    rows = (row for _, row in file_format.read(path, source.texts))
+                    while batch := [as_kind(row, table, as_json=True) for row in islice(rows, _BATCH_ROWS)]:
+                        writer.write_table(pa.Table.from_pylist(batch, schema=written))
+                writer.finalize()
             partial.replace(file)
         finally:
             partial.unlink(missing_ok=True)
@@ -128,20 +131,6 @@ def _read_files(source: DataSource) -> datasets.Dataset:
         file_format.scan(paths, 0, source)  # raises: the table was written for a reader of other columns
     dataset._fingerprint = fingerprint
     return cast(datasets.Dataset, dataset.remove_columns(mixed))
-
-
-def _write(file: Path, paths: Sequence[Path], file_format: Format, source: DataSource) -> None:
-    """Write the rows of the files into an Arrow file. Raise DataError if they are invalid."""
-    assert file_format.read is not None
-    table = RecordKind(file_format.scan(paths, 0, source).kinds)
-    # pyarrow makes no JSON column of Python's values; the writer makes one of texts.
-    written = features_of(table.fields, datasets.Value("string")).arrow_schema
-    with ArrowWriter(features=features_of(table.fields), path=str(file)) as writer:
-        for path in paths:
-            rows = (row for _, row in file_format.read(path, source.texts))
-            while batch := [as_kind(row, table, as_json=True) for row in islice(rows, _BATCH_ROWS)]:
-                writer.write_table(pa.Table.from_pylist(batch, schema=written))
-        writer.finalize()
 
 
 def features_of(kinds: Mapping[str, Kind], mixed: Feature | None = None) -> datasets.Features:

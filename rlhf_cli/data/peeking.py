@@ -20,11 +20,7 @@ _SPLIT = rf"{_PART}(\+{_PART})*"
 
 @dataclass(frozen=True)
 class Preview:
-    """Facts about a source before `split`, `rename` and `select`, without training libraries.
-
-    columns: empty if not known yet (a hub dataset). rows: the first few. num_rows: None if unknown. origin: a phrase
-    for the plan that `rlhf check` prints.
-    """
+    """What is known of a source before `split`, `rename` and `select`; of a hub dataset nothing but its `origin`."""
 
     columns: tuple[str, ...]
     rows: list[Row]

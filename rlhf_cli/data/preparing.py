@@ -67,10 +67,7 @@ def prepare(
 
 
 def renamed(table: Table, source: DataSource) -> Table:
-    """Return the rows under their new names, with the columns that are taken from inside another one last.
-
-    Raise DataError if a column does not exist, if two would get the same name, or if one gets values of several kinds.
-    """
+    """Return the rows under new names; those from inside a column come last. Raise DataError if a name does not fit."""
     columns, rename, name, new_names = table.column_names, source.rename, source.name, dict[str, str]()
     inner = {new: old for new, old in rename.items() if old not in columns and old.partition(".")[0] in columns}
     for new, old in rename.items():

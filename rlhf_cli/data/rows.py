@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -133,17 +134,14 @@ def _asked(row: Mapping[str, object]) -> object:
             return messages[: answers[-1]] if answers else messages
     for names in _PAIRS:
         chosen, rejected = (row.get(name) for name in names)
-        if chosen is not None and rejected is not None:
-            return _shared_beginning(chosen, rejected) or [chosen, rejected]
+        if chosen is None or rejected is None:
+            continue
+        shared: list[object] = []  # none of texts and token ids: answers may begin alike
+        if isinstance(chosen, list) and isinstance(rejected, list) and _role(next(iter(chosen), None)):
+            pairs = zip(chosen[:-1], rejected[:-1], strict=False)
+            shared = [message for message, other in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+        return shared or [chosen, rejected]
     return next((row[name] for name in _WHOLE if row.get(name) is not None), None)
-
-
-def _shared_beginning(chosen: object, rejected: object) -> list[object]:
-    """Return the messages that both begin with; an empty list for texts and token ids: answers may begin alike."""
-    if not (isinstance(chosen, list) and isinstance(rejected, list) and _role(next(iter(chosen), None))):
-        return []
-    alike = [first == second for first, second in zip(chosen, rejected, strict=False)]
-    return chosen[: alike.index(False) if False in alike else len(alike) - 1]
 
 
 def _role(message: object) -> object:

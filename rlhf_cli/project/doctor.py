@@ -73,10 +73,7 @@ InstalledVersion = Callable[[str], str | None]
 
 
 def package_conditions(installed: InstalledVersion = version_of) -> list[Condition]:
-    """Return a condition for Python, for each required package that does not fit (else one for all), and per extra.
-
-    Reads the metadata of this package. Raise ConfigError if there is none: the folder is only on the path.
-    """
+    """Return a condition for Python, for each required package that does not fit (else one for all), and per extra."""
     try:
         metadata = importlib.metadata.metadata(_DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError as error:

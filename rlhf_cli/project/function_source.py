@@ -116,7 +116,6 @@ class SourceParameter:
 class FunctionSource:
     """A function or class as its source defines it. A class's parameters are those of its `__init__`, or its fields."""
 
-    name: str
     file: Path
     line: int
     docstring: Docstring
@@ -139,7 +138,6 @@ def read_function(fn: str, *, where: str = "command line") -> FunctionSource:
         raise RewardError(what, where=where, got=fn, expected=expected, hint=hint)
     node = definitions[name]
     return FunctionSource(
-        name=name,
         file=file,
         line=node.lineno,
         docstring=read_docstring(ast.get_docstring(node)),

@@ -46,12 +46,9 @@ def worked_examples() -> dict[str, WorkedExample]:
     trees = yaml.safe_load(Path(__file__).with_name("reward_examples.yaml").read_text(encoding="utf-8"))
     for option, tree in trees.items():
         shared = tree.pop("columns", {})
-        rows = []
-        for row in tree.pop("rows"):
-            columns = {name: row[name] for name in row if name not in _OF_A_ROW}
-            known = {name: row[name] for name in row if name in _OF_A_ROW}
-            rows.append(known | {"columns": shared | columns})
-        found[option] = WorkedExample(**{"prompt": "", "args": {}, **tree, "rows": rows})
+        for row in tree["rows"]:
+            row["columns"] = shared | {name: row.pop(name) for name in [*row] if name not in _OF_A_ROW}
+        found[option] = WorkedExample(**{"prompt": "", "args": {}, **tree})
     return found
 
 

@@ -199,25 +199,16 @@ def preferences(num_rows: int, seed: int, max_value: int = 20) -> list[dict[str,
     rows: list[dict[str, str | float]] = []
     for a, b in draw_pairs(num_rows, max_value, rng):
         prompt = f"{a}+{b}="
-        scored = {true_score(prompt, text): text for text in _candidates(a + b, style)}
+        texts = list[str]()
+        for total in (a + b, near_miss(a + b, style)):
+            texts += [str(total), style.choice(_SHORT).format(total), style.choice(_LONG).format(total)]
+        texts.append(style.choice(("not sure", "a number", "who knows, it could be anything really")))
+        scored = {true_score(prompt, text): text for text in texts}
         worse, better = sorted(style.sample(sorted(scored), 2))
         answers = {"chosen": scored[better], "rejected": scored[worse]}
         scores = {"score_chosen": better, "score_rejected": worse}
         rows.append({"prompt": prompt, **answers, **scores, "reference": str(a + b)})
     return rows
-
-
-def _candidates(total: int, rng: Random) -> list[str]:
-    wrong = near_miss(total, rng)
-    return [
-        str(total),
-        rng.choice(_SHORT).format(total),
-        rng.choice(_LONG).format(total),
-        str(wrong),
-        rng.choice(_SHORT).format(wrong),
-        rng.choice(_LONG).format(wrong),
-        rng.choice(("not sure", "a number", "who knows, it could be anything really")),
-    ]
 
 
 def generate_judgements(num_rows: int, seed: int, max_value: int = 20) -> list[dict[str, str | bool | float]]:
