@@ -1,7 +1,6 @@
 """Import the reward function named by `fn: module:function` or `./file.py:function`, and check its `args`. No torch.
 
-Rewards check rules that an annotation cannot express: a factory raises when it is called, and a function uses
-`refused_by` of `rewards/completion_text`.
+For rules that an annotation cannot express, a factory raises when it is called, and a function has a `refused_by`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated, Literal, Union, cast, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
@@ -34,7 +32,7 @@ from rlhf_cli.tables.trl_values import BESIDE_ARGS, NEVER_COLUMNS, REWARD_ARGUME
 from rlhf_cli.text.suggest import nearest
 
 Place = Callable[[str], str]
-_UNIONS = (Union, types.UnionType)
+_BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 RewardFunction = Callable[..., object]
 
@@ -132,15 +130,21 @@ def import_function(fn: str, *, where: str) -> RewardFunction:
     # Unlike `python -m`, a console script does not have the current folder on its path, but users expect it.
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
-    for folder in {Path.cwd(), Path(module_name).expanduser().resolve().parent if is_file else Path.cwd()}:
-        _refuse_hidden_packages(folder)
-    try:
-        module = _module_of_file(module_name) if is_file else importlib.import_module(module_name)
-    except FileNotFoundError as error:
-        file = Path(module_name).expanduser()
+    file = Path(module_name).expanduser()
+    folders = {Path.cwd(), file.resolve().parent if is_file else Path.cwd()}
+    for hiding in (folder / f"{package}.py" for folder in folders for package in _PACKAGES):
+        if hiding.is_file():
+            what = f"training imports the package {hiding.stem}, and would get {hiding.name} of this folder instead"
+            move = shlex.join(["mv", str(hiding), str(hiding.with_stem(f"my_{hiding.stem}"))])
+            raise RewardError(what, where=str(hiding), expected="a name that is no package's", hint=move)
+    if is_file and not file.is_file():
         close = nearest(file.name, [path.name for path in file.parent.glob("*.py")])
         hint = f"{module_name.removesuffix(file.name)}{close}:{attribute}" if close is not None else None
-        raise RewardError("there is no such reward file", where=where, got=str(error), hint=hint) from None
+        raise RewardError("there is no such reward file", where=where, got=str(file.resolve()), hint=hint)
+    if is_file:
+        sys.path[:] = dict.fromkeys([str(file.resolve().parent), *sys.path])  # as for `python FILE`: imports beside it
+    try:
+        module = importlib.import_module(user_files.name_of(file.resolve()) if is_file else module_name)
     except (Exception, SystemExit) as error:  # a user's module may raise anything on import: show the real error
         raise RewardError(f"{module_name} cannot be imported", where=where, got=_import_error(error)) from error
     target = functools.reduce(lambda one, part: getattr(one, part, None), attribute.split("."), cast(object, module))
@@ -164,23 +168,6 @@ def import_function(fn: str, *, where: str) -> RewardFunction:
 
 _PACKAGES = ("accelerate", "datasets", "numpy", "pandas", "peft", "tokenizers", "torch", "transformers", "trl")
 """What training imports after the folders of the user's functions are on the path."""
-
-
-def _refuse_hidden_packages(folder: Path) -> None:
-    """Raise RewardError if a file of the user's would be imported instead of a package."""
-    for file in (folder / f"{package}.py" for package in _PACKAGES):
-        if file.is_file():
-            what = f"training imports the package {file.stem}, and would get {file.name} of this folder instead"
-            hint = shlex.join(["mv", str(file), str(file.with_stem(f"my_{file.stem}"))])
-            raise RewardError(what, where=str(file), expected="a name that is no package's", hint=hint)
-
-
-def _module_of_file(file: str) -> ModuleType:
-    path = Path(file).expanduser().resolve()
-    if not path.is_file():
-        raise FileNotFoundError(path)
-    sys.path[:] = dict.fromkeys([str(path.parent), *sys.path])  # as for `python FILE`: what it imports lies beside it
-    return importlib.import_module(user_files.name_of(path))
 
 
 def _is_name(attribute: str) -> bool:
@@ -218,8 +205,7 @@ def argument_problems(
 ) -> Iterator[RewardError]:
     """Yield an error for each argument that is unknown (**kwargs take columns), the trainer's, wrong, or missing."""
     parameters = inspect.signature(target).parameters
-    by_keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    named = {name: parameter for name, parameter in parameters.items() if parameter.kind in by_keyword}
+    named = {name: parameter for name, parameter in parameters.items() if parameter.kind in _BY_KEYWORD}
     takes_any = is_factory and any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     annotations = _annotations_of(target)
     unknown = [name for name in args if name not in named and not takes_any]
@@ -255,11 +241,7 @@ def argument_problems(
 def required_parameters(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
     """Return the names of the parameters that have no default."""
     several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [
-        name
-        for name, parameter in parameters.items()
-        if parameter.default is parameter.empty and parameter.kind not in several
-    ]
+    return [name for name, one in parameters.items() if one.default is one.empty and one.kind not in several]
 
 
 def refuse_other_signature(
@@ -285,16 +267,10 @@ def missing_arguments(reward: Callable[..., object], *, only_by_keyword: bool = 
 
     With `only_by_keyword`, leave out a positional `answer: str`, which may mean that each answer is a text.
     """
-    annotations = _annotations_of(getattr(reward, "func", reward))
-    return [
-        name
-        for name, parameter in inspect.signature(reward).parameters.items()
-        if parameter.default is parameter.empty
-        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-        and (parameter.kind is parameter.KEYWORD_ONLY or not only_by_keyword)
-        and name not in REWARD_ARGUMENTS
-        and _is_scalar(annotations.get(name, object))
-    ]
+    annotations, parameters = _annotations_of(getattr(reward, "func", reward)), inspect.signature(reward).parameters
+    kinds = _BY_KEYWORD[only_by_keyword:]
+    names = [name for name in required_parameters(parameters) if parameters[name].kind in kinds]
+    return [name for name in names if name not in REWARD_ARGUMENTS and _is_scalar(annotations.get(name, object))]
 
 
 def complaint(annotation: object, value: object) -> str | None:
@@ -321,18 +297,25 @@ def _annotations_of(target: Callable[..., object]) -> dict[str, object]:
     return found
 
 
+def _parts_of(annotation: object) -> list[object]:
+    """Return the members of a union, or the annotation itself, without `Annotated`."""
+    if get_origin(annotation) is Annotated:
+        return _parts_of(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        return [one for part in get_args(annotation) for one in _parts_of(part)]
+    return [annotation]
+
+
 def _is_scalar(annotation: object) -> bool:
     """Return whether the annotation wants a single value instead of a column."""
-    if get_origin(annotation) is Annotated:
-        return _is_scalar(get_args(annotation)[0])
-    if get_origin(annotation) in _UNIONS:
-        return all(_is_scalar(part) for part in get_args(annotation))
-    return get_origin(annotation) is Literal or annotation in (int, float, bool, str, type(None))
+    scalars = (int, float, bool, str, type(None))
+    return all(get_origin(part) is Literal or part in scalars for part in _parts_of(annotation))
 
 
 def _hint(key: str, annotation: object, value: object) -> str | None:
     """Return the probable value: the nearest choice, 3 for "3", true for "yes", [a] for a; None if unknown."""
-    choices = _choices(annotation)
+    literals = [get_args(part) for part in _parts_of(annotation) if get_origin(part) is Literal]
+    choices = [choice for some in literals for choice in some if isinstance(choice, str)]
     if isinstance(value, str) and choices:
         close = nearest(value.lower(), choices)
         return f"{key}={close}" if close else None
@@ -342,15 +325,6 @@ def _hint(key: str, annotation: object, value: object) -> str | None:
             meant = adapter.validate_python(candidate)
             return f"{key}='[{value}]'" if isinstance(meant, list) else f"{key}={json.dumps(meant, default=str)}"
     return None
-
-
-def _choices(annotation: object) -> list[str]:
-    """Return the text options of an annotation; empty if it is not a choice."""
-    if get_origin(annotation) is Literal:
-        return [part for part in get_args(annotation) if isinstance(part, str)]
-    if get_origin(annotation) in (*_UNIONS, Annotated):
-        return [text for part in get_args(annotation) for text in _choices(part)]
-    return []
 
 
 def anchored(error: RewardError, *, args_key: str, place: Place) -> RewardError:

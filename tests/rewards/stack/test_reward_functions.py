@@ -92,6 +92,12 @@ class TestRefused:
         assert (error.where, error.hint) == (WHERE, None)
         assert refusal("./my_reward.py:plain").hint == "./my_rewards.py:plain"
 
+    def test_a_file_that_lacks_a_file_of_its_own_is_there(self, write: Write) -> None:
+        write("reads.py", "WORDS = open('gone.txt').read()\ndef plain(completions): return [0] * len(completions)\n")
+        error = refusal("./reads.py:plain")
+        assert (error.what, error.hint) == ("./reads.py cannot be imported", None)
+        assert str(error.got).endswith("'gone.txt' (reads.py:1)")
+
     def test_no_such_module(self) -> None:
         error = refusal("no_such_package_at_all.rewards:plain")
         assert error.got == "ModuleNotFoundError: No module named 'no_such_package_at_all'"  # and no line of ours
