@@ -7,8 +7,7 @@ Rows of a group are not independent. So the variance of the mean is computed ove
 ratio of sums; Cochran 1977, Sampling Techniques, 11.7): with C groups, n rows and mean m
     V = C / (C - 1)  sum over groups (sum of (x - m) over the group)^2 / n^2
 
-This equals s^2 / n if every row is its own group. Rows that are all in one group are counted as rows: the interval is
-then about that group only.
+This equals s^2 / n if every row is its own group. If all are in one group they count as rows: of that group only.
 """
 
 from __future__ import annotations
@@ -38,9 +37,8 @@ class Estimate:
 def wilson(successes: float, count: int) -> Estimate:
     """Return the score interval of a proportion (Wilson 1927), valid also at 0 and 1 and for few rows.
 
-    `successes` may include halves (ties) or other fractions in [0, 1] per row. The variance of such rows is at most
-    that of 0/1 rows with the same mean, so the interval is wide enough. (`scipy.stats.binomtest` computes the same
-    interval for whole successes only.)
+    `successes` may include halves (ties) or other fractions in [0, 1] per row, unlike `scipy.stats.binomtest`. The
+    variance of such rows is at most that of 0/1 rows with the same mean, so the interval is wide enough.
     """
     if count == 0:
         return Estimate(None, None, None, 0)
@@ -60,8 +58,7 @@ def wilson_bounds(share: float, count: float) -> tuple[float, float]:
 def student(values: Sequence[float], *, comparisons: int = 1) -> Estimate:
     """Return the t interval of a mean: mean ± t(n - 1) s / sqrt(n), s with n - 1; equal values give no bounds.
 
-    comparisons: the number of intervals that are read together; all of them hold with 95 % probability (Bonferroni:
-    each one uses 5 % / comparisons).
+    comparisons: how many intervals are read together; all hold with 95 % (Bonferroni: each uses 5 % / comparisons).
     """
     count = len(values)
     if count == 0:

@@ -73,8 +73,7 @@ def whiten(
     The deviation is unbiased (n - 1), from squares around a mean computed before (two passes, in float64).
 
     values: (B, T). mask: (B, T) bool, True = counts; a rank may have none. Returns (B, T) whitened values, 0 outside
-    the mask, then mean and std without the 1e-8, all of `values`' dtype. With one position overall, whitened and std
-    are 0; without positions the mean is 0 as well.
+    the mask, then mean and std without the 1e-8, all of `values`' dtype. With one position whitened and std are 0.
     """
     mean, squares, count = _moments(values, mask, sum_over_ranks)
     variance = squares / (count - 1).clamp(min=1)
@@ -117,8 +116,7 @@ def value_losses(values: Tensor, rollout_values: Tensor, returns: Tensor, clip: 
     clipped term is larger there is no gradient: the critic has moved towards R as far as one rollout allows.
 
     values: any shape, V of the critic in training. rollout_values, returns: V_old of the critic at the rollout, and R.
-    clip: > 0; None = no clipping. The second result is bool, True = the clipped term is strictly larger. The caller
-    masks and averages the losses.
+    clip: > 0; None = no clipping. The second result is bool, True = the clipped term is strictly larger.
     """
     squares = (values - returns) ** 2
     if clip is None:

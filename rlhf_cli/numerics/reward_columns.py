@@ -20,9 +20,8 @@ def filled(effective: Tensor, num_generations: int, fill: Fill = "group") -> Ten
 
     `zero`: it adds 0 to the total; for a trainer without groups, and for RLOO, whose baseline excludes it
     (algorithms/rloo.py). `group`: its component's mean over the group's rows where it applies. That equals the group's
-    mean, so its part of an advantage is exactly 0 under GRPO, whose baseline is that mean. A row in which no component
-    applies stays NaN: TRL gives it no advantage and counts it in no mean. A component that applies to no row of a group
-    is 0 in it.
+    mean, so its part of an advantage is exactly 0 under GRPO, whose baseline is that mean; without such a row it is 0.
+    A row in which no component applies stays NaN: TRL gives it no advantage and counts it in no mean.
     """
     if not effective.isnan().any():
         return effective

@@ -50,8 +50,7 @@ def divisors(
 
     Normalising divides and never centres: a score of 0 still means "worth 0", so a row that a gate sets to 0 does not
     beat a poor one. A constant column is divided by 1. `running` is the state including this batch. The result is NaN
-    if `running` is needed and unknown, and for a batch or group without `num_generations`: rows scored outside of
-    training are independent of each other.
+    if `running` is needed and unknown, and for a batch or group without `num_generations`, whose rows are independent.
     """
     if normalize == "none":
         return numpy.ones_like(values)

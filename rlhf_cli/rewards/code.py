@@ -54,10 +54,7 @@ main({source!r}, {tests!r}, {token!r})
 
 
 def code_in(text: str) -> str:
-    """Return the program in a completion: the last block fenced as Python, else the last unmarked, else all of it.
-
-    An unclosed block extends to the end of the text.
-    """
+    """Return the last block fenced as Python, else the last unmarked, else all; an unclosed one extends to the end."""
     blocks: list[tuple[str, list[str]]] = []
     fence, indent = "", 0
     for line in text.splitlines(keepends=True):

@@ -22,14 +22,8 @@ def text_of(completion: object, *, reasoning: bool = False) -> str:
     """Return the text the policy wrote. Raise RewardError if it is neither text nor a list of messages.
 
     In a conversation only the assistant's messages count, joined by newlines, because the policy did not write the
-    answers of tools and environments. A message without a role is the assistant's, as in TRL's examples.
-
-    Args:
-        completion: a string, or a list of messages whose content is a string, None (a bare tool call) or a list of
-            parts, whose `text` parts count.
-        reasoning: also include thinking that the tokenizer's response parser moved out of `content` into
-            `reasoning_content` or `thinking`, before the content it led to. Matters only for chat templates with such a
-            parser; otherwise the thinking is in the content anyway.
+    answers of tools and environments. A message without a role is the assistant's, as in TRL's examples. `reasoning`
+    also includes thinking that the tokenizer's response parser moved out of `content`, before the content it led to.
     """
     said = as_completion(completion)
     if isinstance(said, str):
@@ -42,8 +36,6 @@ def text_of(completion: object, *, reasoning: bool = False) -> str:
 def content_text(message: Message) -> str:
     """Return the text of one message: its content, or the text parts of a list of parts; '' for None."""
     content = message.get("content")
-    if content is None:
-        return ""
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, Sequence) else []

@@ -70,10 +70,7 @@ def length_ramp(
 
 
 def lengths_of(completions: Sequence[Completion], completion_ids: TokenIds | None, unit: Unit) -> list[int]:
-    """Return the length of each completion in `unit`. Thinking counts, whichever field holds it.
-
-    Raise RewardError for tokens if `completion_ids` is None.
-    """
+    """Return each completion's length, thinking included. Raise RewardError for tokens without `completion_ids`."""
     if unit == "tokens":
         if completion_ids is None:
             what, hint = "these completions have no token ids to count", "args.unit=words, or args.unit=characters"

@@ -41,10 +41,7 @@ def answer_in(text: str, *, fallback: Fallback = "last_number") -> Fraction | No
 
 
 def gold_number(answer: object) -> Fraction | None:
-    r"""Return the gold value of a number, of text that is a number, or of a solution with `#### x` or `\boxed{x}`.
-
-    Return None for anything else.
-    """
+    r"""Return the value of a number, of text that is one, or of a solution with `#### x` or `\boxed{x}`, else None."""
     marked = marked_answer(text := str(answer))
     return only_number(text if marked is None else marked)
 

@@ -99,10 +99,7 @@ def _waited_for() -> set[threading.Thread | multiprocessing.process.BaseProcess]
 
 @contextmanager
 def as_exceptions() -> Iterator[None]:
-    """Turn any other error into an Exception: sys.exit, a panic in Rust, a KeyboardInterrupt without Ctrl-C.
-
-    What stops the run stays as it is.
-    """
+    """Turn what must not stop the run into an Exception: sys.exit, Rust's panic, KeyboardInterrupt without Ctrl-C."""
     try:
         yield
     except (Exception, Interrupted, asyncio.CancelledError, _Alarm):
@@ -115,10 +112,7 @@ def as_exceptions() -> Iterator[None]:
 
 @contextmanager
 def staying() -> Iterator[None]:
-    """Make `os._exit`, which would end the run at once, even with exit code 0, an Exception; not in a forked child.
-
-    Only one thread at a time may be in this context.
-    """
+    """Make `os._exit`, which would end the run, an Exception, but not in a forked child; for one thread at a time."""
     end, owner = os._exit, os.getpid()
 
     def stay(status: int) -> NoReturn:

@@ -2,8 +2,7 @@
 
 A gate lets a reward count for a row only if another reward's raw score is within bounds. These are the conditioned
 rewards of GDPO (arXiv 2601.05242, equation 8): an easy reward is given only if a hard one is met, so that the policy
-cannot collect the easy one instead. Gates form a graph. Rewards are evaluated in its topological order, and not
-computed for rows that their gates closed.
+cannot collect the easy one instead. Rewards are evaluated in the topological order of the graph that gates form.
 """
 
 from __future__ import annotations
@@ -188,10 +187,7 @@ def hints(*lines: str | None, replay: str | None) -> str | None:
 
 
 def fail(call: FailedCall, outcome: RewardOutcome, keep: KeepFailure) -> None:
-    """Apply the component's `on_error` to the row to blame, or to all rows.
-
-    If it is `raise`, raise RewardFailed, or a RewardError with the replay command and the row of the batch.
-    """
+    """Apply `on_error` to the row to blame, or to all; if it is `raise`, raise RewardFailed, or the RewardError."""
     component = call.component
     key = f"rewards.{component.name}"
     replay = keep(call)

@@ -64,8 +64,7 @@ def as_token_values(
     """Return what a reward gave one completion as one value per token.
 
     A bare triple of numbers means three tokens; a span must be in a list. `num_tokens` counts EOS and no padding,
-    `offsets` is called only for spans. Raise ValueError for a wrong length, infinite or NaN values, other items, and as
-    in `place_spans`.
+    `offsets` is called only for spans. Raise ValueError for a wrong length or other items, and as `place_spans` does.
     """
     if not row:
         return [None] * num_tokens

@@ -94,8 +94,7 @@ def settle(
 
     raw: (N, K + E); the last E columns are those of `environments`. fixed: (N, K), a number that replaces a score
     (after a closed gate or a failure), else NaN. weights: (K + E,). Only training updates `running`. A row that the
-    truncation policy excludes counts nowhere and is only visible in `raw`. `add_truncation` adds the policy's own
-    component.
+    truncation policy excludes is only visible in `raw`. `add_truncation` adds the policy's own component.
     """
     policy, num_generations = rules.truncation, rules.num_generations
     is_replaced = None if endings is None else policy.replaced(endings)
@@ -143,8 +142,7 @@ def add_truncation(settled: Settled, policy: TruncationPolicy, endings: Endings)
     """Return the settled batch with the component `truncation` as its last column, if the policy changes totals.
 
     `raw` holds what it adds to each row's total, mostly 0. A row to which no reward applies stays unscorable. If TRL
-    sums z-scores, a policy that replaces totals cancels the z-scores in `for_trl` and the rewards in the logged
-    columns.
+    sums z-scores, a policy that replaces totals cancels these in `for_trl`, and the rewards in the logged columns.
     """
     if not policy.changes_total:
         return settled

@@ -32,10 +32,9 @@ if TYPE_CHECKING:
 class RewardStack:
     """All components, evaluated once per batch. Their order is the order of the columns.
 
-    `record_error` receives every failed row and `keep_failure` every failed call, to save them. Of the last
-    `error_window` computed rows of a reward, the share `max_error_share` may fail. `running` returns the context in
-    which the reward of a name runs. `decode` turns token ids into the text that reward functions see; without it, spans
-    cannot be mapped to tokens.
+    `record_error` gets every failed row and `keep_failure` every failed call, to save them. Of a reward's last
+    `error_window` computed rows, the share `max_error_share` may fail. `running` opens the context in which a reward
+    runs. `decode` turns token ids into the text that functions see; without it, spans cannot be mapped to tokens.
     """
 
     decode: Decode | None = None

@@ -39,8 +39,7 @@ def token_offsets(
 
     Tokens are taken in groups that end with a whole character, mostly of one token. A token begins where the common
     prefix of its group's text and the text of the tokens before it ends; one that is not the last of its group also
-    covers the character that it leaves unfinished. A token without text has an empty range. What no group reproduces at
-    the end of the text is one more group.
+    covers the character that it leaves unfinished. A token without text has an empty range. The rest is one more group.
 
     `decode` has the options that produced the text which the reward function saw. `pieces`, id -> own text, is filled
     here: keep one per `decode` to reuse it for later rows.
@@ -199,25 +198,17 @@ def as_turn_values(returned: Sequence[object], num_turns: int) -> TokenValues:
 
 def runs_of(is_action: Sequence[bool]) -> list[list[int]]:
     """Return the runs of True, each as its positions."""
-    runs: list[list[int]] = []
-    for position, acts in enumerate(is_action):
-        if acts and position and is_action[position - 1]:
-            runs[-1].append(position)
-        elif acts:
-            runs.append([position])
-    return runs
+    return [list(run) for acts, run in groupby(range(len(is_action)), key=is_action.__getitem__) if acts]
 
 
 def place_turns(name: str, outcome: RewardOutcome, is_action: Sequence[Sequence[bool]], spread: Spread) -> None:
     """Set the values per token of each row that has values per turn.
 
     is_action: (rows, tokens), True = the policy chose this token; all False for a row that counts nowhere. spread: a
-    turn's number goes to its `last` token or in equal parts to all (`even`). Raise RewardError, naming reward and row,
-    if a row has another number of turns.
+    turn's number goes to its `last` token or in equal parts to all. Raise RewardError for another number of turns.
     """
     for row, turns in enumerate(outcome.turns):
-        runs = runs_of(is_action[row]) if turns is not None else []
-        if turns is None or not runs:
+        if turns is None or not (runs := runs_of(is_action[row])):
             continue
         if len(runs) != len(turns):
             what = f"reward {name!r} cannot be placed on the turns of row {row}"
@@ -237,8 +228,7 @@ def parts_of_row(
 ) -> list[ScoredPart] | None:
     """Return the parts of a dense row with their rewards, or its rewarded turns; None for a plain score.
 
-    `offsets` gives the ranges of a row's tokens. Values per token cannot be placed on a text whose tokens are unknown:
-    the row is then a single part.
+    `offsets` gives the ranges of a row's tokens. Without them, a row with values per token is a single part.
     """
     tokens, spans, turns = outcome.tokens[row], outcome.spans[row], outcome.turns[row]
     if turns is not None:  # a part's tokens are those that were rewarded, if they are placed yet

@@ -57,7 +57,7 @@ def policy_path(experiment: Experiment, on_progress: OnProgress) -> str:
         assert model.path is not None
         trusts = model.trust_remote_code
         require_model(model.path, where="model.path", revision=model.revision, trust_remote_code=trusts)
-        return merged_model(model.path, dtype=model.dtype, trust_remote_code=model.trust_remote_code)
+        return merged_model(model.path, dtype=model.dtype, trust_remote_code=trusts)
 
     def warming_up(step: int, steps: int) -> None:
         on_progress(f"warming up the tiny model {step}/{steps}")
@@ -86,24 +86,20 @@ def lora_config(experiment: Experiment, path: str) -> LoraConfig:
 
 
 def teacher_arguments(experiment: Experiment, policy: str) -> dict[str, object]:
-    """Return TRL's arguments for a teacher: its path, merged if it is an adapter, and the policy's tokenizer.
-
-    GKD and GOLD make their collators before they load a tokenizer or set its padding.
-    """
+    """Return TRL's arguments for a teacher: its path, merged if it is an adapter, and the policy's tokenizer."""
     teacher, trusts = experiment.teacher, experiment.model.trust_remote_code
     assert teacher is not None
     require_model(teacher.path, where="teacher.path", revision=teacher.revision, trust_remote_code=trusts)
     tokenizer = tokenizer_of(experiment, policy)
+    # GKD and GOLD make their collators before they load a tokenizer or set its padding.
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     path = merged_model(teacher.path, dtype=teacher.dtype, trust_remote_code=trusts)
     return {"teacher_model": path, "processing_class": tokenizer}
 
 
 def quantization(bits: str) -> BitsAndBytesConfig:
-    """Return the settings of QLoRA (arXiv 2305.14314): 4-bit NormalFloat with double quantisation; or 8-bit integers.
-
-    Heads are not quantised: a new one is trained, and rounding shows most in a language model's head.
-    """
+    """Return the settings of QLoRA (arXiv 2305.14314), 4-bit NormalFloat, doubly quantised, or 8-bit integers."""
+    # A new head is trained, and rounding shows most in a language model's head.
     whole = ["lm_head", "score", "classifier"]
     if bits == "8bit":
         return BitsAndBytesConfig(load_in_8bit=True, llm_int8_skip_modules=whole)

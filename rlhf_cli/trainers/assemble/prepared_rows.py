@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, cast
 
@@ -78,18 +78,14 @@ def prepared_rows(experiment: Experiment, rows: Dataset, tokenizer: PreTrainedTo
         number = entry.pop(_ROW)
         is_half = row.splits_pairs and "chosen" in rows.column_names
         named = ["chosen" if entry["label"] else "rejected"] if is_half else columns
-        texts[number] += _texts(given["data_collator"]([entry]), named)
+        batch = given["data_collator"]([entry])
+        for place, column in enumerate(named[: len(batch.get("input_ids", named))]):
+            if "input_ids" in batch:
+                part = {key: values[place] for key, values in batch.items()}
+            else:  # ORPO and CPO collate each answer apart
+                part = {key: batch[f"{column}_{key}"][0] for key in ("input_ids", "attention_mask", "labels")}
+            ids = part["input_ids"]
+            is_read = part.get("attention_mask", torch.ones_like(ids)).bool()
+            learned = part["labels"] != -100 if "labels" in part else part.get("completion_mask", is_read).bool()
+            texts[number].append((column, ids[is_read].tolist(), learned[is_read].tolist()))
     return texts
-
-
-def _texts(batch: Mapping[str, torch.Tensor], columns: Sequence[str]) -> Iterator[ReadText]:
-    """Yield the texts that a collated entry holds."""
-    for place, column in enumerate(columns[: len(batch.get("input_ids", columns))]):
-        if "input_ids" in batch:
-            part = {key: rows[place] for key, rows in batch.items()}
-        else:  # ORPO and CPO collate each answer apart
-            part = {key: batch[f"{column}_{key}"][0] for key in ("input_ids", "attention_mask", "labels")}
-        ids = part["input_ids"]
-        is_read = part.get("attention_mask", torch.ones_like(ids)).bool()
-        learned = part["labels"] != -100 if "labels" in part else part.get("completion_mask", is_read).bool()
-        yield column, ids[is_read].tolist(), learned[is_read].tolist()

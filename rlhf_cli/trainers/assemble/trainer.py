@@ -37,7 +37,6 @@ from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.runs.run_folder import RunFolder, in_step, in_training, write_json, write_rows
 from rlhf_cli.tables.trl_trainers import TEXT, data_key
-from rlhf_cli.tools_and_environments import Interactions
 from rlhf_cli.trainers.assemble import policy_loading
 from rlhf_cli.trainers.assemble.algorithm import algorithm_of
 from rlhf_cli.trainers.assemble.trl_config import callbacks_of, trainer_class_of, trl_config
@@ -52,7 +51,6 @@ from rlhf_cli.trainers.rollout_mixin import RolloutMixin
 from rlhf_cli.trainers.step_profile import StepProfile, TokenSlots
 
 if TYPE_CHECKING:
-    from rlhf_cli.algorithms.base import Algorithm
     from rlhf_cli.evaluation.evaluation_results import PartAnswers, PolicyEvaluation
     from rlhf_cli.evaluation.scored_pairs import ScoredPair
 
@@ -75,8 +73,7 @@ LeftOut = dict[str, dict[str, int]]
 def training_rows(experiment: Experiment) -> tuple[Dataset, dict[str, Dataset], LeftOut]:
     """Return training rows, the evaluation sets by name ('' for a single one), and the pairs that were left out.
 
-    Pairs are judged first, so that messages use the row numbers of the data. Raise DataError for invalid pairs, unless
-    the configuration leaves them out.
+    Pairs are judged first, so that messages use the data's row numbers. Raise DataError for invalid pairs that stay in.
     """
     data, row, left_out = experiment.data, experiment.trainer.row, LeftOut()
     rules = planned.preference_rules(experiment) if "reward_model" in row.sections else None
@@ -124,8 +121,7 @@ def assemble(
 ) -> ExtendedTrainer:
     """Return the trainer that runs `experiment` in `folder`, with data and models loaded; `heartbeat` gets its phases.
 
-    It logs what `profiled` measures, if given. Raise UserError for what only the libraries detect: a value that TRL
-    rejects, an unreachable hub.
+    It logs what `profiled` measures. Raise UserError for what only the libraries detect: a value that TRL rejects.
     """
     row = experiment.trainer.row
     trainer_class = trainer_class_of(experiment.trainer)
@@ -158,21 +154,20 @@ def assemble(
         if shared and args.process_index == 0:
             count = sum(key in shared for key in prompt_keys(rows))
             logging.getLogger("rlhf").warning("%s: %s", data_key(name), describe_shared(count, len(rows)))
-    algorithm = algorithm_of(experiment) if row.generates else None
-    interactions = interactions_of(experiment)
+    rewards = None if stack is None else _reward_setup(experiment, stack, folder, args, trained_on)
     ppo = None
     if experiment.trainer.ppo is not None:
         from rlhf_cli.algorithms.ppo import Ppo
         from rlhf_cli.trainers.assemble.ppo_setup import ppo_setup
 
-        assert isinstance(algorithm, Ppo)
-
+        assert rewards is not None
+        assert isinstance(rewards.algorithm, Ppo)
         on_progress("loading the critic")
         with policy_loading.loading_unsharded(args):
-            ppo = ppo_setup(experiment, policy, algorithm)
+            ppo = ppo_setup(experiment, policy, rewards.algorithm)
     if "reward_model" in row.sections and args.pad_token is None:
         args.pad_token = _padding_of_reward_model(experiment, policy)
-    conversations = are_conversations(train_dataset)
+    conversations, names = are_conversations(train_dataset), None if stack is None else stack.names
     extensions = Extensions(
         table_log=folder.log,
         measured=row.measured,
@@ -182,12 +177,8 @@ def assemble(
         conversations=conversations,
         may_lose_state=experiment.run.resume_weights_only,
         heartbeat=heartbeat,
-        profile=None
-        if profiled is None
-        else StepProfile(*profiled, stack.names if stack is not None else None, has_critic=ppo is not None),
-        rewards=None
-        if stack is None or algorithm is None
-        else _reward_setup(experiment, stack, algorithm, folder, args, trained_on, interactions),
+        profile=None if profiled is None else StepProfile(*profiled, names, has_critic=ppo is not None),
+        rewards=rewards,
         ppo=ppo,
     )
     if "images" in row.along:
@@ -195,7 +186,7 @@ def assemble(
         eval_sets = {name: as_images(rows, opens=True) for name, rows in eval_sets.items()}
     eval_dataset = eval_sets.get("", DatasetDict(eval_sets) if eval_sets else None)  # ORPO and CPO call its `map`
     given: dict[str, object] = {"args": args, "train_dataset": train_dataset, "eval_dataset": eval_dataset}
-    given |= {"model": policy, **_trl_arguments(experiment, policy, stack, interactions)}
+    given |= {"model": policy, **_trl_arguments(experiment, policy, rewards)}
     on_progress(f"loading {policy}{' and preparing the rows' if row.learns_from else ''}")
     with quiet():  # TRL prepares the rows of trainers that learn from them
         trainer = extended_class(trainer_class, extensions)(**given)
@@ -231,13 +222,7 @@ def extended_class(trl_trainer: type, extensions: Extensions) -> type[ExtendedTr
 
 
 def _reward_setup(
-    experiment: Experiment,
-    stack: RewardStack,
-    algorithm: Algorithm,
-    folder: RunFolder,
-    args: TrainingArguments,
-    trained_on: frozenset[bytes],
-    interactions: Interactions | None,
+    experiment: Experiment, stack: RewardStack, folder: RunFolder, args: TrainingArguments, trained_on: frozenset[bytes]
 ) -> RewardSetup:
     section, aggregate, keep = experiment.trainer, aggregate_of(experiment), experiment.sampling.keep_groups
     sum_up = TrainingEvaluation(
@@ -250,7 +235,7 @@ def _reward_setup(
     )
     return RewardSetup(
         stack=stack,
-        algorithm=algorithm,
+        algorithm=algorithm_of(experiment),
         aggregate=aggregate,
         is_dense=section.dense,
         no_signal=None if experiment.guards.no_signal == "off" else experiment.guards.no_signal,
@@ -260,19 +245,17 @@ def _reward_setup(
         generation="plain" if section.passes == "plain" else section.generation,
         sum_up=sum_up,
         keep_groups=None if keep is None else KeepGroups(keep.by, keep.tries),
-        interactions=interactions,
+        interactions=interactions_of(experiment),
     )
 
 
-def _trl_arguments(
-    experiment: Experiment, policy: str, stack: RewardStack | None, interactions: Interactions | None
-) -> dict[str, object]:
+def _trl_arguments(experiment: Experiment, policy: str, rewards: RewardSetup | None) -> dict[str, object]:
     """Return TRL's arguments that depend on the configuration: rewards, tools, tokenizer, adapter."""
     model, given = experiment.model, dict[str, object]()
-    if stack is not None:  # one callable per component, and one for the truncation component if there is one
-        adds = experiment.truncation.rule.changes_total
-        given["reward_funcs"] = [*stack.columns(), *([reward_matrix.column] if adds else [])]
-    given |= {} if interactions is None else interactions.arguments()
+    if rewards is not None:  # one callable per component, and one for the truncation component if there is one
+        adds = rewards.truncation.changes_total
+        given["reward_funcs"] = [*rewards.stack.columns(), *([reward_matrix.column] if adds else [])]
+        given |= {} if rewards.interactions is None else rewards.interactions.arguments()
     if any(own is not None for own in (model.tokenizer, model.chat_template, model.response_template)):
         load = loaders_of(policy, revision=model.revision, trust_remote_code=model.trust_remote_code)[2]
         given["processing_class"] = policy_loading.tokenizer_of(experiment, policy, load)

@@ -1,9 +1,8 @@
 """Show the first rows of an experiment as its trainer reads them, and try every reward on them.
 
-Does not import torch; loading a tokenizer takes `transformers` about a second. The steps are those of TRL's rollouts: a
-text is tokenised unchanged (with the tokenizer's prefix tokens), a conversation is rendered by the chat template with
-`add_generation_prompt=True` and `trainer.args.chat_template_kwargs`. The rows of SFT, DPO, KTO and reward trainers are
-tokenised by TRL itself; that imports torch.
+The steps are those of TRL's rollouts, without torch: a text is tokenised unchanged (with the tokenizer's prefix
+tokens), a conversation is rendered by the chat template with `add_generation_prompt=True` and
+`trainer.args.chat_template_kwargs`. The rows of trainers that learn from them are tokenised by TRL, with torch.
 """
 
 from __future__ import annotations

@@ -80,12 +80,8 @@ def _own_class(named: str, base: type, where: str, advice: str | None = None) ->
 
 
 def strategy_args(launch: Launch) -> dict[str, object]:
-    """Return the arguments that make a trainer shard its model; empty for DDP.
-
-    Also return no arguments if an accelerate config file is used: it is in the environment of the ranks, and these
-    arguments would override it.
-    """
-    if launch.accelerate_config is not None:
+    """Return the arguments that make a trainer shard its model; empty for DDP."""
+    if launch.accelerate_config is not None:  # it is in the environment of the ranks; arguments would override it
         return {}
     stage = STRATEGIES[launch.strategy].zero_stage
     if stage is not None:
@@ -122,18 +118,15 @@ def _deepspeed(stage: int, *, offload: bool) -> JsonTree:
 
 
 def rollout_args(experiment: Experiment) -> dict[str, object]:
-    """Return the arguments that select the generation backend; empty if the model itself generates.
-
-    The address of a run's own server, and its port for new weights, are known only after it has started: the launcher
-    puts both into the environment of the ranks. An external server is configured in `trainer.args`.
-    """
+    """Return the arguments that select the generation backend; empty if the model itself generates."""
     launch = experiment.launch
     args: dict[str, object] = {}
     if launch.rollout == "continuous":
         args["use_transformers_continuous_batching"] = True
     if launch.rollout in ("vllm", "vllm_server"):
         args |= {"use_vllm": True, "vllm_mode": "colocate" if launch.rollout == "vllm" else "server"}
-    if launch.rollout == "vllm_server" and launch.rollout_gpus:
+    if launch.rollout == "vllm_server" and launch.rollout_gpus:  # an external server is configured in `trainer.args`
+        # Known only after the run's own server has started: the launcher puts both into the environment of the ranks.
         if url := os.environ.get(URL_VARIABLE):
             args["vllm_server_base_url"] = url
         if "vllm_group_port" not in experiment.trainer.args and (port := os.environ.get(GROUP_PORT_VARIABLE)):
@@ -142,10 +135,7 @@ def rollout_args(experiment: Experiment) -> dict[str, object]:
 
 
 def start_process_group(trainer: Trainer, *, deepspeed: bool = False) -> None:
-    """Join the other ranks on a CPU within `ddp_timeout` seconds.
-
-    Do nothing if the group exists already, or for a single process without DeepSpeed.
-    """
+    """Join the other ranks on a CPU within `ddp_timeout` seconds, once; a single process only for DeepSpeed."""
     seconds = trainer.whole("ddp_timeout")
     assert seconds is not None
     timeout = timedelta(seconds=seconds)
@@ -221,8 +211,7 @@ def refusals_named(trainer: Trainer) -> Iterator[None]:
     """Open a context in which a library's refusal to build something raises ConfigError.
 
     A refusal is an exception that a library raises by a statement of its own while it builds a trainer, an optimizer or
-    a schedule, or its callback begins; any exception counts that peft raises. Other errors pass unchanged, and so do
-    those with the user's code among their frames.
+    a schedule, or its callback begins; any exception counts that peft raises. Others pass, as do errors of user code.
     """
     try:
         yield

@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from rlhf_cli.trainers.trl_protocol import TrlArguments, TrlBatch, TrlTrainer
 
 
-def prompts_and_completions(batch: TrlBatch) -> tuple[Tensor, Tensor]:
-    """Return (B, P + C) ids and mask of a batch's prompts and completions."""
+def prompts_and_completions(batch: TrlBatch) -> tuple[Tensor, Tensor, int]:
+    """Return (B, P + C) ids and mask of a batch's prompts and completions, and C."""
     ids, mask = (torch.cat([batch[f"prompt_{part}"], batch[f"completion_{part}"]], dim=1) for part in ("ids", "mask"))
-    return ids, mask
+    return ids, mask, batch["completion_ids"].shape[1]
 
 
 _STATE = "critic_state.pt"
@@ -142,10 +142,8 @@ class TrainedCritic:
 
     def values(self, batch: TrlBatch, *, is_packed: bool = False) -> Tensor:
         """Return (B, C): the value before every completion token of a micro-batch, with a gradient."""
-        num_completion = batch["completion_ids"].shape[1]
         with self._exchange():
-            values = self._values(*prompts_and_completions(batch), num_completion, is_packed=is_packed)
-        return values[:, :-1]
+            return self._values(*prompts_and_completions(batch), is_packed=is_packed)[:, :-1]
 
     def backward(self, loss: Tensor) -> None:
         """Accumulate the gradient of a micro-batch."""
@@ -153,15 +151,11 @@ class TrainedCritic:
             loss.backward()
 
     def _exchange(self) -> AbstractContextManager[None]:
-        """Open a context for a pass in which DDP exchanges gradients only at the last micro-batch of a window.
-
-        Its forward pass decides that for the backward pass.
-        """
+        """Open a context in which DDP exchanges gradients only at the last micro-batch of a window."""
         is_last = self._accelerator is None or self._accelerator.sync_gradients
-        exchange: AbstractContextManager[None] = contextlib.nullcontext()
-        if not is_last and isinstance(self._wrapped, DistributedDataParallel):
-            exchange = self._wrapped.no_sync()
-        return exchange
+        if is_last or not isinstance(self._wrapped, DistributedDataParallel):
+            return contextlib.nullcontext()
+        return cast("AbstractContextManager[None]", self._wrapped.no_sync())
 
     def step(self) -> float:
         """Take one optimizer step, and return the norm of the gradient before it was clipped."""
@@ -240,8 +234,7 @@ class TrainedCritic:
 
     def _every_state(self, inputs: Mapping[str, object]) -> Tensor:
         with self._autocast():
-            states: Tensor = self.body()(**inputs, use_cache=False).last_hidden_state
-        return states
+            return cast(Tensor, self.body()(**inputs, use_cache=False).last_hidden_state)
 
     def _every_value(self, inputs: Mapping[str, object]) -> Tensor:
         with self._autocast():

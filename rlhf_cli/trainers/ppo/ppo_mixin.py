@@ -79,8 +79,7 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
         return output
 
     def _set_advantages(self, output: TrlBatch) -> dict[str, float]:
-        ids, mask = prompts_and_completions(output)
-        num_completion = output["completion_ids"].shape[1]
+        ids, mask, num_completion = prompts_and_completions(output)
         batch_size = self.args.per_device_train_batch_size
         if self.kl.is_used and "old_per_token_logps" not in output:
             with torch.no_grad():
@@ -132,7 +131,7 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
         """Return whether the critic reads packed rows: if the policy does, and a trial of three rows succeeded."""
         if self.passes.mode == "packed" and not self._has_tried_critic:
             self._has_tried_critic = True
-            (ids, mask), num_completion = prompts_and_completions(batch), batch["completion_ids"].shape[1]
+            ids, mask, num_completion = prompts_and_completions(batch)
             few = tried_rows(mask, num_completion)
             states = functools.partial(self.critic.states, ids[few], mask[few], num_completion)
             both = (functools.partial(states, is_packed=is_packed) for is_packed in (False, True))

@@ -223,17 +223,18 @@ def test_what_the_sections_add_to_trl_s_arguments(place: Path, monkeypatch: pyte
     monkeypatch.setattr(policy_loading, "tokenizer_of", lambda _, policy, load: ("tokenizer", policy, load))
     monkeypatch.setattr(policy_loading, "lora_config", lambda _, policy: ("lora", policy))
     interactions: Any = SimpleNamespace(arguments=lambda: {"tools": ["add"]})
-    found = _trl_arguments(experiment, "./policy", None, interactions)
+    found = _trl_arguments(experiment, "./policy", RewardSetup(RewardStack([]), interactions=interactions))
     assert [type(callback).__name__ for callback in found.pop("callbacks")] == ["PrinterCallback"]  # type: ignore[attr-defined]
     load = ("./policy", {"revision": "v2", "trust_remote_code": True})
     assert found == {
+        "reward_funcs": [],
         "tools": ["add"],
         "processing_class": ("tokenizer", "./policy", load),
         "peft_config": ("lora", "./policy"),
     }
     monkeypatch.setattr(policy_loading, "teacher_arguments", lambda _, policy: {"teacher_model": policy})
     taught = ["trainer=gkd", "data=toy_demonstrations", "model=tiny", "teacher.path=big"]
-    assert _trl_arguments(prepare(taught).experiment, "./policy", None, None) == {"teacher_model": "./policy"}
+    assert _trl_arguments(prepare(taught).experiment, "./policy", None) == {"teacher_model": "./policy"}
 
 
 def test_a_model_without_a_trained_weight_is_refused() -> None:

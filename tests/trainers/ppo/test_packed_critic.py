@@ -152,7 +152,7 @@ def test_the_slots_of_a_pass(*, is_packed: bool, slots: int) -> None:
     with counted_slots() as counted:
         critic.values(batch, is_packed=is_packed)  # type: ignore[arg-type]
         assert counted.taken() == (slots, 22)
-        model_rows(*prompts_and_completions(batch), WIDTH, is_packed=is_packed, may_move=True)
+        model_rows(*prompts_and_completions(batch), is_packed=is_packed, may_move=True)
         assert counted.taken() == (slots - 3 * is_packed, 22)
 
 

@@ -184,7 +184,7 @@ BATCH: Any = {
 @pytest.mark.parametrize("may_move", [True, False])
 def test_the_tokens_whose_states_are_valued(*, is_packed: bool, may_move: bool) -> None:
     """A prompt's last and every token of the completion, row by row, however the rows are laid out."""
-    ids, mask = prompts_and_completions(BATCH)
+    ids, mask, _ = prompts_and_completions(BATCH)
     expected_mask = [[True, True, True, False, False], [True, True, False, False, False], [True] + [False] * 4]
     assert has_value(mask, 4).tolist() == expected_mask
     inputs, places = model_rows(ids, mask, 4, is_packed=is_packed, may_move=may_move, with_last=True)
