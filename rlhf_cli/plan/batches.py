@@ -23,9 +23,7 @@ _EVAL_BATCH_SIZE = "per_device_eval_batch_size"
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """The batches of a run whose trainer generates; rounds are those of all processes, `steps` None if the data
-    decides.
-    """
+    """The batches of a run that generates; a round is that of all processes, `steps` None if the data decides."""
 
     per_device: int
     processes: int
@@ -175,9 +173,7 @@ def _refuse_parts_of_evaluated_groups(trainer: Trainer, group: int, processes: i
 
 
 def plan_stage(trainer: Trainer, *, processes: int, num_rows: int | None, origins: Origins) -> StagePlan:
-    """Return the plan of a run that trains on its rows, `num_rows` if known. Raise ConfigError if the only batch is
-    dropped, and as `plan_batches` for answers that the trainer generates itself.
-    """
+    """Plan a run that trains on its rows. Raise ConfigError if the only batch is dropped, and as `plan_batches`."""
     per_device, accumulation = trainer.whole(_BATCH_SIZE) or 1, trainer.whole("gradient_accumulation_steps") or 1
     rounds = None
     if trainer.row.answers_up_to == "max_completion_length":  # by GRPO's sampler; GKD, with max_new_tokens, takes rows

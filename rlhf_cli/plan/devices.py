@@ -24,9 +24,7 @@ OTHER_GPUS = Path("/dev/kfd")  # exists on machines with AMD GPUs, which nvidia-
 
 
 def count_processes(launch: Launch) -> int:
-    """Return the number of training processes on this machine: for `auto` one per GPU that no vLLM server uses, and one
-    without a GPU or for the CPU.
-    """
+    """Return the number of training processes here; `auto` is one per GPU without a vLLM server, and at least one."""
     if launch.processes != "auto":
         return launch.processes
     return 1 if launch.device == "cpu" else max(1, len(visible_gpus()) - launch.rollout_gpus)
@@ -106,9 +104,7 @@ def compute_capabilities() -> tuple[float, ...]:
 
 
 def runs_on_cpu(launch: Launch) -> bool:
-    """Return whether the ranks will train on a CPU, as far as is known without torch, and before a Slurm job has a
-    node.
-    """
+    """Return whether the ranks will train on a CPU, as far as is known without torch, or before a job has its node."""
     if launch.device != "auto" or is_left_to_a_node(launch):
         return launch.device == "cpu"
     return not visible_gpus() and not OTHER_GPUS.exists()

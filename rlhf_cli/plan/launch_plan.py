@@ -41,9 +41,7 @@ URL_VARIABLE, GROUP_PORT_VARIABLE = "RLHF_VLLM_URL", "RLHF_VLLM_GROUP_PORT"
 
 @dataclass(frozen=True)
 class ServerPlan:
-    """The vLLM server that a run starts, which writes to `log`; a port is 0 if it is chosen at the start, `argv` has it
-    too.
-    """
+    """The vLLM server that a run starts, which writes to `log`. A port that the start chooses is 0, also in `argv`."""
 
     argv: tuple[str, ...]
     env: dict[str, str]

@@ -49,9 +49,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """What a run needs of the memory of one device; without `moments` that is `unknown`, for this reason. `leaves_out`
-    lists in words what is not counted.
-    """
+    """What a run needs of the memory of one device: no `moments` if that is `unknown`; `leaves_out` is not counted."""
 
     device: Device
     moments: Sequence[Moment] = ()

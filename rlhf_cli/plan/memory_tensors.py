@@ -138,8 +138,7 @@ FolderOf = Callable[[str], Path | None]
 
 def stored_decoder(path: str, folder_of: FolderOf) -> Decoder:
     """Return a model, or the base of an adapter, with weights in the dtype in which they are stored. Raise
-    UnknownArchitecture if its folder is not here (`folder_of` says None), has no readable config.json, or its family
-    was not examined.
+    UnknownArchitecture if it is not on this machine, has no readable config.json, or its family was not examined.
     """
     folder = folder_of(path)
     if folder is None:

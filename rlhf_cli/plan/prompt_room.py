@@ -45,9 +45,7 @@ def served_tokens(experiment: Experiment) -> object:
 def prompt_room(
     experiment: Experiment, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase
 ) -> PromptRoom | None:
-    """Return the room that a model's config and its tokenizer leave; None if the trainer generates no answers, or the
-    model declares no context length.
-    """
+    """Return the room for prompts; None if the trainer generates no answers, or the model declares no context."""
     trainer = experiment.trainer
     if not trainer.row.reads_prompts:
         return None

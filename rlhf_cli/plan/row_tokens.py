@@ -40,9 +40,8 @@ class _Text(NamedTuple):
 
 @dataclass(frozen=True)
 class RowCounter:
-    """Count the tokens of rows; `settings` are the template's variables for all of them, `columns` those that the
-    trainer reads beside the texts, `more_tokens` those that it adds to a row; `in_parts`: the template gets contents in
-    parts.
+    """Count the tokens of rows; `settings` are the template's variables, `columns` those that are read beside the
+    texts, `more_tokens` those that a trainer adds to a row; `in_parts`: the template gets contents in parts.
     """
 
     tokenizer: TokenizerFiles
@@ -213,9 +212,7 @@ def vocabulary_problems(subject: Subject, data: DataFacts) -> Findings:
 
 
 def start_notices(subject: Subject, data: DataFacts) -> Findings:
-    """Yield a notice for each source whose first row has a plain text that would begin with a token twice, or a prompt
-    behind which the tokenizer ends the text.
-    """
+    """Yield a notice for a first row whose text would begin with a token twice, or whose prompt would get an end."""
     if (tokenizer := subject.tokenizer) is None:
         return
     for read in data.sources:

@@ -37,9 +37,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Evaluations:
-    """How often a run is evaluated, on how many `rows`, with how many `completions` per evaluation; None if the data
-    decides. `every` says when, in words.
-    """
+    """How often a run is evaluated, in words in `every`, and on how many rows; None if the data decides."""
 
     every: str
     times: int | None

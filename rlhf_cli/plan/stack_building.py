@@ -44,9 +44,7 @@ class FailureRecorder:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, call: FailedCall) -> str | None:
-        """Keep the rows of a call and return the command that scores them again; None if there is no such file, because
-        there are too many kinds of errors, or the disk is full.
-        """
+        """Keep the rows of a call; return the command that scores them again, None for too many or on a full disk."""
         from rlhf_cli.runs.reward_records import keep_batch
 
         is_invalid = isinstance(call.error, RewardError)
@@ -74,9 +72,7 @@ def _as_rows(batch: Batch, rows: Sequence[int]) -> list[dict[str, object]]:
 
 
 def reward_stack(experiment: Experiment, *, device: str | torch.device) -> RewardStack:
-    """Return the stack of all rewards, with imported functions and with reward models loaded on `device`. Raise
-    RewardError or ModelError if an import or a load fails.
-    """
+    """Return the stack of all rewards, models on `device`. Raise RewardError or ModelError if one cannot be had."""
     # Outside of training a call holds all rows of a file, and the user is watching: no automatic timeout.
     free = [name for name, reward in experiment.rewards.items() if reward.timeout_s == "auto"]
     made = _components(experiment, device)
@@ -142,9 +138,7 @@ def aggregate_of(experiment: Experiment) -> Aggregate:
 
 
 def interactions_of(experiment: Experiment) -> calls.Interactions | None:
-    """Return what TRL gets for `tools`, `environment` and `rollout`, None without them. Raise RewardError if one cannot
-    be imported.
-    """
+    """Return what TRL gets for `tools`, `environment` and `rollout`, if any. Raise RewardError if an import fails."""
     if not experiment.interacts:
         return None
     counts, names = calls.Counts(), set(experiment.tools)

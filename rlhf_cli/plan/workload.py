@@ -105,9 +105,7 @@ _ADAPTER_BYTES = 4  # PEFT trains adapters in float32, for every dtype of the mo
 
 
 def checkpoint_space(subject: Subject, steps: int | None) -> dict[str, int]:
-    """Return what a run of `steps` optimizer steps (None if the data decides) will write, as in Checkpoints; nothing
-    for a hub model that is not on this machine.
-    """
+    """Return what a run of `steps` steps, if known, will write, as in Checkpoints; nothing for an unknown model."""
     experiment = subject.experiment
     model, critic, setting = experiment.model, experiment.critic, experiment.trainer.setting
     folder = subject.folder_below(model.path)

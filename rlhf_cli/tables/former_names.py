@@ -1,6 +1,4 @@
-"""List the names that settings have in other tools or had in older TRL, and what to type instead today. Tests check
-that no name is a field of today's TRL, and that what to type exists.
-"""
+"""List the names that settings have in other tools or had in older TRL, and what to type instead: tests check both."""
 
 from __future__ import annotations
 

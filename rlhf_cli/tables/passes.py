@@ -1,6 +1,4 @@
-"""List the ways in which rows go through models, and by configuration values which models may be packed: for the plan
-of a run and the run itself.
-"""
+"""List the ways in which rows go through models, and which models may be packed by their configuration's values."""
 
 from __future__ import annotations
 

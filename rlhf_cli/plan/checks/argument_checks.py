@@ -242,8 +242,7 @@ def step_problems(subject: Subject, data: DataFacts, rewards: RewardFacts) -> Ch
 
 def _round_findings(subject: Subject, batches: BatchPlan, rewards: RewardFacts) -> Findings:
     """Yield an error for part of a group in a process, where `sampling.keep_groups` or a reward compares groups, and
-    for an adaptive KL coefficient that one round could change by more than 100%, and so make negative. Yield a notice
-    for a filter by the total.
+    for an adaptive KL coefficient that one round could make negative; yield a notice for a filter by the total.
     """
     experiment, trainer, group = subject.experiment, subject.experiment.trainer, batches.num_generations
     keep, key, comparing = experiment.sampling.keep_groups, "sampling.keep_groups", rewards.comparing

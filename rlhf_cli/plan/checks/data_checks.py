@@ -95,9 +95,7 @@ def _read(source: DataSource, prompt: Template | None, seed: int) -> ReadSource:
 
 
 def column_problems(subject: Subject, data: DataFacts, rewards: RewardFacts) -> Findings:
-    """Yield an error for every column that the trainer or a reward reads and the training or held-out data lacks, and
-    for each argument of a reward function that has neither a value nor a column.
-    """
+    """Yield an error for every column or argument that the trainer or a reward needs and that is not there."""
     experiment, missing_arguments = subject.experiment, rewards.missing_arguments
     if not experiment.trainer.row.generates:
         return  # the plan of the steps checks the columns
@@ -247,11 +245,11 @@ def _unread_settings(subject: Subject, columns: Sequence[str], kind: str | None,
 
 
 def _remarks(subject: Subject, read: ReadSource, rows: RowTable, columns: list[str]) -> Iterator[str]:
-    """Yield a text for each thing in the rows that may be meant in another way than it is read, and for label and
-    answers.
-    """
-    trainer, talks = subject.experiment.trainer, {name: _talks(rows, name) for name in columns}
-    for column, said in talks.items():
+    """Yield a text for each thing in the rows that is likely to be meant in another way than it is read."""
+    trainer, talks = subject.experiment.trainer, dict[str, list[list[dict[str, object]]]]()
+    for column in columns:
+        messages = (talk for talk in values_of(rows, column) if kind_of_text(talk) == "messages")
+        talks[column] = said = cast("list[list[dict[str, object]]]", list(messages))
         stored = read.preview.rows[0].get(read.source.rename.get(column, column))
         form = "ShareGPT's turns" if "'from': '" in str(stored) else "JSON text" if str(stored).startswith("[") else ""
         if kind_of_text(rows[0][column]) == "messages" and form and (isinstance(stored, str) == (form == "JSON text")):
@@ -289,13 +287,6 @@ def _remarks(subject: Subject, read: ReadSource, rows: RowTable, columns: list[s
         if unanswered := [number for number, talk in enumerate(said, 1) if talk[-1]["role"] in ASKING]:
             text = f"{len(unanswered)} of {len(said)} conversations end without an answer, first row {unanswered[0]}"
             yield f"{text}; trainer.args.assistant_only_loss=true does not learn their last message"
-
-
-def _talks(rows: RowTable, column: str) -> list[list[dict[str, object]]]:
-    """Return the conversations in a column."""
-    return [
-        cast("list[dict[str, object]]", talk) for talk in values_of(rows, column) if kind_of_text(talk) == "messages"
-    ]
 
 
 def _begins_with(answer: object, prompt: object) -> bool:

@@ -34,9 +34,7 @@ _OVERRIDING = "USE_FSDP USE_DEEPSPEED USE_MEGATRON_LM USE_PARALLELISM_CONFIG USE
 
 
 def gpu_problems(subject: Subject) -> Findings:
-    """Yield an error for GPUs that this machine lacks (for a Slurm job its node decides), and for variables of
-    accelerate's that would change `launch`.
-    """
+    """Yield an error for GPUs that are not there (a Slurm job's node decides later), and for accelerate's variables."""
     launch, there, where = subject.experiment.launch, len(devices.visible_gpus()), subject.where
     on_cpu = devices.runs_on_cpu(launch)
     for name in (f"ACCELERATE_{end}" for end in _OVERRIDING.split()):

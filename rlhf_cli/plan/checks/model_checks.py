@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
@@ -54,9 +53,7 @@ def policy_problems(subject: Subject) -> Check[str]:
 
 
 def teacher_problems(subject: Subject) -> Findings:
-    """Check that the teacher's tokens are those of the policy, unless the trainer aligns two kinds. Raise ModelError if
-    it does not exist or is a classifier.
-    """
+    """Yield an error for a teacher with other tokens than the policy. Raise ModelError for none, or a classifier."""
     trainer, teacher, tokenizer = subject.experiment.trainer, subject.experiment.teacher, subject.tokenizer
     if teacher is None:
         return
@@ -147,9 +144,7 @@ def _why_not(experiment: Experiment, config: JsonTree) -> str | None:
 
 
 def critic_problems(subject: Subject) -> Findings:
-    """Refuse packed rows, as the run would, if a config.json shows that they cannot be packed. Raise ModelError if the
-    critic's initial model is not a critic, or does not fit this policy.
-    """
+    """Yield an error for packed rows that cannot be. Raise ModelError for a critic that is none or does not fit."""
     experiment, critic, model = subject.experiment, subject.experiment.critic, subject.experiment.model
     passes = planned_passes(subject) if experiment.trainer.passes == "packed" else None
     if passes is not None and passes.mode != "packed":
@@ -201,35 +196,30 @@ def adapter_problems(subject: Subject) -> Findings:
     paths = {path for shape in shapes for path in accumulate(shape.name.split(".")[:-1], "{}.{}".format)}
     paths |= {"lm_head", "score", "classifier"}
 
-    def has_layer(pattern: str | list[str]) -> bool:
-        return any(weights.is_target(name, pattern) for name in modules)
+    def is_there(kind: str, one: str, pattern: str | list[str]) -> bool:
+        if kind == "layer" or isinstance(pattern, str):
+            return any(weights.is_target(layer, pattern) for layer in modules)
+        if kind == "parameter":
+            return any(weights.is_target(shape.name, pattern) for shape in shapes)
+        # A file may leave out the model's own name: `wte` is `transformer.wte`.
+        return any(path.endswith(one) or one.endswith(f".{path}") for path in paths)
 
-    def has_module(name: str) -> bool:  # a file may leave out the model's own name: `wte` is `transformer.wte`
-        return any(path.endswith(name) or name.endswith(f".{path}") for path in paths)
-
-    def has_parameter(name: str) -> bool:
-        return any(weights.is_target(shape.name, [name]) for shape in shapes)
-
-    layers = {name.rpartition(".")[2] for name in modules}
-    parameters = {".".join(shape.name.split(".")[-2:]) for shape in shapes}
-    kinds: dict[str, tuple[str, set[str], Callable[[str], bool]]] = {
-        **dict.fromkeys(("target_modules", "exclude_modules"), ("layer", layers, lambda one: has_layer([one]))),
-        **dict.fromkeys(
-            ("rank_pattern", "alpha_pattern"), ("layer", layers, lambda one: has_layer(rf"(.*\.)?({one})"))
-        ),
-        "target_parameters": ("parameter", parameters, has_parameter),
-        "modules_to_save": ("module", {path.rpartition(".")[2] for path in paths}, has_module),
+    layers = ("layer", {name.rpartition(".")[2] for name in modules})
+    kinds = {
+        **dict.fromkeys(("target_modules", "exclude_modules", "rank_pattern", "alpha_pattern"), layers),
+        "target_parameters": ("parameter", {".".join(shape.name.split(".")[-2:]) for shape in shapes}),
+        "modules_to_save": ("module", {path.rpartition(".")[2] for path in paths}),
     }
-    for name, (kind, known, finds) in kinds.items():
+    for name, (kind, known) in kinds.items():
         given, key, chooses = lora.model_dump().get(name), f"model.lora.{name}", name == "target_modules"
         if given == "all-linear" or not isinstance(given, str | list | dict):
             continue
-        listed, names = (
-            [given] if isinstance(given, str) else [*map(str, given)],
-            sorted(one for one in known if not one.isdigit()),
-        )
+        listed = [given] if isinstance(given, str) else [*map(str, given)]
+        names = sorted(one for one in known if not one.isdigit())
         instead = f"{key}=all-linear" if chooses else f"'~{key}'"
-        if without := [one for one in listed if not (has_layer if one == given else finds)(one)]:
+        patterns = {one: rf"(.*\.)?({one})" if name.endswith("_pattern") else [one] for one in listed}
+        patterns = {given: given} if isinstance(given, str) else patterns
+        if without := [one for one in listed if not is_there(kind, one, patterns[one])]:
             near = [nearest(one, names) if one in without else one for one in listed]
             meant = [] if isinstance(given, dict) else list(dict.fromkeys(one for one in near if one is not None))
             what, hint = f"the model has no {kind} named {' or '.join(without)}", f"{key}='[{','.join(meant)}]'"
@@ -264,7 +254,7 @@ def config_problems(subject: Subject) -> Findings:
 
 
 def _mistake(config: JsonTree, *, needs_class: bool) -> tuple[str, str, str] | None:
-    """Return what is wrong with a config.json, what it holds and what is expected; None for a sound or an empty one
+    """Return what is wrong with a config.json, what it holds and what is expected. None for a sound or an empty one
     (the folder may hold an adapter), and for a model with its own code (`auto_map`).
     """
     if config.get("auto_map") or not config:

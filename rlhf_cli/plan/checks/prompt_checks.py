@@ -34,9 +34,7 @@ from rlhf_cli.text.suggest import nearest
 
 
 def tokenizer_problems(subject: Subject, data: DataFacts) -> Check[files.TokenizerFiles | None]:
-    """Yield an error if the tokenizer has no end-of-text token or chat template, or ids beyond the model's vocabulary;
-    return the tokenizer, None if its files are not on this machine.
-    """
+    """Return the tokenizer, None if it is not here; yield an error for tokens or a chat template that are missing."""
     experiment, model = subject.experiment, subject.experiment.model
     where = subject.where("model.tokenizer" if model.tokenizer else "model.path")
     if model.tokenizer is not None:
@@ -163,9 +161,8 @@ def _unread_thoughts(rows: RowTable, columns: list[str], write: Write, name: str
 
 
 def room_for_answers_problems(subject: Subject, data: DataFacts) -> Check[tuple[int | None, DataFacts]]:
-    """Yield an error if a prompt leaves no room for an answer, or a notice how many are dropped or cut. Return an upper
-    bound on the tokens of a training prompt, None if no one is dropped or cut, and the facts without the rows that are
-    dropped.
+    """Yield an error if a prompt leaves no room for an answer, or a notice how many are dropped or cut. Return the most
+    tokens of a training prompt, None if no prompt is too long, and the facts without the rows that are dropped.
     """
     experiment, build = subject.experiment, subject.experiment.model.build
     if not experiment.trainer.row.reads_prompts or subject.tokenizer is None:

@@ -101,9 +101,7 @@ def unfed_problems(subject: Subject, rewards: RewardFacts) -> Findings:
 
 
 def function_problems(subject: Subject) -> Check[dict[str, Path]]:
-    """Import the function that makes the advantages, and the user's aggregate; return their files. Raise RewardError if
-    the aggregate cannot be imported.
-    """
+    """Import the user's advantages and aggregate, and return their files. Raise RewardError without the aggregate."""
     aggregate, section, named = subject.experiment.aggregate, subject.experiment.advantages, dict[str, str]()
     if section is not None:
         from rlhf_cli.algorithms.user_function import AdvantageFunction
@@ -285,9 +283,7 @@ _OF_THE_TRIAL = re.compile(r"'(NoneType|int|float|bool|StateOfTrainer)'")
 
 
 def advice_on(name: str, got: str, row: Mapping[str, object], template: Template | None) -> str:
-    """Return what to do about a reward that failed with `got` on a row, whose prompt `template` made; to leave out the
-    trial only where the run may differ from it.
-    """
+    """Return what to do about a reward that failed with `got` on a row, whose prompt `template` made."""
     if got.startswith(f"reward {name!r} "):
         found, told = next((found, told) for pattern, told in _RETURNED if (found := re.search(pattern, got)))
         return f"it would return the same in a run; {told.format(*found.groups())}"

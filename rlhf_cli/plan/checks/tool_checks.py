@@ -135,13 +135,11 @@ _EXAMPLES: dict[str, JsonValue] = {"integer": 1, "number": 1.5, "boolean": True,
 
 def _example_calls(tools: Mapping[str, Function]) -> dict[str, JsonTree]:
     """Return name -> arguments made up by their types; a text is "1"."""
-
-    def example(shape: Mapping[str, Any]) -> JsonValue:
-        value: JsonValue = shape.get("enum", [_EXAMPLES.get(str(shape.get("type")), "1")])[0]
-        return value
-
-    shapes = {name: schema["function"]["parameters"]["properties"] for name, schema in _schemas(tools).items()}
-    return {name: {key: example(shape) for key, shape in shape_of.items()} for name, shape_of in shapes.items()}
+    made = dict[str, JsonTree]()
+    for name, schema in _schemas(tools).items():
+        shapes = schema["function"]["parameters"]["properties"].items()
+        made[name] = {key: shape.get("enum", [_EXAMPLES.get(str(shape.get("type")), "1")])[0] for key, shape in shapes}
+    return made
 
 
 def _schemas(tools: Mapping[str, Function]) -> dict[str, Any]:
@@ -164,9 +162,7 @@ def _all_tools(subject: Subject) -> dict[str, Function]:
 
 
 def call_problems(subject: Subject) -> Findings:
-    """Yield an error if the chat template cannot show a call, or if that call cannot be read back: TRL would take the
-    answer for plain text without a word.
-    """
+    """Yield an error if the chat template cannot show a call, or TRL would take it for plain text without a word."""
     tools, tokenizer = _all_tools(subject), subject.tokenizer
     if not tools or tokenizer is None or tokenizer.chat_template is None:
         return
