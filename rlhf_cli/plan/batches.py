@@ -1,9 +1,8 @@
 """Compute the batch arithmetic of a run: rounds of rollouts, or rows as they are.
 
-In one generation round every process draws `per_device_train_batch_size x steps_per_generation` completions. All
-processes together must hold whole groups of `num_generations` completions of one prompt. A round consists of
-`steps_per_generation x num_iterations` micro-batches; an optimizer step uses `gradient_accumulation_steps` of them.
-With a critic instead of the group baseline (PPO), one completion per prompt is enough.
+In one generation round every process draws `per_device_train_batch_size x steps_per_generation` completions, and all
+together hold whole groups of `num_generations` completions of one prompt (with a critic, in PPO, one is enough). A
+round has `steps_per_generation x num_iterations` micro-batches, a step `gradient_accumulation_steps` of them.
 """
 
 from __future__ import annotations
@@ -89,11 +88,8 @@ def count(number: float, noun: str, plural: str = "s") -> str:
 
 
 def plan_batches(trainer: Trainer, *, processes: int, num_rows: int | None, origins: Origins) -> BatchPlan:
-    """Compute the numbers for a trainer that generates, also its own answers; sizes are at least 1, `num_rows` may be
-    unknown.
-
-    Raise ConfigError if the numbers do not divide (naming the nearest values that do), the dataset holds fewer prompts
-    than one round takes, or a round is a single completion.
+    """Plan a run whose trainer generates, also its own answers. Raise ConfigError if the numbers do not divide (naming
+    the nearest values that do), a round needs more prompts than there are, or it is a single completion.
     """
     fields = trl_args.fields_of(trainer.trl)
     least = 2 if trainer.row.generates and not trainer.has_critic else 1

@@ -50,10 +50,8 @@ def uses_gpu(launch: Launch) -> bool:
 
 
 def visible_gpus() -> tuple[str, ...]:
-    """Return the ids of the GPUs that a process started here sees, as CUDA_VISIBLE_DEVICES names them.
-
-    These are its entries up to the first that does not exist (CUDA ignores the rest); where it is not set, what
-    nvidia-smi lists: nothing if nvidia-smi is missing or does not answer in time.
+    """Return the ids of the GPUs that a process started here sees: the entries of CUDA_VISIBLE_DEVICES up to the first
+    that does not exist (CUDA ignores the rest), else what nvidia-smi lists, if it answers in time.
     """
     visible, there = os.environ.get("CUDA_VISIBLE_DEVICES"), len(_listed())
     if visible is None:

@@ -1,12 +1,12 @@
 """Plan a run's processes on this machine, without torch: `rlhf train --dry-run` shows them, the launcher starts them.
 
-The command of its vLLM server is the one that `trl vllm-serve` of TRL 1.16 runs (trl/scripts/vllm_serve.py,
-`build_command`); `trl vllm-serve` itself is deprecated. Development mode and the NCCL engine allow weight updates.
-Log-probabilities are those after temperature and top-k/top-p, for any number of tokens.
-
 A rank is `python -m rlhf_cli.launch.rank_process RUN`. torch.distributed's variables in its environment tell it about
 the other ranks. Every rank sees the GPUs of all training ranks and uses the one at its LOCAL_RANK, as in accelerate.
 Under torchrun and other launchers the command itself is a rank (plan/rank_group.py), and starts none.
+
+The command of a vLLM server is that of `trl vllm-serve` in TRL 1.16 (trl/scripts/vllm_serve.py, `build_command`), which
+is deprecated. Development mode and the NCCL engine allow weight updates. Log-probabilities are those after temperature
+and top-k/top-p, for any number of tokens.
 """
 
 from __future__ import annotations
@@ -94,9 +94,7 @@ def plan_server(experiment: Experiment, run: Path, gpus: tuple[str, ...]) -> Ser
 
 
 def _dtype(experiment: Experiment) -> str:
-    """Return the type in which the trainer computes: the one of its precision, in float32 the one of its weights, for
-    which vLLM's own choice would be a 16-bit type.
-    """
+    """Return the type in which the trainer computes, in float32 that of its weights: vLLM would take 16 bits there."""
     precision, model = experiment.launch.precision, experiment.model
     if precision == "auto":  # trl_config.precision_args decides it with torch
         least = min(compute_capabilities(), default=0.0)
@@ -173,10 +171,8 @@ def plan_launch(
     experiment: Experiment, run: Path, *, resume: bool = False, accelerate_env: Mapping[str, str] | None = None
 ) -> LaunchPlan:
     """Plan the ranks of the run in folder `run` on this machine, and its vLLM server if it starts its own: the first
-    GPUs train, the last serve, if there are enough (plan/checks/machine_checks.py).
-
-    `accelerate_env` holds the variables that accelerate makes of the file in `launch.accelerate_config`. Raise
-    ConfigError if the variables of a launcher are incomplete.
+    GPUs train, the last serve (machine_checks asks if there are enough). `accelerate_env` is what accelerate makes of
+    the file in `launch.accelerate_config`. Raise ConfigError if the variables of a launcher are incomplete.
     """
     launch, group = experiment.launch, rank_group()
     own = dict(accelerate_env or {})

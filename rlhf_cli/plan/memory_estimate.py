@@ -1,7 +1,8 @@
-"""Estimate the memory of one device at the fullest moments of a run.
+"""Estimate the memory of one device at the fullest moments of a run, which must not be added up: they reuse the same
+memory.
 
 Only tensors are counted: what torch.cuda.max_memory_allocated measures on a GPU. docs/how-to/memory.md compares the
-estimate with measured processes. Moments must not be added up, because they reuse the same memory.
+estimate with measured processes.
 """
 
 from __future__ import annotations
@@ -141,10 +142,8 @@ def most_prompts(rows: int, group: int) -> int:
 
 @dataclass
 class RunMemory:
-    """The models of a run on one device, and the bytes they need at each moment; `lengths` is None if unknown.
-
-    A process generates `completions` at once, 0 if the trainer does not generate; `passes` is how they go through the
-    models (docs/development/performance.md).
+    """The models of a run on one device, and the bytes they need at each moment. A process generates `completions` at
+    once, or 0; `passes` is how they go through the models (docs/development/performance.md).
     """
 
     experiment: Experiment

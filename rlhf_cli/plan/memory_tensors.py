@@ -41,9 +41,9 @@ class Decoder:
 
     `hidden` is the width of the residual stream, `ffn` of the MLP, `queries` of all query heads, `keys` of all key
     heads; values are as wide as keys. `ties_head`: the output head is the embedding. `scores`: a head of one value is
-    there instead. `weight_bytes` is the size of a weight that is not quantised, `quantized_bytes` that of a weight in
-    the layers' matrices if they are quantised. `autocast` computes matrix products in 2 bytes. `lora_rank` is 0 without
-    an adapter; with one, only the adapter is trained.
+    there instead. `weight_bytes` is the size of a weight that is not quantised, `quantized_bytes` that of a quantised
+    one in the layers' matrices. `autocast` computes matrix products in 2 bytes. With a `lora_rank` only the adapter is
+    trained.
     """
 
     family: str

@@ -1,9 +1,9 @@
 """Lead from typed words, or a run and words, to a checked experiment: compose, validate, expand `primary` into gates,
-spell out the truncation policy's mode, replace `run:NAME`, `package:NAME` and GGUF files by model folders.
+spell out the truncation policy's mode, replace `run:NAME`, `package:NAME` and GGUF files by model folders. All verbs
+do, so all accept and refuse the same input.
 
 A critic starts from that run's critic if it has one (a PPO run), else from its model (a reward model). `offset: auto`
-of a reward model becomes its measured mean, `with_eos: auto` the way it was trained. Every verb prepares its experiment
-here, so all verbs accept and refuse the same input.
+of a reward model becomes its measured mean, `with_eos: auto` the way it was trained.
 """
 
 from __future__ import annotations
@@ -34,11 +34,9 @@ _MOST_SHOWN = 8
 
 
 def resolve_runs(experiment: Experiment) -> Experiment:
-    """Return the experiment with model folders instead of `run:NAME`, `package:NAME` and GGUF files, a number as `auto`
-    offset, and a chat template's text instead of its file.
-
-    Raise RunError, naming the command that helps, if no run of a name has finished or has been evaluated, and
-    ModelError if a packaged model, a GGUF file or a chat template cannot be had.
+    """Return the experiment with folders for `run:NAME`, `package:NAME` and GGUF files, numbers for `auto`, and the
+    text of a chat template. Raise RunError, naming the command that helps, if no run of a name has finished or has been
+    evaluated, and ModelError if a packaged model, a GGUF file or a chat template cannot be had.
     """
     root = experiment.run.root
     rewards = dict(experiment.rewards)

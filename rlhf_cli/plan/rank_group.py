@@ -49,10 +49,8 @@ class RankGroup:
         return self.world_size // self.local_size
 
     def variables(self) -> dict[str, str]:
-        """Return torch's variables of this rank, and the interface on which gloo reaches the others.
-
-        gloo would otherwise take the interface of the host's own name: on Debian 127.0.1.1, which other machines cannot
-        reach. NCCL chooses an interface itself.
+        """Return torch's variables of this rank, and the interface on which gloo reaches the others: it would take that
+        of the host's own name, on Debian 127.0.1.1, which other machines cannot reach. NCCL chooses well.
         """
         found = {
             "RANK": str(self.rank),

@@ -271,10 +271,9 @@ def context_problems(subject: Subject, data: DataFacts) -> Findings:
 
 
 def length_problems(subject: Subject, data: DataFacts) -> Check[DataFacts]:
-    """Yield an error if `max_length` leaves no row of a source, or no answer to a mean over answers.
-
-    Yield a notice of the rows that are dropped, and return the facts without them: a pair of a reward model with a
-    longer text, and a row of other trainers whose prompt fills it. ORPO and CPO cut the answer instead.
+    """Yield an error if `max_length` leaves no row of a source, or no answer to a mean over answers, and a notice of
+    the rows that are dropped; return the facts without them: a pair of a reward model with a longer text, and a row of
+    other trainers whose prompt fills it. ORPO and CPO cut the answer instead.
     """
     trainer, counter = subject.experiment.trainer, counter_of(subject)
     limit, is_pair = trainer.whole("max_length"), trainer.row.trains == "reward model"

@@ -70,9 +70,7 @@ class Notice:
 @dataclass(frozen=True)
 class Plan:
     """What a run will do. `columns` is empty and `num_rows` None if a hub dataset decides; nothing reads those
-    `unread`.
-
-    `batches` is None for a trainer that does not generate, `stage` for one that does.
+    `unread`. It has `batches` if its trainer generates, else a `stage`.
     """
 
     model: str

@@ -129,16 +129,10 @@ def component(name: str, reward: reward_sections.Reward, score: Callable[..., ob
         score=score,
         weight=weight if isinstance(weight, float) else Schedule(**weight.model_dump()),
         gates=tuple(map(_gate, reward.gates)),
-        offset=reward.offset,
-        clip=reward.clip,
-        normalize=reward.normalize,
-        on_error=reward.on_error,
         # An isolated function has its own limit per row, and is killed when it exceeds it.
         timeout_s=None if reward.isolate else timeout_of(reward),
-        eager=reward.eager,
-        spread=reward.spread,
-        per=reward.per,
         eval_only=reward.when == "eval",
+        **reward.model_dump(include={"offset", "clip", "normalize", "on_error", "eager", "spread", "per"}),
     )
 
 
@@ -153,8 +147,7 @@ def timeout_of(reward: reward_sections.Reward) -> float | None:
 
 def describe_scorer(reward: reward_sections.Reward, *, is_chat: bool) -> str:
     """Describe the scorer for the start panel: a function or method, or a model and whether its texts end with eos.
-
-    `is_chat`: it scores conversations. Neither these nor texts with eos tell an answer that was cut off.
+    Neither these nor conversations (`is_chat`) tell an answer that was cut off.
     """
     if reward.environment is not None:
         return f"{reward.environment} of the environment"

@@ -1,7 +1,7 @@
 """Count the totals of a run: rounds, prompts, completions, maximum tokens, evaluations, checkpoints, bytes on disk.
 
-The bytes leave out what is small beside the weights (tokenizer, rollouts, logs), so they are a lower bound. If not even
-one checkpoint and the model fit, the run would fail midway, so it is refused.
+The bytes leave out what is small beside the weights (tokenizer, rollouts, logs). If not even one checkpoint and the
+model fit, the run would fail midway, so it is refused.
 """
 
 from __future__ import annotations
@@ -151,8 +151,8 @@ def _bytes_of(shapes: list[WeightShape], number: float | None = None) -> float:
 
 
 def space_problems(subject: Subject, steps: int | None) -> Findings:
-    """Yield an error if the disk is too small, or a notice if the run fits only after freeing space. The checkpoints of
-    a resumed run will make room for new ones.
+    """Yield an error if the disk is too small, or a notice if the run fits only after freeing space, which a resumed
+    run does.
 
     What to type instead is only what leads out: a resumed run stays on its disk, and one checkpoint has to fit anyway.
     """

@@ -148,8 +148,8 @@ _TODAY: dict[str, dict[str, str]] = {
         "run.resume=auto": "resume",
     },
 }
-"""Whose names -> what to type today (behind `|` for a trainer with a critic) -> the names. A lower-case word without a
-dot is an argument of TRL's, a name with dots a whole key.
+"""Whose names -> what to type today (behind `|` with a critic) -> the names. A lower-case word without a dot is an
+argument of TRL's, a name with dots a whole key.
 """
 
 
@@ -220,7 +220,6 @@ VALUE_SYNONYMS: dict[str, dict[str, str]] = {
     "launch": {"gpu": "auto", "cuda": "auto", "fsdp": "fsdp2", "deepspeed": "zero2", "local": "auto"},
 }
 """Last part of a key, or group -> {common synonym: the value that is meant}."""
-
 
 _VERBS = {
     "train": "run start fit launch",

@@ -112,7 +112,6 @@ OF_SAMPLING = (DRAWS, "sampling/differing_share", "sampling/filled_share", "samp
 FAMILIES = frozenset(name.partition("/")[0] for name in OF_A_CRITIC + OF_REWARDS if "/" in name)
 """First parts of names; all names of these families are listed here."""
 
-
 FINDING_KINDS: dict[str, str] = {
     "non_finite": "losses and gradients are numbers",
     "reward_errors": "rewards and tools answer, and in time",
@@ -134,14 +133,12 @@ FINDING_KINDS: dict[str, str] = {
 }
 """Kind -> what is true of a run without such a finding. Kinds are checked in this order."""
 
-
 SHARE, OF_REWARD = "time/share/", "time/share/reward/"
 """Prefixes of the metrics for shares; a reward's metric ends in its name."""
 ELAPSED = "time/elapsed_s"  # the seconds that the shares of a log event refer to
 SLOTS, TOKENS, SLOTS_PER_TOKEN = "passes/slots", "passes/tokens", "passes/slots_per_token"
 
 WAITING, REST, EVALUATION = "waiting", "rest", "evaluation"
-
 
 PHASES: dict[str, str] = {
     "data": "data",

@@ -2,7 +2,7 @@
 
 Working features were run on CPUs, with two processes against DDP (tests/launch/test_strategies_agree.py;
 docs/how-to/launch.md lists what a CPU cannot show). The others were tried there, or judged from the source of TRL 1.16,
-accelerate 1.15 and transformers 5.23. The rules and the messages read this table.
+accelerate 1.15 and transformers 5.23.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ Feature = Literal[
     "teacher",
 ]
 """Features of an experiment that some strategy does not support."""
-
 
 Conflicts = dict[Feature, tuple[str, str]]  # feature -> why it does not work with a strategy, and what to type instead
 

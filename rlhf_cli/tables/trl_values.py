@@ -1,7 +1,5 @@
-"""List bounds, choices and refused combinations of TRL's arguments, and what TRL passes to a reward.
-
-No docstring has them; TRL rejects such a value only after it has loaded the model and generated the first answers, or
-not at all. Tests compare the rows with the installed libraries.
+"""List bounds, choices and refused combinations of TRL's arguments, and what TRL passes to a reward: no docstring has
+them, and TRL refuses such a value after it has loaded the model, or never. Tests compare the rows with the libraries.
 """
 
 from __future__ import annotations
@@ -81,7 +79,6 @@ RANGES: tuple[Range, ...] = (
     *(Range(f"{what}_steps", above=0, why=_STEPS, strategy=f"{what}_strategy") for what in _EVENTS),
 )
 
-
 FOLLOW_EVALUATIONS = ("reduce_lr_on_plateau", "greedy")
 """The schedules whose learning rate follows the evaluations, not the steps."""
 
@@ -109,28 +106,23 @@ def _lacks_one(kwargs: object) -> bool:
     return not isinstance(kwargs, dict) or ("min_lr" in kwargs) == ("min_lr_rate" in kwargs)
 
 
-_MIN, _MAX = (f"vllm_importance_sampling_clip_{end}" for end in ("min", "max"))
+_MIN, _MAX, _MODE = (f"vllm_importance_sampling_{end}" for end in ("clip_min", "clip_max", "mode"))
 _SYNC, _EVERY, _AHEAD = "sync_ref_model", "train_sampling_strategy", "precompute_ref_log_probs"
 _RATE, _WORKERS, _UNUSED = "lr_scheduler_kwargs", "dataloader_num_workers", "remove_unused_columns"
 _STEPS_A_ROUND, _SCHEDULE = "steps_per_generation", "lr_scheduler_type"
-_SMOOTHING, _AOT = "label_smoothing", {"aot", "aot_unpaired"}
+_SMOOTHING, _KIND, _AOT = "label_smoothing", "teacher_model_kind", {"aot", "aot_unpaired"}
 _GALORE = ("galore_adamw", "galore_adamw_8bit", "galore_adafactor", "apollo_adamw")
 _LOW_RANK = tuple(f"{name}{end}" for end in ("", "_layerwise") for name in _GALORE)
 _NO_TARGETS = {"optim": _LOW_RANK.__contains__, "optim_target_modules": None}
 _OF_UPLOADS = ("model_id", "strategy", "private_repo", "always_push", "revision")
 _NO_MAXIMUM, _FILLED = {"max_length": None}, "it fills rows up to max_length, which is null"
-_UNBOUNDED = {
-    "vllm_importance_sampling_mode": ("token_truncate", "sequence_truncate").__contains__,
-    _MIN: None,
-    _MAX: None,
-}
+_UNBOUNDED = {_MODE: ("token_truncate", "sequence_truncate").__contains__, _MIN: None, _MAX: None}
 _OTHER_ORDER = {_EVERY: lambda strategy: strategy != "sequential", "losses": {"kto"}}
 _LAST_RATE = {"lr_scheduler_type": lambda name: str(name).endswith("with_min_lr"), "lr_scheduler_kwargs": _lacks_one}
 _NO_DECAY = {
     "lr_scheduler_type": "warmup_stable_decay",
     "lr_scheduler_kwargs": lambda kwargs: not isinstance(kwargs, dict) or "num_decay_steps" not in kwargs,
 }
-_AVERAGED = {"teacher_model_kind": "ema"}
 _FOLLOWING = {"lr_scheduler_type": FOLLOW_EVALUATIONS.__contains__, "eval_strategy": "no"}
 _BEST = {"save_strategy": "best", "metric_for_best_model": None}
 REFUSALS = (
@@ -147,9 +139,7 @@ REFUSALS = (
     Refusal(_EVERY, _OTHER_ORDER, "the KL term of loss_type=kto compares neighbours", f"{_EVERY}=sequential"),
     Refusal("log_completions_hub_repo", {"log_completions": not_}, "it uploads their table", "log_completions=true"),
     Refusal("use_teacher_server", {}, "rlhf starts no server for a teacher", "use_teacher_server=false"),
-    Refusal(
-        "teacher_model_kind", _AVERAGED, "an averaged teacher is not in the checkpoints", "teacher_model_kind=base"
-    ),
+    Refusal(_KIND, {_KIND: "ema"}, "an averaged teacher is not in the checkpoints", f"{_KIND}=base"),
     Refusal("auto_find_batch_size", {"generates": True}, "it would split groups", "auto_find_batch_size=false"),
     Refusal("vllm_importance_sampling_correction", _UNBOUNDED, "a mode that truncates needs a bound", f"{_MAX}=3.0"),
     Refusal("tf32", {"use_cpu": True}, "TF32 is a format of GPUs, and this run uses the CPU", "tf32=null"),
@@ -215,7 +205,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 """Argument, or CONFIG.argument if configs differ -> its valid values."""
 
-
 TEXT_ARGUMENTS = ("prompts", "completions", "completion_ids")
 """Arguments of a reward that hold texts, messages or token ids by row. A function needs one to count as a reward."""
 TRAINERS_OWN = frozenset(("environments", "trainer_state", "log_extra", "log_metric"))
@@ -231,7 +220,6 @@ NEVER_COLUMNS = {"prompt": "prompts"} | dict.fromkeys(["completion", *_THEIR_COM
 """What no reward is given under this name: two columns, and arguments of other tools -> the argument that holds it."""
 BESIDE_ARGS = dict.fromkeys(("sample", "samples"), "completions")
 """The same where another argument is `args`, as in slime: alone, these may be arguments of a factory, or columns."""
-
 
 TABLE_COLUMNS = frozenset({"step", "prompt", "completion", "advantage", "total"})
 """Columns that every table of completions has. No reward can have such a name: its scores are a column too."""

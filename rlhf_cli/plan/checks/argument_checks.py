@@ -208,9 +208,8 @@ def package_problems(subject: Subject) -> Findings:
 
 
 def step_problems(subject: Subject, data: DataFacts, rewards: RewardFacts) -> Check[AnyPlan | None]:
-    """Plan the batches and steps of the run. Raise the errors of `plan_batches` and `plan_stage`.
-
-    Yield an error if there are no steps, or if rows that are trained on lack a column, and as `_round_findings` does.
+    """Plan the batches and steps. Raise the errors of `plan_batches` and `plan_stage`; yield one for no steps, or for
+    rows that lack a column that is trained on, and those of `_round_findings`.
     """
     trainer, origins, num_rows = subject.experiment.trainer, subject.composed.origins, data.num_rows
     plan: AnyPlan

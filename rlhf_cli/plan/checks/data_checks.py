@@ -182,10 +182,8 @@ def _no_column(
 
 
 def row_problems(subject: Subject, data: DataFacts) -> Check[tuple[frozenset[str], DataFacts]]:
-    """Yield an error for each source with bad rows: empty prompts, text instead of numbers, unsound pairs.
-
-    Return the columns that the trainer reads, empty if unknown (the plan of the steps reports missing ones), and the
-    facts without the pairs that are dropped.
+    """Yield an error for each source with bad rows: empty prompts, text instead of numbers, unsound pairs. Return the
+    columns that the trainer reads (the plan of the steps reports missing ones), and the facts without dropped pairs.
     """
     experiment, row, used = subject.experiment, subject.experiment.trainer.row, set[str]()
     wanted = preference_rules(experiment).columns if data.columns and experiment.reward_model is not None else ()

@@ -1,7 +1,7 @@
 """Define what the checks are about (a Subject), the facts that they return, and the Report of problems and notices.
 
-A check is a generator: it yields errors and notices, or raises an error if it cannot continue. It decides itself if it
-applies, and returns its facts, which later checks take as arguments.
+A check is a generator that decides itself if it applies: it yields errors and notices, or raises an error if it cannot
+continue, and returns its facts, which later checks take as arguments.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ def config_in(folder: Path) -> JsonTree:
 class Subject:
     """The experiment to check, where its values come from, its processes and its models.
 
-    `folder` is that of a resumed run; None for a new one, which will be created in `run.root`. `cached` maps a hub
-    model to its cache folder, and `tokenizer` is the policy's: empty, and None, until their checks have found them, or
-    if they are not on this machine. `modules` are those that were imported before any user code.
+    `folder` is that of a resumed run, None for a new one in `run.root`. `cached` maps a hub model to its cache folder,
+    and `tokenizer` is the policy's: empty, and None, until their checks have found them, or if they are not on this
+    machine. `modules` are those that were imported before any user code.
     """
 
     experiment: Experiment
@@ -134,10 +134,8 @@ class Subject:
 
 @dataclass(frozen=True)
 class ReadSource:
-    """A source that was read, its `columns` and `rows` after renaming and building the prompt.
-
-    `rows` are the first of a very large source, None if not available yet; `select` takes `num_selected`, None if
-    unknown.
+    """A source that was read, its `columns` and `rows` after renaming and building the prompt: the first ones of a very
+    large source, None if not available yet. `select` takes `num_selected` of them, None if unknown.
     """
 
     source: DataSource
@@ -149,10 +147,9 @@ class ReadSource:
 
 @dataclass(frozen=True)
 class DataFacts:
-    """The rows of a run, as far as they could be read; `described` says in words where they come from.
-
-    `columns` are those of all training sources. `num_rows` and `num_held_out` are None if they are not known yet.
-    `dropped`: name of a source -> the rows that they leave out.
+    """The rows of a run, as far as they could be read (else None); `described` says in words where they come from,
+    `columns` are those of all training sources, and `dropped` maps the name of a source to the rows that they leave
+    out.
     """
 
     training: tuple[ReadSource, ...] = ()
@@ -184,11 +181,9 @@ class DataFacts:
 
 @dataclass
 class RewardFacts:
-    """What the reward functions read.
-
-    `columns` maps a reward's name to the columns that it requires, `missing_arguments` to those of them that, by their
-    annotation, are arguments without a value, `checks` to what a ready-made one asks about the values of its columns.
-    `logs` says that a function takes `log_metric`; `comparing` names the rewards that compare the rows of a prompt.
+    """What the reward functions read: reward -> the `columns` that it requires, those of them that by their annotation
+    are arguments without a value, and what a ready-made one asks about the values of its columns. `logs`: a function
+    takes `log_metric`; `comparing` names the rewards that compare the rows of a prompt.
     """
 
     logs: bool = False

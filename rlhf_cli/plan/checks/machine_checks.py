@@ -238,9 +238,8 @@ def upload_problems(subject: Subject) -> Findings:
 
 
 def require_on_hub(question: HubQuestion, *, where: str, local: str) -> None:
-    """Raise DataError or ModelError if the hub does not have the repository and it is not in the cache.
-
-    It waits only briefly; the libraries that load it would retry for a minute. `local`: what to type instead of it.
+    """Raise DataError or ModelError if a repository is neither on the hub nor in the cache; `local` is what to type
+    instead. It waits only briefly; the libraries that load it would retry for a minute.
     """
     if (error := _problem(where, where, question, hub_lookup.look_up([question])[0], local)) is not None:
         raise error

@@ -1,7 +1,7 @@
 """Check the models that a run starts from: folders, config.json, weights, policy, critic, and how rows go through them.
 
-The run decides the last from the loaded model (trainers/pass_mixin.py), with the same tables/passes.py. A config.json
-is checked against the source files of transformers, whose import takes seconds.
+The run decides the last from the loaded model (trainers/pass_mixin.py). A config.json is checked against the source
+files of transformers, whose import takes seconds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""Check the reward functions, the reward models, and the function that combines them.
-
-`trial_problems` calls every reward function on one row before torch is loaded, in a fork that can be killed;
-`advice_on` says what to do about one that failed.
+"""Check the reward functions, the reward models, and the function that combines them. `trial_problems` calls every
+function on a row before torch is loaded, in a fork that can be killed; `advice_on` says what to do about a failed one.
 """
 
 from __future__ import annotations
@@ -79,7 +77,7 @@ def unfed_problems(subject: Subject, rewards: RewardFacts) -> Findings:
     """Yield an error for each setting about turns where completions have one, and a notice for unlogged metrics.
 
     Tools, an environment, a rollout function or a trainer of the user's may give a completion several turns, and log;
-    TRL takes a completion for one message, also in a conversation. In `rlhf score`, which skips this, transcripts do.
+    for TRL it is one message. `rlhf score` does not ask this, because a transcript has turns.
     """
     experiment, trainer = subject.experiment, subject.experiment.trainer
     if experiment.interacts or trainer.own_class is not None:
@@ -135,8 +133,7 @@ def trial_problems(subject: Subject, data: DataFacts) -> Findings:
 
     It gets a group of completions, at least two: the row's answer, or "1", as text or as a message. Their token ids are
     the text's bytes. The last one ends in a blank, so that a fixed number of values for each row does not pass for one
-    value per token. Reward models and functions that ask a server or run code are not called, nor are those with
-    `trial: false`.
+    value per token. Reward models and functions that ask a server or run code are left out, as with `trial: false`.
     """
     experiment, torch = subject.experiment, sys.modules.get("torch")
     rows = data.sources[0].rows if data.sources else None
