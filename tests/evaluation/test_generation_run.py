@@ -12,9 +12,9 @@ import pytest
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import ConfigError, RunError, UserError
-from rlhf_cli.evaluation import generation_run
+from rlhf_cli.evaluation import best_of_n
+from rlhf_cli.evaluation.best_of_n import GenerationRequest, generate, make_room, pass_rate_file
 from rlhf_cli.evaluation.evaluation_results import AnsweredPrompt, PartAnswers
-from rlhf_cli.evaluation.generation_run import GenerationRequest, generate, make_room, pass_rate_file
 from rlhf_cli.evaluation.held_out_rows import end_of_run, prompts_of
 from rlhf_cli.evaluation.score_completions import EndOfRun
 from rlhf_cli.evaluation.targets import Target
@@ -161,7 +161,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(UserError) as caught:
         make_room(Path("/proc"), overwrite=False)
     assert (caught.value.where, caught.value.hint) == ("/proc", "--out FOLDER")
-    monkeypatch.setattr(generation_run, "write_json", full)
+    monkeypatch.setattr(best_of_n, "write_json", full)
     with pytest.raises(UserError) as caught:
         generated(tmp_path / "out")
     assert (caught.value.where, caught.value.got) == (str(tmp_path / "out"), "No space left on device")

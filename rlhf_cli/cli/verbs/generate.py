@@ -39,8 +39,7 @@ from rlhf_cli.display.evaluation_tables import show_best_of_n, show_made
 from rlhf_cli.display.terminal import Screen, spinner
 from rlhf_cli.errors import EXIT_OK, ConfigError
 from rlhf_cli.evaluation import targets
-from rlhf_cli.evaluation.best_of_n import TOTAL
-from rlhf_cli.evaluation.generation_run import BEST, PAIRS, GenerationRequest, generate, make_room, pass_rate_file
+from rlhf_cli.evaluation.best_of_n import BEST, PAIRS, TOTAL, GenerationRequest, generate, make_room, pass_rate_file
 from rlhf_cli.evaluation.held_out_rows import prompts_of
 from rlhf_cli.launch.freeze import refuse_foreign_code
 from rlhf_cli.launch.interactive_answers import interaction
