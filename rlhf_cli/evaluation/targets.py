@@ -13,7 +13,7 @@ from rlhf_cli.config.schema.model_and_data import Eval
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import ConfigError, RunError
-from rlhf_cli.models.gguf import model_folder
+from rlhf_cli.models.cache import model_folder
 from rlhf_cli.models.model_folders import describe_model, is_reward_model
 from rlhf_cli.plan.checks.machine_checks import require_on_hub
 from rlhf_cli.plan.prepare import Prepared

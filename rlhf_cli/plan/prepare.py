@@ -81,7 +81,7 @@ def is_run_name(named: str) -> bool:
 def _model(named: str | None, root: str, where: str) -> str | None:
     if named is None:
         return None
-    from rlhf_cli.models.gguf import model_folder
+    from rlhf_cli.models.cache import model_folder
 
     return model_folder(str(find_run(named, root, where=where).model) if is_run_name(named) else named, where=where)
 

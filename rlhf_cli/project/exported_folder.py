@@ -351,7 +351,7 @@ def _stored_dtype(source: SourceModel, base: str) -> torch.dtype:
     import torch
     from transformers import AutoConfig
 
-    from rlhf_cli.models.gguf import model_folder
+    from rlhf_cli.models.cache import model_folder
 
     folder = Path(str(model_folder(base, where=base))).expanduser()
     if not folder.is_dir() and (folder.is_absolute() or base.startswith(".")):

@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from rlhf_cli.data import worlds
 from rlhf_cli.errors import UserError, writing
-from rlhf_cli.models.gguf import model_folder
+from rlhf_cli.models.cache import model_folder
 from rlhf_cli.models.model_folders import describe_model
 from rlhf_cli.models.tokenizer_files import context_of, read_json, read_tokenizer
 from rlhf_cli.plan.checks.prompt_checks import is_chat_model

@@ -29,7 +29,7 @@ import torch
 from transformers.utils import logging
 
 from rlhf_cli.errors import ModelError
-from rlhf_cli.models.gguf import model_folder
+from rlhf_cli.models.cache import model_folder
 from rlhf_cli.plan.launch_plan import INSTALL_VLLM
 from scripts.bench.gpu import World, is_pretended, make, python, world_here
 from scripts.bench.memory import SERIES, as_lines, in_a_process, link_smollm2, make_place

@@ -80,7 +80,7 @@ def make_place(place: Path, shape: dict[str, Any] = SHAPE) -> None:
 
 def link_smollm2(place: Path) -> None:
     """Link SmolLM2's folder, made on first use (`make real`), and write the data of all runs."""
-    from rlhf_cli.models.gguf import model_folder
+    from rlhf_cli.models.cache import model_folder
 
     folder = model_folder("package:smollm2", where="--smollm2")
     assert folder is not None

@@ -28,7 +28,7 @@ import torch
 from transformers.utils import logging
 
 from rlhf_cli.data.worlds import generate
-from rlhf_cli.models.gguf import model_folder
+from rlhf_cli.models.cache import model_folder
 from scripts.bench.measures import Measure, of_pairs, table, write
 from scripts.bench.step_models import DEVIATION, MEAN, make_policy, ragged
 from scripts.bench.step_sides import Step, Taken, in_a_fork

@@ -22,7 +22,7 @@ from transformers import AutoTokenizer
 
 from rlhf_cli.errors import ModelError, UserError
 from rlhf_cli.evaluation.targets import POLICY, find_target
-from rlhf_cli.models import cache, gguf
+from rlhf_cli.models import cache
 from rlhf_cli.models.cache import build_once
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.process import PARENT
@@ -42,13 +42,13 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (carrier / "__init__.py").write_text("raise RuntimeError('imported')")
     (carrier / "small.gguf").write_bytes(CONTENT)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    small = gguf.PackagedModel(
+    small = cache.PackagedModel(
         "carrier", "small.gguf", hashlib.sha256(CONTENT).hexdigest(), "owner/small", "pip install x"
     )
     monkeypatch.setattr(
-        gguf, "PACKAGED_MODELS", {"small": small, "missing": replace(small, module="no_such", sha256="0")}
+        cache, "PACKAGED_MODELS", {"small": small, "missing": replace(small, module="no_such", sha256="0")}
     )
-    monkeypatch.setattr(gguf, "look_up", lambda questions: [HubAnswer("unreachable", "no network")])
+    monkeypatch.setattr(cache, "look_up", lambda questions: [HubAnswer("unreachable", "no network")])
     stock = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *more: stock("json" if name == "gguf" else name, *more)
@@ -73,12 +73,12 @@ def conversions(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 def folder_of(named: str) -> str | None:
-    return gguf.model_folder(named, where="model.path")
+    return cache.model_folder(named, where="model.path")
 
 
 @pytest.mark.parametrize("named", [None, "owner/model", "./folder", "run:quickstart"])
 def test_other_models_are_left_alone(named: str | None, conversions: list[list[str]]) -> None:
-    assert gguf.model_folder(named, where="model.path") == named
+    assert cache.model_folder(named, where="model.path") == named
     assert conversions == []
 
 
@@ -89,7 +89,7 @@ def test_a_file_is_converted_once(
     first = folder_of(str(file))
     assert first == str(place / f"cache/models/small-1-{hashlib.sha256(CONTENT).hexdigest()[:12]}")
     assert folder_of("package:small") == first  # the same bytes
-    assert [words[1:4] for words in conversions] == [["-m", "rlhf_cli.models.gguf", str(file)]]
+    assert [words[1:4] for words in conversions] == [["-m", "rlhf_cli.models.cache", str(file)]]
     assert capsys.readouterr() == ("", "converting small.gguf to a model folder, once: about 20 s\n")
     file.unlink()
     assert folder_of("package:small") == first  # from the cache alone
@@ -97,7 +97,7 @@ def test_a_file_is_converted_once(
 
 
 def test_without_the_package_the_hubs_model_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gguf, "look_up", lambda questions: [HubAnswer("cached")])
+    monkeypatch.setattr(cache, "look_up", lambda questions: [HubAnswer("cached")])
     assert folder_of("package:missing") == "owner/small"
 
 
@@ -216,7 +216,7 @@ def test_a_cut_gguf_file_is_refused_before_torch_is_imported(content: bytes, pla
     (place / "cut.gguf").write_bytes(content)
     assert f"({len(content)} bytes)" in str(refused(str(place / "cut.gguf")).got)
     code = (
-        "import runpy, sys; sys.modules['torch'] = None; runpy.run_module('rlhf_cli.models.gguf', run_name='__main__')"
+        "import runpy, sys; sys.modules['torch'] = None; runpy.run_module('rlhf_cli.models.cache', run_name='__main__')"
     )
     words = [sys.executable, "-c", code, str(place / "cut.gguf"), str(place / "out")]
     assert subprocess.run(words, env={**os.environ, PARENT: str(os.getpid())}, check=False).returncode == 3
@@ -236,7 +236,7 @@ def test_what_a_conversion_writes(place: Path, monkeypatch: pytest.MonkeyPatch) 
     write_llama(place / "part.gguf", without="blk.1.")
     stock, reads = library.GGUFReader, list[str]()
     monkeypatch.setattr(library, "GGUFReader", lambda path: reads.append(path) or stock(path))
-    gguf.convert(place / "whole.gguf", place / "made")
+    cache.convert(place / "whole.gguf", place / "made")
     assert reads == [str(place / "whole.gguf")]
     written = load_file(place / "made/model.safetensors")
     theirs = {tensor.name: torch.tensor(tensor.data) for tensor in stock(place / "whole.gguf").tensors}
@@ -249,7 +249,7 @@ def test_what_a_conversion_writes(place: Path, monkeypatch: pytest.MonkeyPatch) 
     tokenizer = AutoTokenizer.from_pretrained(place / "made")
     assert (tokenizer.pad_token, tokenizer("ab").input_ids[-1]) == ("<|im_end|>", VOCABULARY.index("ab"))
     with pytest.raises(ValueError, match=r"model\.layers\.1\."):
-        gguf.convert(place / "part.gguf", place / "other")
+        cache.convert(place / "part.gguf", place / "other")
 
 
 def test_the_base_of_an_adapter_is_made_again(place: Path, conversions: list[list[str]]) -> None:
