@@ -31,7 +31,6 @@ from rlhf_cli.text.suggest import nearest
 
 Array: TypeAlias = numpy.ndarray[tuple[int, ...], numpy.dtype[numpy.float64]]
 Integers: TypeAlias = numpy.ndarray[tuple[int, ...], numpy.dtype[numpy.int64]]
-Place = Callable[[str], str]
 _KEY = "advantages"
 _SAME = 1e-6
 
@@ -82,7 +81,7 @@ class Answer:
 class AdvantageFunction:
     """A function of the user's with its `args`."""
 
-    def __init__(self, fn: str, args: Mapping[str, object], *, place: Place = str) -> None:
+    def __init__(self, fn: str, args: Mapping[str, object], *, place: Callable[[str], str] = str) -> None:
         """Import the function; `place` locates a key. Raise RewardError if it is none or takes other arguments."""
         self.fn, where = fn, place(f"{_KEY}.fn")
         function = import_function(fn, where=where)
@@ -116,9 +115,8 @@ class AdvantageFunction:
         except Exception as error:  # user code: name it and show its traceback
             raise RewardFailed(f"{self.fn} failed", where=f"{_KEY}.fn", got=described(error)) from error
         longest = int(lengths.max(initial=0))
-        if found.shape != lengths.shape and not (
-            found.ndim == 2 and len(found) == len(lengths) and found.shape[1] >= longest
-        ):
+        is_by_token = found.ndim == 2 and len(found) == len(lengths) and found.shape[1] >= longest
+        if found.shape != lengths.shape and not is_by_token:
             expected = f"({len(lengths)},), or rows of at least {longest} tokens"
             self._refuse("its advantages have another shape", f"{found.shape}", expected)
         for name, part in by_name.items():
@@ -126,7 +124,7 @@ class AdvantageFunction:
                 expected = f"one of {', '.join(scored.rewards)}, of shape {found.shape}"
                 self._refuse("it returned an unknown part", f"{name!r} of shape {part.shape}", expected)
         is_read = counted
-        if found.ndim == 2:
+        if is_by_token:
             is_read = counted[:, None] & (numpy.arange(found.shape[1]) < lengths[:, None])
         found, *parts_found = (numpy.where(is_read, values, 0.0) for values in (found, *by_name.values()))
         if not numpy.isfinite(found).all():

@@ -212,7 +212,8 @@ def score_with(
 ) -> CompletionScores:
     """Score the rows with an open stack, like `score_each`; `where` names the source of the rows in error messages."""
     end = end or EndOfRun()
-    tokenizer = functools.cache(lambda: policy_tokenizer(experiment, wanted_by=" and ".join(_wanting_tokens(stack))))
+    wanting = [f"rewards.{component.name}" for component in stack.components if reads_tokens(component.score)]
+    tokenizer = functools.cache(lambda: policy_tokenizer(experiment, wanted_by=" and ".join(wanting)))
     columns = dict.fromkeys(column for row in rows for column in row)
     raise_any(
         DataError(
@@ -234,7 +235,7 @@ def score_with(
     batch["prompts"], batch["completions"] = batch.pop("prompt"), batch.pop("completion")
     batch["trainer_state"] = StateOfTrainer(end.step, end.max_steps)
     batch |= {"log_extra": lambda column, values: None, "log_metric": lambda name, value: None}
-    if "completion_ids" not in batch and _wanting_tokens(stack):
+    if "completion_ids" not in batch and wanting:
         texts = [text_of(text) for text in batch["completions"]]
         ids = tokenizer()(texts, add_special_tokens=False, verbose=False)["input_ids"]
         ending = [] if tokenizer().eos_token_id is None else [tokenizer().eos_token_id]  # as an answer that has ended
@@ -273,7 +274,3 @@ def _scores(stack: RewardStack, num_rows: int, aggregate: Aggregate, end: EndOfR
         for name, outcome in outcomes.items()
     }
     return replace(settled, summary=summary)
-
-
-def _wanting_tokens(stack: RewardStack) -> list[str]:
-    return [f"rewards.{component.name}" for component in stack.components if reads_tokens(component.score)]

@@ -54,10 +54,8 @@ def find_target(path: Path) -> Target:
     path = path.expanduser().resolve()
     if (around := run_of(path)) is not None:
         path = around.path
-    is_alone = not (path / "config.yaml").is_file() and any(
-        (path / name).is_file() for name in ("config.json", "adapter_config.json")
-    )
-    if is_alone:
+    has_model = any((path / name).is_file() for name in ("config.json", "adapter_config.json"))
+    if has_model and not (path / "config.yaml").is_file():
         if not is_reward_model(str(path), where="rlhf eval"):
             what, got = "a policy needs the rewards of its run", "a model folder without a run"
             expected = "the folder of the run, with config.yaml in it"

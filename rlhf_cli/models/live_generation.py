@@ -325,10 +325,8 @@ def _rows_of(inputs: dict[str, object], rows: Tensor) -> dict[str, object]:
 
 
 _MOST_ENDED = 1 / 8
-"""Allowed share of ended rows in a batch.
-
-0 copies the cache whenever a row ends, which in large batches is at every token; from 0 to 1/4 the time is the same
-(docs/development/performance.md).
+"""Allowed share of ended rows in a batch. 0 copies the cache whenever a row ends, which in large batches is at every
+token; from 0 to 1/4 the time is the same (docs/development/performance.md).
 """
 
 

@@ -99,9 +99,8 @@ def describe_reward_model(path: str, *, where: str, conversational: bool = False
     describe_model(base, where=f"{where}: the base that {adapter} names", needs_tokenizer=False)
     if config.get("task_type") == "CAUSAL_LM":
         what, got = "this is an adapter of a language model, not a reward model", f"{path}: task_type CAUSAL_LM"
-        raise ModelError(
-            what, where=where, got=got, expected=f"an adapter of {EXPECTED_REWARD_MODEL}: task_type SEQ_CLS"
-        )
+        expected = f"an adapter of {EXPECTED_REWARD_MODEL}: task_type SEQ_CLS"
+        raise ModelError(what, where=where, got=got, expected=expected)
     if Path(base).expanduser().is_dir():
         _check_chat_template([folder, Path(base).expanduser()], conversational, where)
     return f"{path} (adapter of {base})"

@@ -23,9 +23,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 
 Recipe = Mapping[str, Any]
-"""The section `model.build`: the shape of a tiny model, and its warm start, None to leave it random. The cache key
-contains all of it.
-"""
+"""The section `model.build`, all of it in the cache key: a tiny model's shape, and its warm start or None."""
 
 Demonstration = dict[str, str]
 """A demonstration with `prompt` and `completion`, both texts."""
