@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from rlhf_cli.display.terminal import GAP, Cell, Column, cut_end, figure, one_line, plain_table, show_blocks, width_of
-from rlhf_cli.evaluation.evaluation_results import SEEN, UNSEEN, Evaluation, PolicyEvaluation
+from rlhf_cli.evaluation.evaluation_results import SEEN, UNSEEN, BestOfN, Evaluation, MadeRows, PolicyEvaluation
 from rlhf_cli.evaluation.score_bench import ScoreBench
 from rlhf_cli.evaluation.scored_pairs import RewardModelEvaluation, ScoredPair, SliceAccuracy
 from rlhf_cli.numerics.intervals import Estimate, attempt_counts
 from rlhf_cli.rewards.completion_text import text_of
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, ScoredReward
 from rlhf_cli.runs.run_folder import as_typed
-
-if TYPE_CHECKING:
-    from rlhf_cli.evaluation.best_of_n import BestOfN, MadeRows
 
 _LONGEST = 40
 _NO_TOTAL = "rows have no total of their own: {}"

@@ -28,9 +28,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,7 +41,15 @@ from rlhf_cli.config.expand import primary_of
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.source import Row
 from rlhf_cli.errors import ConfigError, RunError, writing
-from rlhf_cli.evaluation.evaluation_results import AnsweredPrompt, PartAnswers, Sample, completions_of
+from rlhf_cli.evaluation.evaluation_results import (
+    AnsweredPrompt,
+    BestOfK,
+    BestOfN,
+    MadeRows,
+    PartAnswers,
+    Sample,
+    completions_of,
+)
 from rlhf_cli.evaluation.held_out_rows import end_of_run
 from rlhf_cli.evaluation.score_completions import Interact
 from rlhf_cli.evaluation.targets import Target
@@ -65,27 +72,6 @@ TOTAL = "total"
 def score_of(scored: ScoredRow, by: str) -> float | None:
     """Return the total of an answer, or its raw score of the reward `by`."""
     return scored.total if by == TOTAL else scored.rewards[by].raw
-
-
-@dataclass(frozen=True)
-class BestOfK:
-    """The best of `k`, over prompts: its mean score, every reward and the truncated share at that pick; KL in nats."""
-
-    k: int
-    score: Estimate
-    rewards: dict[str, Estimate]
-    truncated: Estimate
-    kl_bound: float
-
-
-@dataclass(frozen=True)
-class BestOfN:
-    """The curve for `prompts` prompts. `left_out` counts those with an answer that has no score `by`."""
-
-    by: str
-    curve: list[BestOfK]
-    prompts: int
-    left_out: int
 
 
 def best_of_n(sampled: PartAnswers, *, by: str = TOTAL) -> BestOfN:
@@ -140,14 +126,6 @@ def _picked(weights: Floats, values: Sequence[float | None]) -> list[float]:
     summed = weights[:, known] @ present
     means: list[float] = np.divide(summed, mass, out=np.full_like(mass, np.nan), where=mass > 0).tolist()
     return means
-
-
-@dataclass(frozen=True)
-class MadeRows:
-    """Rows for a trainer, and the prompts that gave none: reason -> number of prompts."""
-
-    rows: list[Row] = field(default_factory=list)
-    left_out: Counter[str] = field(default_factory=Counter)
 
 
 def preference_pairs(

@@ -5,6 +5,7 @@ All intervals are over prompts, because the answers to one prompt are not indepe
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, TypeAdapter
 
 from rlhf_cli.data.rows import prompt_key
+from rlhf_cli.data.source import Row
 from rlhf_cli.evaluation.scored_pairs import RewardModelEvaluation
 from rlhf_cli.numerics.intervals import Estimate, attempt_counts, majority, mean_with_interval, pass_at_k, student
 from rlhf_cli.rewards.completion_text import Completion, text_of
@@ -265,6 +267,35 @@ def _attempts(part: PartAnswers, names: Sequence[str]) -> dict[str, Attempts]:
             "maj": {part.each: mean_with_interval([majority(texts[span], right[span]) for span in spans], right)},
         }
     return attempts
+
+
+@dataclass(frozen=True)
+class BestOfK:
+    """The best of `k`, over prompts: its mean score, every reward and the truncated share at that pick; KL in nats."""
+
+    k: int
+    score: Estimate
+    rewards: dict[str, Estimate]
+    truncated: Estimate
+    kl_bound: float
+
+
+@dataclass(frozen=True)
+class BestOfN:
+    """The curve for `prompts` prompts. `left_out` counts those with an answer that has no score `by`."""
+
+    by: str
+    curve: list[BestOfK]
+    prompts: int
+    left_out: int
+
+
+@dataclass(frozen=True)
+class MadeRows:
+    """Rows for a trainer, and the prompts that gave none: reason -> number of prompts."""
+
+    rows: list[Row] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
 
 
 Measured = RewardModelEvaluation | PolicyEvaluation

@@ -9,9 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import FrameType
 
 from rlhf_cli.errors import ModelError, RlhfError, RunError, in_a_line
 
@@ -83,29 +82,20 @@ def _refusal(error: Exception, paths: Mapping[str, str | None]) -> RlhfError | N
         expected = "files that this run wrote; these and the manifest were changed later"
         advice = f"move {folder.name} away: `rlhf resume` then uses the checkpoint before it, or starts again"
         return RunError(what, where=str(file), got=got, expected=expected, advice=advice)
-    if read is None:
-        return _not_loaded(error, frames, paths)
+    if read is None:  # of values in the model's files: an unknown activation, tensors of another shape
+        building = [frame.f_locals for frame in frames if frame.f_code.co_filename.endswith(_BUILDING)]
+        named = [values[_PATH] for values in building if _PATH in values]
+        is_of_machine = isinstance(error, OSError | ImportError | MemoryError) or "OutOfMemory" in type(error).__name__
+        if not named or is_of_machine or f"{os.sep}transformers{os.sep}" not in files[-1]:
+            return None
+        model, what = str(named[0]), "transformers cannot load this model"
+        expected = "a config.json whose values this version of transformers knows, and weights that fit it"
+        return ModelError(what, where=f"{_key_of(model, paths)}: {model}", got=got, expected=expected)
     what = "a pickle of the model is damaged or holds more than tensors; its code was not executed"
     where = f"{_key_of(str(Path(read).parent), paths)}: {read}"
     expected = "weights as safetensors, or a pickle of tensors only"
     advice = "use a copy of the model with model.safetensors"
     return ModelError(what, where=where, got=got, expected=expected, advice=advice)
-
-
-def _not_loaded(error: Exception, frames: Sequence[FrameType], paths: Mapping[str, str | None]) -> ModelError | None:
-    """Return the error for a model that transformers' own code fails to build or fill, None for any other failure.
-
-    Its causes are values in the model's files: an unknown activation, tensors of another shape.
-    """
-    building = [frame.f_locals for frame in frames if frame.f_code.co_filename.endswith(_BUILDING)]
-    named = [values[_PATH] for values in building if _PATH in values]
-    is_of_machine = isinstance(error, OSError | ImportError | MemoryError) or "OutOfMemory" in type(error).__name__
-    if not named or is_of_machine or f"{os.sep}transformers{os.sep}" not in frames[-1].f_code.co_filename:
-        return None
-    model, what = str(named[0]), "transformers cannot load this model"
-    where, got = f"{_key_of(model, paths)}: {model}", in_a_line(error)[:_LONGEST]
-    expected = "a config.json whose values this version of transformers knows, and weights that fit it"
-    return ModelError(what, where=where, got=got, expected=expected)
 
 
 def _key_of(model: str, paths: Mapping[str, str | None]) -> str:

@@ -239,32 +239,21 @@ def _why_not_cache(cache: Cache) -> str | None:
 def draw(probabilities: Tensor, rows: Tensor, num_rows: int) -> Tensor:
     """Return (N,) tokens drawn from (N, V) float32 `probabilities`; `rows` (N,) are ascending indices below `num_rows`.
 
-    Tokens from probabilities that are not finite mean nothing: `refuse_not_finite` looks at their sum.
+    Tokens from probabilities that are not finite mean nothing: `decode` looks at their sum.
     """
-    # In place: a vocabulary per row needs much memory.
-    return probabilities.div_(_exponential(probabilities, rows, num_rows)).argmax(dim=-1)
-
-
-def _exponential(like: Tensor, rows: Tensor, num_rows: int) -> Tensor:
-    """Return (N, V) exponential numbers: the rows `rows` of (num_rows, V) drawn at once."""
-    num_tokens = like.shape[1]
-    if like.device.type != "cpu" or len(rows) == num_rows:  # an accelerator draws all faster than it skips some
-        numbers = like.new_empty(num_rows, num_tokens).exponential_()
-        return numbers if len(rows) == num_rows else numbers[rows]
-    numbers, after = torch.empty_like(like), 0
-    for place, row in enumerate([*rows.tolist(), num_rows]):
-        # an int64 uses the same 64 bits of the generator as an exponential number, but no logarithm
-        torch.empty((row - after) * num_tokens, dtype=torch.int64).random_()
-        if row < num_rows:
-            numbers[place].exponential_()
-        after = row + 1
-    return numbers
-
-
-def refuse_not_finite(total: float) -> None:
-    """Raise torch's own RuntimeError if the sum of probabilities is not finite."""
-    if not math.isfinite(total):
-        torch.multinomial(torch.tensor([total]), num_samples=1)
+    num_tokens = probabilities.shape[1]
+    if probabilities.device.type != "cpu" or len(rows) == num_rows:  # an accelerator draws all faster than some
+        numbers = probabilities.new_empty(num_rows, num_tokens).exponential_()
+        numbers = numbers if len(rows) == num_rows else numbers[rows]
+    else:
+        numbers, after = torch.empty_like(probabilities), 0
+        for place, row in enumerate([*rows.tolist(), num_rows]):
+            # an int64 uses the same 64 bits of the generator as an exponential number, but no logarithm
+            torch.empty((row - after) * num_tokens, dtype=torch.int64).random_()
+            if row < num_rows:
+                numbers[place].exponential_()
+            after = row + 1
+    return probabilities.div_(numbers).argmax(dim=-1)  # in place: a vocabulary per row needs much memory
 
 
 class LiveBatch:
@@ -468,7 +457,8 @@ class Generating:
                 batch.is_live &= ~stopping_criteria(cast(LongTensor, batch.ids), None)
                 # The host waits for the device only here.
                 live_rows, total_probability = torch.stack([batch.is_live.sum().to(total), total]).tolist()
-                refuse_not_finite(total_probability)
+                if not math.isfinite(total_probability):
+                    torch.multinomial(torch.tensor([total_probability]), num_samples=1)  # raises torch's own error
                 num_live = int(live_rows)
                 if not num_live:
                     break

@@ -151,21 +151,6 @@ class RewardModelScorer:
         head = ids[:1] if ids[0] == self._tokenizer.bos_token_id and self.max_length > 1 else []
         return head + ids[len(ids) - self.max_length + len(head) :]
 
-    def _should_pack(self, rows: list[list[int]]) -> bool:
-        """Return whether to pack rows. On the first call, score three rows both ways and compare.
-
-        This detects a model that does not pass arguments to its attention or that attends to later tokens, and a kernel
-        that is wrong.
-        """
-        if self.why_not_packed is None and not self._has_tried:
-            self._has_tried = True
-            # At least two rows, if necessary the same one twice: a single row cannot attend to another by mistake.
-            num_tried = max(2, min(_TRIED_ROWS, self.batch_size))
-            tried = sorted(rows[row % len(rows)] for row in range(num_tried))
-            wrong = self._why_not_as_padded(tried)
-            self.why_not_packed = None if wrong is None else f"packed, {wrong}"
-        return self.why_not_packed is None
-
     def _why_not_as_padded(self, rows: list[list[int]]) -> str | None:
         try:
             packed = torch.tensor(self._packed(rows))
@@ -178,8 +163,18 @@ class RewardModelScorer:
         return None if is_same else "its scores differed from those of padded rows"
 
     def _scores(self, rows: list[list[int]]) -> list[float]:
-        """Return the scores of all rows, in batches of packed or of padded rows."""
-        if self._should_pack(rows):
+        """Return the scores of all rows, in batches of packed or of padded rows.
+
+        The first call scores three rows both ways, and so detects a model that does not pass arguments to its attention
+        or that attends to later tokens, and a kernel that is wrong.
+        """
+        if self.why_not_packed is None and not self._has_tried:
+            self._has_tried = True
+            # At least two rows, if necessary the same one twice: a single row cannot attend to another by mistake.
+            num_tried = max(2, min(_TRIED_ROWS, self.batch_size))
+            wrong = self._why_not_as_padded(sorted(rows[row % len(rows)] for row in range(num_tried)))
+            self.why_not_packed = None if wrong is None else f"packed, {wrong}"
+        if self.why_not_packed is None:
             score, batches = self._packed, passes_of(rows, self.batch_size * max(map(len, rows)))
         else:
             # Longest first, so that an out-of-memory error occurs at once. The given order is kept within a batch: if

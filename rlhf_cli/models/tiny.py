@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,9 @@ def build_tiny_model(
         bos_token_id=None,
         tie_word_embeddings=True,
     )
-    with torch.random.fork_rng(devices=[]), _one_thread():
+    with torch.random.fork_rng(devices=[]), contextlib.ExitStack() as afterwards:
+        afterwards.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(1)  # the rounding of sums depends on the number of threads, and would change the model
         torch.manual_seed(build["seed"])
         model = LlamaForCausalLM(config)
         if settings := build["warm_start"]:
@@ -101,17 +103,6 @@ def build_tiny_model(
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     save_whole(model, folder)
     tokenizer.save_pretrained(folder)
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Compute on one thread: the rounding of sums depends on the number of threads, and would change the model."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _tensors(
