@@ -28,6 +28,8 @@ from rlhf_cli.runs.run_status import FINISHED, PREEMPTED, PRUNED, RUNNING, Statu
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.sweeps import ResumeOptions, SweepOptions, sweep_folder, swept_words
 from rlhf_cli.sweeps.run_jobs import JobsToCome, run_jobs
+from rlhf_cli.sweeps.sweep_folder import ReadyJob, SweepEnd
+from rlhf_cli.sweeps.swept_words import SearchPlan
 from rlhf_cli.text.json_values import JsonTree
 
 if TYPE_CHECKING:
@@ -49,9 +51,7 @@ _MOST_REFUSED = 5
 class Trials(JobsToCome):
     """The jobs of a search: those that an earlier command left unfinished, then new ones up to the requested number."""
 
-    def __init__(
-        self, folder: Path, plan: swept_words.SearchPlan, say: Callable[[str], object], allowed: ResumeOptions
-    ) -> None:
+    def __init__(self, folder: Path, plan: SearchPlan, say: Callable[[str], object], allowed: ResumeOptions) -> None:
         self.study = open_study(folder, plan)
         self._folder, self._plan, self._say, self._allowed = folder, plan, say, allowed
         known = self.study.get_trials(deepcopy=False)
@@ -66,7 +66,7 @@ class Trials(JobsToCome):
     def num_to_come(self) -> int:
         return len(self._left) + max(0, self._plan.sweep.trials - self._asked)
 
-    def next_job(self) -> sweep_folder.ReadyJob | None:
+    def next_job(self) -> ReadyJob | None:
         """Return the next trial, frozen; None if no other may begin. Raise the last of several invalid proposals."""
         from optuna.trial import Trial, TrialState
 
@@ -114,7 +114,7 @@ class Trials(JobsToCome):
         if self._deadline is None:
             without_passed_deadline(tree, origins)
 
-    def should_stop(self, job: sweep_folder.ReadyJob) -> bool:
+    def should_stop(self, job: ReadyJob) -> bool:
         """Report a job's progress to the study, and return whether it does worse than others did at the same point."""
         if self._plan.sweep.prune == "off" or job.name in self._pruned:
             return False
@@ -160,9 +160,7 @@ _OF_ONE_SEARCH = ("run.name", "launch.must_save_by", "seed")
 _MOST_SHOWN, _BEST = 10, "★"
 
 
-def run_search(
-    console: Console, plan: swept_words.SearchPlan, typed: list[str], options: SweepOptions
-) -> sweep_folder.SweepEnd:
+def run_search(console: Console, plan: SearchPlan, typed: list[str], options: SweepOptions) -> SweepEnd:
     """Run a new search, or describe it with --dry-run. Raise all problems at its corners at once."""
     corners = sweep_folder.checked(plan.corners(), adjust=swept_words.without_section)
     if corners[0].prepared.experiment.launch.slurm is not None:
@@ -181,13 +179,13 @@ def run_search(
     console.print(facts_grid((f"  {name}", text) for name, text in facts.items()))
     if options.dry_run:
         console.print("nothing was started or written")
-        return sweep_folder.SweepEnd(EXIT_OK, folder, is_dry=True)
+        return SweepEnd(EXIT_OK, folder, is_dry=True)
     sweep_folder.begin_sweep(folder, typed, list(plan.space), [])
-    return sweep_folder.SweepEnd(continue_search(console, plan, folder, options, ResumeOptions()), folder)
+    return SweepEnd(continue_search(console, plan, folder, options, ResumeOptions()), folder)
 
 
 def continue_search(
-    console: Console, plan: swept_words.SearchPlan, folder: Path, options: SweepOptions, allowed: ResumeOptions
+    console: Console, plan: SearchPlan, folder: Path, options: SweepOptions, allowed: ResumeOptions
 ) -> int:
     """Run the remaining trials of a search, show the results, and return the exit code."""
     with only_writer(RunFolder(folder), take_over=allowed.take_over, what="sweep"):
@@ -205,7 +203,7 @@ def continue_search(
             sweep_folder.print_folder(console, folder)
 
 
-def _show_found(console: Console, plan: swept_words.SearchPlan, study: Study, folder: Path) -> None:
+def _show_found(console: Console, plan: SearchPlan, study: Study, folder: Path) -> None:
     """Print the best trials, the command that repeats the best one, and how many trials are left, if any."""
     tried, best = study.get_trials(deepcopy=False), study.best_trials
     objectives, is_best = [*map(str, plan.objectives)], {trial.number for trial in best}
@@ -239,7 +237,7 @@ def _show_found(console: Console, plan: swept_words.SearchPlan, study: Study, fo
         console.print(line, soft_wrap=True, markup=False)
 
 
-def open_study(folder: Path, plan: swept_words.SearchPlan) -> Study:
+def open_study(folder: Path, plan: SearchPlan) -> Study:
     """Return the study in a sweep's folder, with all its trials; create it if there is none."""
     import optuna
     from optuna.pruners import MedianPruner, NopPruner, SuccessiveHalvingPruner

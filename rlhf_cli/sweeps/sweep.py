@@ -25,10 +25,11 @@ from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.sweeps import ResumeOptions, SweepOptions, sweep_folder
 from rlhf_cli.sweeps.run_jobs import run_jobs
 from rlhf_cli.sweeps.search import JOURNAL, continue_search, run_search
+from rlhf_cli.sweeps.sweep_folder import ReadyJob, SweepEnd, SweepFolder
 from rlhf_cli.sweeps.swept_words import SweepJob, grid_of, search_plan
 
 
-def run(options: SweepOptions, typed: list[str]) -> sweep_folder.SweepEnd:
+def run(options: SweepOptions, typed: list[str]) -> SweepEnd:
     """Run every combination of the swept values in `typed`, or the search of their `sweep` section.
 
     A failing job does not stop the others. Before anything is written, raise the problems of all jobs.
@@ -56,21 +57,19 @@ def run(options: SweepOptions, typed: list[str]) -> sweep_folder.SweepEnd:
         for job in jobs:
             console.print(f"  {job.job.name}", soft_wrap=True)
         console.print("nothing was started or written")
-        return sweep_folder.SweepEnd(EXIT_OK, folder, is_dry=True)
+        return SweepEnd(EXIT_OK, folder, is_dry=True)
     sweep_folder.begin_sweep(folder, typed, [axis.key for axis in axes], named)
     ready = [sweep_folder.freeze(folder, job) for job in jobs]
-    sweep = sweep_folder.SweepFolder(folder, named)
+    sweep = SweepFolder(folder, named)
     with only_writer(RunFolder(sweep.path), what="sweep"):
         if not for_slurm:
-            return sweep_folder.SweepEnd(run_ready(console, sweep, ready, options), sweep.path)
+            return SweepEnd(run_ready(console, sweep, ready, options), sweep.path)
         submit_sweep(console, [job.folder for job in ready], sweep.path)
     sweep_folder.print_folder(console, sweep.path)
-    return sweep_folder.SweepEnd(EXIT_OK, sweep.path)
+    return SweepEnd(EXIT_OK, sweep.path)
 
 
-def run_ready(
-    console: Console, sweep: sweep_folder.SweepFolder, jobs: Sequence[sweep_folder.ReadyJob], options: SweepOptions
-) -> int:
+def run_ready(console: Console, sweep: SweepFolder, jobs: Sequence[ReadyJob], options: SweepOptions) -> int:
     """Run jobs of a sweep, show the result of the whole sweep, and return the exit code. The caller holds the lock."""
     try:
         code = run_jobs(console, jobs, options)
@@ -84,9 +83,7 @@ def run_ready(
 _LEFT_ALONE = {RUNNING: "is training", QUEUED: "is in Slurm's queue", FINISHED: ""}
 
 
-def resume_sweep(
-    folder: Path, allowed: ResumeOptions, options: SweepOptions, words: list[str]
-) -> sweep_folder.SweepEnd:
+def resume_sweep(folder: Path, allowed: ResumeOptions, options: SweepOptions, words: list[str]) -> SweepEnd:
     """Resume the sweep in `folder`, which accepts no `words`. Raise all problems of its jobs first."""
     if words:
         what, hint = "a resumed sweep cannot change its runs", f"rlhf resume {RunFolder(folder).typed}"
@@ -94,7 +91,7 @@ def resume_sweep(
         raise ConfigError(what, where="command line", got=" ".join(words), expected=expected, hint=hint)
     refuse_links(folder)
     if (folder / JOURNAL).is_file():
-        return sweep_folder.SweepEnd(_resume_search(folder, allowed, options), folder, is_dry=options.dry_run)
+        return SweepEnd(_resume_search(folder, allowed, options), folder, is_dry=options.dry_run)
     console, sweep = Screen(), sweep_folder.open_sweep(folder)
     here, runs, take_over = RunFolder(sweep.path), map(sweep.run_of, sweep.jobs), allowed.take_over
     begun = {run: read_status(run, take_over=take_over) for run in runs if run.config.is_file()}
@@ -108,7 +105,7 @@ def resume_sweep(
             console.print(f"warning: runs started with other versions: {changed}", soft_wrap=True)
         jobs = _ready(sweep, wanted, allowed, options)
         if jobs and jobs[0].experiment.launch.slurm is None:
-            return sweep_folder.SweepEnd(run_ready(console, sweep, jobs, options), sweep.path)
+            return SweepEnd(run_ready(console, sweep, jobs, options), sweep.path)
         if not wanted:
             is_done = all(status is not None and status.state == FINISHED for _, status in statuses)
             why = "no run has failed" if options.only_failed else "every run has finished, or is queued or training"
@@ -119,7 +116,7 @@ def resume_sweep(
         else:
             submit_sweep(console, [job.folder for job in jobs], sweep.path)
         sweep_folder.print_folder(console, sweep.path)
-        return sweep_folder.SweepEnd(EXIT_OK, sweep.path, is_dry=options.dry_run)
+        return SweepEnd(EXIT_OK, sweep.path, is_dry=options.dry_run)
 
 
 def _resume_search(folder: Path, allowed: ResumeOptions, options: SweepOptions) -> int:
@@ -146,18 +143,15 @@ def _is_wanted(status: Status | None, options: SweepOptions) -> bool:
 
 
 def _ready(
-    sweep: sweep_folder.SweepFolder,
-    wanted: Sequence[tuple[SweepJob, Status | None]],
-    allowed: ResumeOptions,
-    options: SweepOptions,
-) -> list[sweep_folder.ReadyJob]:
+    sweep: SweepFolder, wanted: Sequence[tuple[SweepJob, Status | None]], allowed: ResumeOptions, options: SweepOptions
+) -> list[ReadyJob]:
     """Return the jobs ready to run, none in a dry run. Raise all their problems before anything is written."""
     command = f"rlhf resume {RunFolder(sweep.path).typed}"
     begun = {job.name for job, status in wanted if status is not None}
     prepared: list[Prepared] = []
     refuse_words = cache(partial(refuse_foreign_words, sweep.path, trust=allowed.trust, command=command))  # said once
 
-    def check(job: SweepJob) -> Callable[[], sweep_folder.ReadyJob]:
+    def check(job: SweepJob) -> Callable[[], ReadyJob]:
         """Return the function that writes what has to be written of a job."""
         if job.name not in begun:
             refuse_words()
@@ -178,7 +172,7 @@ def _ready(
     return [] if options.dry_run else [make() for make in ready]
 
 
-def _planned(sweep: sweep_folder.SweepFolder, job: SweepJob, status: Status | None, options: SweepOptions) -> str:
+def _planned(sweep: SweepFolder, job: SweepJob, status: Status | None, options: SweepOptions) -> str:
     if not _is_wanted(status, options):
         return _LEFT_ALONE.get(status.state, "") if status is not None else ""
     checkpoint = sweep.run_of(job).last_checkpoint()

@@ -131,9 +131,7 @@ def grid_of(typed: list[str]) -> tuple[list[SweptKey], list[SweepJob]]:
     return [*axes.values()], [SweepJob(*job) for job in zip(names_of(rows), rows, words, strict=True)]
 
 
-def _wrong(
-    what: str, got: str | None, expected: str | None = None, hint: str | None = None, advice: str | None = None
-) -> ConfigError:
+def _wrong(what: str, got: object, expected: str, hint: str | None = None, advice: str | None = None) -> ConfigError:
     return ConfigError(what, where="command line", got=got, expected=expected, hint=hint, advice=advice)
 
 
