@@ -151,11 +151,7 @@ def rewrite(typed: list[str]) -> list[str]:
 
 
 def quote_paths(text: str) -> str:
-    """Return the word with its value quoted if Hydra would parse the value as grammar although it is plain text.
-
-    This concerns existing paths (the folder of a sweep's run is `weight=0.5,seed=2`), stop rules (`kl > 10`) and prompt
-    templates (`Question: {question}`).
-    """
+    """Return a word with its value in quotes where Hydra would read a path, a stop rule or a template as grammar."""
     key, equals, value = text.partition("=")
     if not equals or "'" in value or '"' in value:
         return text
@@ -163,7 +159,7 @@ def quote_paths(text: str) -> str:
     if name.startswith("stop.") and any(sign in value for sign in "<>="):
         return f'{key}="{value}"'
     is_template = name == "data.prompt" and "{" in value and "${" not in value and value[0] != "["
-    # Path.exists would raise for a text that is longer than a name.
+    # The folder of a sweep's run is `weight=0.5,seed=2`. Path.exists would raise for a text longer than a name.
     is_path = any(sign in value for sign in "=,") and os.path.exists(os.path.expanduser(value))
     return f"{key}='{value}'" if is_template or is_path or value.startswith("~/") else text
 
@@ -194,17 +190,13 @@ class NotingLoader(ConfigLoaderImpl):
 
 @contextmanager
 def composing() -> Iterator[NotingLoader]:
-    """Yield a loader for use inside the `with` block: it uses the sweep's Hydra during a sweep, else starts its own.
-
-    It searches the user's `./conf` first; Hydra's own `--config-dir` would rank below the shipped files. Raise
-    ConfigError instead of Hydra's, OmegaConf's and YAML's own errors.
-    """
+    """Yield a loader, a sweep's own during a sweep. Raise ConfigError for errors of Hydra, OmegaConf and YAML."""
     try:
         with ExitStack() as stack:
             if not GlobalHydra.instance().is_initialized():
                 stack.enter_context(initialize_config_dir(str(conf_folders.shipped_dir()), version_base="1.3"))
             search_path = copy.deepcopy(GlobalHydra.instance().config_loader().get_search_path())
-            for folder in conf_folders.search_dirs()[:-1]:
+            for folder in conf_folders.search_dirs()[:-1]:  # Hydra's --config-dir would rank below the shipped files
                 search_path.prepend(provider="user", path=f"file://{folder}", anchor="main")
             yield NotingLoader(search_path)
     except (yaml.YAMLError, HydraException, OmegaConfBaseException, *_OF_BAD_FILES) as error:
@@ -225,11 +217,7 @@ def _of_files(loader: NotingLoader, frozen: Path | None) -> Origins:
 
 
 def _resolved(config: DictConfig, origins: Origins) -> JsonTree:
-    """Return the plain tree. A value that refers to a missing value (`???`) stays unresolved text.
-
-    OmegaConf alone would stop at the first such value, and the user would learn of one missing value instead of all.
-    Raise ConfigError, or Problems, for values that refer to keys or variables that do not exist.
-    """
+    """Return the plain tree; what refers to a missing value (`???`) stays text, so that all of them are reported."""
     while True:
         try:
             tree: Any = OmegaConf.to_container(config, resolve=True)

@@ -131,10 +131,7 @@ def _bad_files() -> Iterator[ConfigError]:
 
 
 def file_problems(overrides: list[str]) -> list[ConfigError]:
-    """Return the errors in the headers and defaults lists of the chosen files, and of those they build on.
-
-    The header makes a file's keys those of the whole configuration. Hydra ignores it after any other comment.
-    """
+    """Return the errors in headers and defaults lists of the chosen files, and of those that they build on."""
     problems = [error for file in _chosen_files(overrides) if (error := _missing_header(file)) is not None]
     chosen = [text.lstrip("+").partition("=") for text in overrides]
     waiting, seen = [(group.partition("@")[0], name) for group, _, name in chosen], set[Path]()
@@ -385,10 +382,7 @@ def _entries(file: Path, group: str) -> Iterator[ConfigError | tuple[str, str]]:
 
 
 def _corrected(text: str, own: str) -> tuple[str, str, Sequence[str]]:
-    """Return what is wrong with an entry ('' if it is right), the corrected entry, and the names it may have.
-
-    `own` is the group of the file that has it. An entry is `GROUP: OPTION`, or the name of a file of the same group.
-    """
+    """Return what is wrong with an entry of a file of the group `own` ('': nothing), the right entry, and its names."""
     known, match = groups(), _ENTRY.fullmatch(text)
     if match is None or text == _SELF:
         return "", text, ()

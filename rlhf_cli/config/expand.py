@@ -75,18 +75,14 @@ def _has_dense_rewards_alone(experiment: Experiment) -> bool:
 
 
 def is_dense(reward: Reward) -> bool:
-    """Return whether a reward is declared step by step: by `per: turn`, `spread: even` or the function's return type.
-
-    The function's source is read, not imported: a list of lists (`list[list[float]]`, `list[list[Span]]`) is dense. A
-    function without a return type counts as a score of the whole answer.
-    """
+    """Return whether a reward is declared step by step: `per: turn`, `spread: even` or the function's return type."""
     if reward.fn is None:
         return False
     return reward.per is not None or reward.spread == "even" or _returns_lists(reward.fn)
 
 
 def _returns_lists(fn: str) -> bool:
-    """Return whether the source of a function declares a list of lists as its return type."""
+    """Return whether a function's source declares lists of lists (`list[list[Span]]`); without a type it does not."""
     file, name = class_file(fn), fn.rpartition(":")[2]
     if file is None or not file.is_file():
         return False

@@ -29,11 +29,7 @@ _PATH_AT_START = frozenset(sys.path)
 
 
 def imported_code(experiment: Experiment) -> dict[str, Path]:
-    """Return the user's files that an experiment's code imports, keyed by their name in the provenance.
-
-    This includes the named files themselves and the code in a local model folder that `trust_remote_code` runs. A file
-    that is not valid Python counts as having no imports: importing it reports the error.
-    """
+    """Return the user's files that an experiment names or imports, or its model's code, by their provenance names."""
     folders = code_folders(experiment)
     waiting = [place for module in _modules(experiment) for place in _files_of(module, folders)]
     model, found = experiment.model, set[Path]()
@@ -121,7 +117,7 @@ def _imports(file: Path, package: str) -> Iterator[str]:
     try:
         tree = parse_python(file.read_bytes()) if file.suffix == ".py" else ast.Module([], [])
     except SyntaxError:
-        return
+        return  # importing it reports the error
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

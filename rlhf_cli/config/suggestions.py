@@ -108,11 +108,7 @@ def _nearest(typed: Path, keys: Iterable[Path]) -> tuple[Rank, Path] | None:
 
 
 def _distance(typed: Path, key: Path, sections: set[str]) -> Rank | None:
-    """Return the distance of a key from what was typed, as a tuple for sorting; None if it is too far.
-
-    Keys that differ only by typos come first, then those with missing, extra or reordered parts. `sections` are the
-    names of all sections.
-    """
+    """Return how far a key is from the typed one: typos before missing, extra or moved parts; None if it is too far."""
     here = _OFTEN.index(key[:-1]) if key[:-1] in _OFTEN else len(_OFTEN)
     if len(typed) == len(key):
         slips = [_part_distance(part, other) for part, other in zip(typed, key, strict=True)]
@@ -189,10 +185,7 @@ def accepts(field: FieldInfo, value: object) -> bool:
 def mended(
     key: str, value: object, takes: Callable[[object], bool], *, choices: Iterable[str] = (), default: object = None
 ) -> str | None:
-    """Return `key=value` with the first candidate that the key `takes`, or None.
-
-    `choices` are the words that the key accepts. `default` is suggested last, if it is a number, and 1 in place of a 0.
-    """
+    """Return `key=value` with the first it `takes`: one of `choices`, `default` (a number), 1 for 0; or None."""
     is_number = isinstance(default, int | float) and not isinstance(default, bool)
     is_number &= not (isinstance(value, str) and value[:1].isdigit())  # 1k is no -1
     gave_number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -155,11 +155,7 @@ def class_body(name: str, file: Path) -> ast.ClassDef:
 
 
 def _documented_choices(docstring: str) -> dict[str, tuple[str, ...]]:
-    """Return field -> values, for the fields whose documentation lists them.
-
-    Two forms occur: one bullet per value (- `"grpo"`: ...) and "one of `"a"`, `"b"`". A list with a single value is not
-    treated as a closed set.
-    """
+    """Return field -> its values, where they are bullets (- `"grpo"`: ...) or "one of `"a"`, `"b"`", two or more."""
     choices: dict[str, tuple[str, ...]] = {}
     blocks = re.split(r"^ {4,8}(\w+) \(`", docstring, flags=re.MULTILINE)
     for name, block in zip(blocks[1::2], blocks[2::2], strict=True):

@@ -30,10 +30,7 @@ from rlhf_cli.sweeps.swept_words import SweepJob, grid_of, search_plan
 
 
 def run(options: SweepOptions, typed: list[str]) -> SweepEnd:
-    """Run every combination of the swept values in `typed`, or the search of their `sweep` section.
-
-    A failing job does not stop the others. Before anything is written, raise the problems of all jobs.
-    """
+    """Run the grid or search in `typed`; a failing job stops no other. Before anything is written, raise problems."""
     console = Screen()
     if (plan := search_plan(typed)) is not None:
         return run_search(console, plan, typed, options)

@@ -56,10 +56,7 @@ class CheckedJob:
 
 
 def for_each(jobs: Iterable[SweepJob], make: Callable[[SweepJob], _Made]) -> list[_Made]:
-    """Return what `make` makes of each job; raise Problems, or the only UserError, after the last one.
-
-    Each problem is there once, with the names of its jobs unless it is one of all jobs.
-    """
+    """Return what `make` makes of each job; then raise each problem once, with its jobs unless all have it."""
     made: list[_Made] = []
     problems: dict[str, tuple[UserError, list[str]]] = {}
     num_jobs = 0

@@ -45,10 +45,7 @@ _MOST_RUNS = 5000
 
 
 def names_of(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return a unique folder name for each job: its values, under the shortest unambiguous suffixes of their keys.
-
-    Unsafe characters become `-`. A name ends in a hash if a value is long, or equal to another one after that.
-    """
+    """Return a unique folder name per job: its values by their keys' shortest suffixes, and a hash if it was cut."""
     short = short_keys(list(rows[0]) if rows else [])
     plain = [{key: _plain(value) for key, value in row.items()} for row in rows]
     counts = Counter(tuple(row.items()) for row in plain)

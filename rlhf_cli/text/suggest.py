@@ -13,21 +13,13 @@ from collections.abc import Iterable
 
 
 def nearest(typed: str, valid: Iterable[str]) -> str | None:
-    """Return the valid name that `typed` was most likely meant to be, or None if all are too different.
-
-    Ties go to a name that contains the typed letters in order, then to one with the same first letter, then to the
-    first.
-    """
+    """Return the valid name that was most likely typed, the first of equally near ones; None if all differ too much."""
     ranked = [(rank, place, name) for place, name in enumerate(valid) if (rank := likeness(typed, name)) is not None]
     return min(ranked)[2] if ranked else None
 
 
 def likeness(typed: str, name: str) -> tuple[int, int, int] | None:
-    """Return the distance of a name from the typed text (smaller is nearer), or None if they are unrelated.
-
-    Names within a few slips come first, then names that start with the typed text, then names that contain all typed
-    words (`per_device_batch_size` in `per_device_train_batch_size`).
-    """
+    """Return how far a name is from a typed one, None if unrelated: slips, then a common start, then the same words."""
     ours, theirs = _plain(typed), _plain(name)
     if not ours or not theirs:
         return None

@@ -35,11 +35,7 @@ Unlogged = tuple[str, str | None]
 
 
 def unlogged(metric: str, experiment: Experiment) -> Unlogged | None:
-    """Return why an experiment does not log a metric; None if it may log it.
-
-    The nearest metric of an evaluation has its logged name, `eval_rewards/NAME/mean` for a reward. If the run has no
-    evaluations, it is the training metric.
-    """
+    """Return why an experiment does not log a metric, and the logged name of the nearest; None if it may log it."""
     rewards, trainer, sets = experiment.rewards, experiment.trainer, experiment.data.eval_names
     is_evaluated, (prefix, plain) = metric.startswith(EVALUATED), _parts(metric, experiment)
     reward, first = plain.removeprefix("rewards/").partition("/")[0], plain.partition("/")[0]

@@ -40,10 +40,7 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 def one_or_several(keys: tuple[str, ...], shape: str, *, has_list: bool = True) -> Discriminator:
-    """Return a discriminator of one section (`one`), a list (`list`), named ones (`named`) and null (`none`).
-
-    `keys` are those of the section, and `shape` describes it in the message for any other value.
-    """
+    """Return a discriminator of `one` section with any of `keys`, a `list`, `named` ones and `none`."""
 
     def kind_of(value: object) -> str | None:
         if value is None or value is False or value in ("off", [], {}):
