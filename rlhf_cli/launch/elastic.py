@@ -31,7 +31,7 @@ from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCP
 from torch.distributed.launcher.api import _get_addr_and_port
 from torch.distributed.run import config_from_args, parse_args
 
-from rlhf_cli.config.schema.launch_sections import Launch
+from rlhf_cli.config.schema.run_sections import Launch
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_PREEMPTED, EXIT_USER_ERROR, ConfigError, Interrupted
 from rlhf_cli.launch.ranks_end import STOPPED, RanksEnd, failures_of
 from rlhf_cli.launch.stopping import say_heard

@@ -17,7 +17,7 @@ from rlhf_cli.config.asked_keys import asked_of
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.environment_references import resolved_references, with_references
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.launch_sections import Launch
+from rlhf_cli.config.schema.run_sections import Launch
 from rlhf_cli.errors import RunError, writing
 from rlhf_cli.launch.run_states import without_lost_jobs
 from rlhf_cli.plan.launch_plan import LaunchPlan, plan_launch

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.launch_sections import Launch
+from rlhf_cli.config.schema.run_sections import Launch
 from rlhf_cli.display.start_panel import show_launch, show_start
 from rlhf_cli.errors import CTRL_C, ConfigError, GuardStopped, Preempted, RankFailed, RunError, UserError
 from rlhf_cli.launch.freeze import create_run, experiment_name, new_folder

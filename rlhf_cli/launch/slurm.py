@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from rlhf_cli.config.schema.launch_sections import Launch
+from rlhf_cli.config.schema.run_sections import Launch
 from rlhf_cli.display.start_panel import show_start
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_PREEMPTED, ConfigError
 from rlhf_cli.launch.freeze import create_run, experiment_name

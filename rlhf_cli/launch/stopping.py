@@ -17,7 +17,7 @@ from datetime import datetime
 from os import _exit  # the original: os._exit is patched while rewards run
 from types import FrameType
 
-from rlhf_cli.config.schema.launch_sections import Launch
+from rlhf_cli.config.schema.run_sections import Launch
 from rlhf_cli.errors import CTRL_C, EXIT_PREEMPTED, Interrupted, Preempted
 from rlhf_cli.process import heard_in_time, signal_name
 from rlhf_cli.runs.run_folder import RunFolder

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from rlhf_cli.config.schema.launch_sections import Launch
+from rlhf_cli.config.schema.run_sections import Launch
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.runs.provenance import code_hash, weights_hash
 from rlhf_cli.tables.strategies import STRATEGIES

@@ -13,7 +13,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
-from rlhf_cli.config.schema.launch_sections import Launch
+from rlhf_cli.config.schema.run_sections import Launch
 
 _PROBE_TIMEOUT_S = 20
 _UUID = re.compile(r"\(UUID: (.+)\)")

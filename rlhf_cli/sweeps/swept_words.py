@@ -25,7 +25,7 @@ from rlhf_cli.config.composing_errors import no_such_group, reason_of
 from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.rules.metric_rules import MOVES_THE_TOTAL, moving_total
-from rlhf_cli.config.schema.launch_sections import Sweep as SweepSection
+from rlhf_cli.config.schema.run_sections import Sweep as SweepSection
 from rlhf_cli.errors import ConfigError, RunError, UserError, raise_any
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.metrics_file import TOTAL

@@ -10,10 +10,9 @@ import pytest
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.compose import compose
 from rlhf_cli.config.conf_folders import APPENDED_GROUPS, caption, shipped_dir
-from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.config.schema.model_and_data import Data, Model
 from rlhf_cli.config.schema.reward_sections import Advantages, Reward, Truncation
-from rlhf_cli.config.schema.run_sections import Track
+from rlhf_cli.config.schema.run_sections import Launch, Track
 from rlhf_cli.config.schema.section import Section
 from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.errors import ConfigError

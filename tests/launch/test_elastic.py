@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.config.schema.launch_sections import Launch
+from rlhf_cli.config.schema.run_sections import Launch
 from rlhf_cli.errors import GuardStopped, Preempted, RankFailed, UserError
 from rlhf_cli.launch import elastic
 from rlhf_cli.launch.ranks_end import raise_end
@@ -226,7 +226,7 @@ def at_once_ready(folder: RunFolder, act: Callable[[], None]) -> None:
 def test_no_rank_outlives_the_process_that_started_it(folder: RunFolder, tmp_path: Path) -> None:
     parent = f"""
 from pathlib import Path
-from rlhf_cli.config.schema.launch_sections import Launch
+from rlhf_cli.config.schema.run_sections import Launch
 from rlhf_cli.launch import elastic
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.launch.test_elastic import planned

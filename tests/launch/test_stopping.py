@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.config.schema.launch_sections import Launch
+from rlhf_cli.config.schema.run_sections import Launch
 from rlhf_cli.errors import ConfigError, Interrupted
 from rlhf_cli.launch import stopping as module
 from rlhf_cli.launch.ranks_end import RankFailure, RanksEnd, raise_end

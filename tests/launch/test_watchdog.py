@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.config.schema.launch_sections import Launch
+from rlhf_cli.config.schema.run_sections import Launch
 from rlhf_cli.errors import RankFailed
 from rlhf_cli.launch import elastic
 from rlhf_cli.launch.freeze import create_run

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from rlhf_cli.config.schema.launch_sections import Launch
+from rlhf_cli.config.schema.run_sections import Launch
 from rlhf_cli.plan import devices
 from rlhf_cli.plan.devices import Device, planned_device
 from tests.support.machines import have_gpus

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from rlhf_cli.config.schema.launch_sections import Launch
 from rlhf_cli.config.schema.reward_sections import Reward
+from rlhf_cli.config.schema.run_sections import Launch
 from rlhf_cli.project.function_source import NO_DEFAULT
 from rlhf_cli.project.key_reference import all_keys, all_metrics, key_reference, keys_below
 from rlhf_cli.tables.metrics import OF_A_CRITIC, OF_A_REWARD

@@ -15,7 +15,7 @@ from optuna.trial import FrozenTrial, Trial
 from rich.console import Console
 
 from rlhf_cli.cli import main
-from rlhf_cli.config.schema.launch_sections import Sweep
+from rlhf_cli.config.schema.run_sections import Sweep
 from rlhf_cli.errors import EXIT_PREEMPTED, ConfigError, RunError
 from rlhf_cli.launch import resuming
 from rlhf_cli.plan.checks import machine_checks

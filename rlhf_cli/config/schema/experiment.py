@@ -9,16 +9,15 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Sequence
-from typing import Annotated, TypeGuard
+from typing import Annotated, Literal, TypeGuard
 
 from pydantic import BaseModel, Field
 from pydantic.fields import FieldInfo
 
-from rlhf_cli.config.schema.launch_sections import Launch, Sweep
 from rlhf_cli.config.schema.model_and_data import Data, Model, Teacher
 from rlhf_cli.config.schema.reward_sections import Advantages, Gate, Reward, RewardModel, Sampling, Truncation
-from rlhf_cli.config.schema.run_sections import ONE_WORD, Expectations, Guards, Profile, Run, StopRules, Track, Warn
-from rlhf_cli.config.schema.section import Section
+from rlhf_cli.config.schema.run_sections import ON_OFF, Expectations, Guards, Launch, Run, StopRules, Sweep, Track, Warn
+from rlhf_cli.config.schema.section import OFF, Section
 from rlhf_cli.config.schema.trainer_sections import Critic, Environment, Environments, Kl, Rollout, Tool, Trainer
 from rlhf_cli.tables.trl_values import TURN_TEXTS
 
@@ -59,8 +58,8 @@ class Experiment(Section):
     guards: Guards = Guards()
     stop: StopRules = None
     expect: Expectations = None
-    warn: Annotated[Warn, ONE_WORD] = Warn()
-    profile: Profile = "phases"
+    warn: Annotated[Warn, ON_OFF] = Warn()
+    profile: Annotated[Literal["phases", "off"], OFF] = "phases"
     launch: Launch
     track: Track
     run: Run

@@ -17,7 +17,7 @@ from datasets import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, PreTrainedTokenizerBase, Trainer
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.launch_sections import Launch
+from rlhf_cli.config.schema.run_sections import Launch
 from rlhf_cli.data.loading import quiet
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.runs.run_folder import RunFolder

@@ -32,7 +32,7 @@ from transformers import TrainerCallback
 import rlhf_cli
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.launch_sections import Launch
+from rlhf_cli.config.schema.run_sections import Launch
 from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.errors import ConfigError, ModelError, RlhfError
 from rlhf_cli.plan.launch_plan import GROUP_PORT_VARIABLE, URL_VARIABLE

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.config.schema.launch_sections import Launch
+from rlhf_cli.config.schema.run_sections import Launch
 from rlhf_cli.launch.slurm import RunInJob, torchrun_variables
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status, update_status

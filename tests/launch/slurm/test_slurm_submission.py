@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.cli import main
-from rlhf_cli.config.schema.launch_sections import Launch, Slurm
+from rlhf_cli.config.schema.run_sections import Launch, Slurm
 from rlhf_cli.launch import run_states
 from rlhf_cli.launch import slurm as slurm_jobs
 from rlhf_cli.launch.slurm import sbatch_script

@@ -16,7 +16,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy
 from trl import GRPOConfig
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.launch_sections import Launch
+from rlhf_cli.config.schema.run_sections import Launch
 from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.plan.prepare import prepare
