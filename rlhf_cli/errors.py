@@ -1,19 +1,4 @@
-"""Define the error tree.
-
-    RlhfError                 anything this project raises on purpose
-    ├── UserError             the user's config, data or files are wrong: one message, exit code 2
-    │   ├── ConfigError       a key, a value, a combination of settings
-    │   ├── DataError         a dataset file, a column, a row
-    │   ├── RewardError       a reward function that does not exist, cannot be imported or called
-    │   ├── ModelError        a model folder, tokenizer or checkpoint
-    │   ├── RunError          a run folder that exists, is busy, or is not one
-    │   └── Problems          several of the above, reported together
-    ├── RewardFailed          a reward function raised or hung: user code crashed, exit code 1
-    ├── GuardStopped          a guard ended a training that could not succeed: no signal, NaN, exit code 1
-    ├── RankFailed            a training process died: its traceback is shown, exit code 1
-    └── Preempted             stopped from outside, resumable: exit code 75
-
-    Interrupted               not an error: Ctrl-C or another signal that stops at once
+"""Define the errors that are raised on purpose: exit code 2 below UserError, 75 for Preempted, 1 for all others.
 
 Every message answers the same questions in the same order: what is wrong, where, what was given, what was expected,
 what to type next. This module imports no other module of the project, so that all of them can import it.
@@ -30,9 +15,6 @@ EXIT_OK = 0
 EXIT_CRASH = 1
 EXIT_USER_ERROR = 2
 EXIT_PREEMPTED = 75
-EXIT_UNREAD = 141
-"""stdout was closed early: 128 plus the number of SIGPIPE, as shells report `ls | true`."""
-
 
 CTRL_C = "Ctrl-C"
 """The reason that a status and a message give for a stop at the keyboard."""

@@ -119,7 +119,13 @@ def _call(
     )
     if inspect.isawaitable(returned):
         returned = runner.run(asyncio.wait_for(returned, None))
-    _check_unchanged(given, lent, some)
+    for name, before in given.items():
+        if len(before) != len(lent[name]):
+            _fail(f"changes its inputs: {name} had {len(before)} rows and has {len(lent[name])} after the call")
+        for row, old, new in zip(some, before, lent[name], strict=True):
+            if not _equal(old, new):
+                was, now = (f"{type(value).__name__} {value!r:.80}" for value in (old, new))
+                _fail(f"changes its inputs: {name} of row {row} was {was}, is {now} after the call")
     for column, length in extra_logs:
         if length != len(some):
             _fail(f"log_extra({column!r}, ...) was given {length} values for {len(some)} completions")
@@ -189,17 +195,6 @@ def _check_signature(function: Callable[..., object], columns: dict[str, Sequenc
         )
     if missing := [name for name in required_columns(function) if name not in columns]:
         _fail(f"needs the column {missing[0]!r}: check_reward(..., {missing[0]}=[...]), or args where it is a setting")
-
-
-def _check_unchanged(given: dict[str, list[object]], lent: dict[str, list[object]], some: list[int]) -> None:
-    __tracebackhide__ = True
-    for name, column in given.items():
-        if len(column) != len(lent[name]):
-            _fail(f"changes its inputs: {name} had {len(column)} rows and has {len(lent[name])} after the call")
-        for row, before, after in zip(some, column, lent[name], strict=True):
-            if not _equal(before, after):
-                was, now = (f"{type(value).__name__} {value!r:.80}" for value in (before, after))
-                _fail(f"changes its inputs: {name} of row {row} was {was}, is {now} after the call")
 
 
 def _selections(num_rows: int) -> Iterator[tuple[list[int], str]]:

@@ -20,17 +20,7 @@ import rlhf_cli
 from rlhf_cli.cli import output
 from rlhf_cli.cli.options import JSON, print_help, read_options, usage_of
 from rlhf_cli.cli.verbs import GROUPS, TEN, VERBS
-from rlhf_cli.errors import (
-    CTRL_C,
-    EXIT_CRASH,
-    EXIT_OK,
-    EXIT_UNREAD,
-    Interrupted,
-    Preempted,
-    RewardFailed,
-    RlhfError,
-    UserError,
-)
+from rlhf_cli.errors import CTRL_C, EXIT_CRASH, EXIT_OK, Interrupted, Preempted, RewardFailed, RlhfError, UserError
 from rlhf_cli.process import abandoned, into_nothing, lasting_output, leave, stopped_early
 from rlhf_cli.text.redaction import OutputLost, forgetting, remember_typed, safe_output, traceback_of
 from rlhf_cli.text.suggest import nearest
@@ -48,6 +38,8 @@ usage: rlhf VERB [words]
 rlhf VERB --help says more; {more}rlhf --version.
 """
 _HELP_ALL = "--help-all"
+_EXIT_UNREAD = 141
+"""stdout was closed early: 128 plus the number of SIGPIPE, as shells report `ls | true`."""
 _CALLING = f"{os.path.dirname(os.path.dirname(__file__))}{os.sep}rewards{os.sep}stack{os.sep}"
 """The folder whose code calls rewards."""
 _LONG = ("train", "resume")
@@ -65,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
         try:
             code = _dispatch(words)
         except BrokenPipeError:  # `rlhf list | head -1`; errors of other pipes do not get here
-            code = EXIT_UNREAD
+            code = _EXIT_UNREAD
         except OutputLost as error:
             code = _lost(error)
     if argv is None:
@@ -186,7 +178,7 @@ def _run(verb: str, words: list[str]) -> int:
         return Preempted.exit_code
     except SystemExit as left:
         if isinstance(left.__context__, BrokenPipeError) and verb not in _LONG:
-            return EXIT_UNREAD  # rich turns a broken pipe into exit code 1
+            return _EXIT_UNREAD  # rich turns a broken pipe into exit code 1
         raise
     except OutputLost:
         raise

@@ -43,11 +43,11 @@ from rlhf_cli.temporary_attributes import keeping_options, temporary_attributes
 from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.text.suggest import nearest
 from rlhf_cli.trainers.extensions import ExtendedTrainer
+from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
 if TYPE_CHECKING:
     from trl.trainer.utils import RepeatSampler
 
-    from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
 _STATE_FILE = "trainer_state.json"
 _REFERENCE_FILE = "reference.pt"

@@ -9,7 +9,7 @@ import json
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
@@ -18,9 +18,7 @@ from torch import Tensor
 
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.text.json_values import finite_or_none
-
-if TYPE_CHECKING:
-    from rlhf_cli.trainers.trl_protocol import TrlTrainer
+from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
 _COLUMN = "{}.parts"
 

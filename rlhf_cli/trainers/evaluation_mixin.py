@@ -26,10 +26,10 @@ from rlhf_cli.runs.run_folder import GREEDY, SAMPLED
 from rlhf_cli.tables.trl_trainers import IMAGES
 from rlhf_cli.temporary_attributes import temporary_attributes
 from rlhf_cli.trainers.reward_mixin import RewardMixin
+from rlhf_cli.trainers.trl_protocol import EvaluationOutput
 
 if TYPE_CHECKING:
     from rlhf_cli.evaluation.evaluation_results import AnsweredPrompt, PartAnswers
-    from rlhf_cli.trainers.trl_protocol import EvaluationOutput
 
 
 class EvaluationMixin(RewardMixin):
@@ -103,13 +103,6 @@ class EvaluationMixin(RewardMixin):
         # Persistent workers would accumulate, one set per evaluation.
         with temporary_attributes(self.args, dataloader_drop_last=False, dataloader_persistent_workers=False):
             return super().get_eval_dataloader(eval_dataset)
-
-    def _generate_single_turn(self, *args: Any, **named: Any) -> Any:
-        is_training = self.model.training
-        generated = super()._generate_single_turn(*args, **named)
-        if not is_training:
-            self.model.eval()  # after continuous batching, TRL leaves it in training mode, and would go on in that mode
-        return generated
 
     @contextlib.contextmanager
     def _own_randomness(self) -> Iterator[None]:

@@ -20,6 +20,7 @@ from rlhf_cli.tables.passes import GenerationSetting, PassSetting
 from rlhf_cli.tables.trl_trainers import Normaliser
 from rlhf_cli.tools_and_environments import Interactions
 from rlhf_cli.trainers.step_profile import StepProfile
+from rlhf_cli.trainers.trl_protocol import EvaluationOutput, TrlTrainer
 from rlhf_cli.truncation import TruncationPolicy
 
 if TYPE_CHECKING:
@@ -28,11 +29,7 @@ if TYPE_CHECKING:
     from rlhf_cli.evaluation.evaluation_results import PartAnswers
     from rlhf_cli.models.live_generation import StopStrings
     from rlhf_cli.trainers.ppo.critic import PpoSetup
-    from rlhf_cli.trainers.trl_protocol import EvaluationOutput, TrlTrainer
 
-
-else:
-    TrlTrainer = object  # nothing stands between a mixin and TRL
 
 SumUp = Callable[
     ["dict[str, PartAnswers]", list[float], int, Mapping[str, RunningDeviation], str], dict[str, float | None]

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +22,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from rlhf_cli.models.live_generation import dropout_attributes
 from rlhf_cli.trainers.step_profile import count
-
-if TYPE_CHECKING:
-    from rlhf_cli.trainers.trl_protocol import TrlBatch
+from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 _PROMPT = ("prompt_ids", "prompt_mask")
 _COMPLETION = (

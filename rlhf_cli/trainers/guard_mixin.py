@@ -15,7 +15,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import torch
 from accelerate.utils import broadcast_object_list
@@ -30,9 +30,7 @@ from rlhf_cli.runs.heartbeat import CHECKS, during
 from rlhf_cli.runs.run_folder import typed_path
 from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.trainers.extensions import ExtendedTrainer
-
-if TYPE_CHECKING:
-    from rlhf_cli.trainers.trl_protocol import EvaluationOutput, TrlBatch
+from rlhf_cli.trainers.trl_protocol import EvaluationOutput, TrlBatch
 
 _PER_TOKEN = ("advantages", "returns", "rollout_values", "old_per_token_logps", "ref_per_token_logps")
 _OWED = "evaluation_owed"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -20,9 +20,7 @@ from torch import Tensor
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES, Normaliser
 from rlhf_cli.temporary_attributes import temporary_attributes
 from rlhf_cli.trainers.extensions import ExtendedTrainer
-
-if TYPE_CHECKING:
-    from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
+from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
 
 KEPT_ROWS, KEPT_BATCHES = "kept_rows", "kept_batches"
 """Keys of a micro-batch: the shares of the round's rows, and of its micro-batches, that are not left out."""

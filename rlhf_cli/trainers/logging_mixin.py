@@ -16,7 +16,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow.compute
 import torch
@@ -30,9 +30,7 @@ from rlhf_cli.tables.trl_trainers import data_key, too_short_for_all
 from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.trainers.extensions import ExtendedTrainer
 from rlhf_cli.trainers.step_profile import count_rows, is_reference, uncounted
-
-if TYPE_CHECKING:
-    from rlhf_cli.trainers.trl_protocol import EvaluationOutput, TrlArguments
+from rlhf_cli.trainers.trl_protocol import EvaluationOutput, TrlArguments
 
 _BATCH = 1000
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
@@ -24,10 +24,7 @@ from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
 from rlhf_cli.trainers import forward_pass
 from rlhf_cli.trainers.extensions import ExtendedTrainer
 from rlhf_cli.trainers.step_profile import count, uncounted
-
-if TYPE_CHECKING:
-    from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
-
+from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
 
 Scored = tuple[Tensor, Tensor | None]
 """(B, C) log-probabilities, and entropies if requested; 0 where there is no token."""

@@ -16,7 +16,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy
 import torch
@@ -36,10 +36,8 @@ from rlhf_cli.text.json_values import without_images
 from rlhf_cli.tools_and_environments import KINDS, ending_of
 from rlhf_cli.trainers.completions_table import PartColumns, make_columns_storable, storable, write_table
 from rlhf_cli.trainers.left_out_mixin import LeftOutMixin, tokens_in_loss
+from rlhf_cli.trainers.trl_protocol import TrlBatch
 from rlhf_cli.truncation import COMPONENT, ENDINGS, Ending, Endings
-
-if TYPE_CHECKING:
-    from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 _COLUMNS = "logged_columns.json"
 """The columns that each reward has logged, and the rewards with parts, in a checkpoint."""

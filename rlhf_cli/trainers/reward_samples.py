@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from datasets import Dataset
@@ -21,9 +21,7 @@ from rlhf_cli.runs.metrics_file import rewind
 from rlhf_cli.text.json_values import finite_or_none
 from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.trainers.forward_pass import in_evaluation_mode
-
-if TYPE_CHECKING:
-    from rlhf_cli.trainers.trl_protocol import TrlTrainer
+from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
 _IDS = ("chosen_ids", "rejected_ids")
 

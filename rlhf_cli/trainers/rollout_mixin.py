@@ -14,7 +14,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,9 +30,7 @@ from rlhf_cli.tables.trl_values import KEPT
 from rlhf_cli.trainers.extensions import ExtendedTrainer
 from rlhf_cli.trainers.left_out_mixin import tokens_in_loss
 from rlhf_cli.trainers.reward_mixin import RewardMixin, overwrite_last
-
-if TYPE_CHECKING:
-    from rlhf_cli.trainers.trl_protocol import TrlBatch
+from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 TOTAL = "total"
 _OF_A_DRAW = ("_settled", "_given", "_endings", "_counts")
@@ -51,10 +49,11 @@ def _sent(parameters: Callable[[], Iterator[tuple[str, Tensor]]], *, copies: boo
 
 @contextlib.contextmanager
 def _kept_precision(model: Module) -> Iterator[None]:
-    """Give a model its weights and buffers back after this context: for continuous batching, TRL casts them for good.
+    """Give a model its mode, weights and buffers back: for continuous batching, TRL casts it and ends in training mode.
 
     Trained in bfloat16, weights would lose small updates, and positions would be rounded.
     """
+    is_training = model.training
     weights = [(parameter, parameter.data) for parameter in model.parameters()]
     buffers = [(module, dict(module._buffers)) for module in model.modules()]
     try:
@@ -64,6 +63,8 @@ def _kept_precision(model: Module) -> Iterator[None]:
             parameter.data = data
         for module, held in buffers:
             module._buffers.update(held)
+        if not is_training:
+            model.eval()
 
 
 class RolloutMixin(ExtendedTrainer):

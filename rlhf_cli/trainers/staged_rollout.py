@@ -6,10 +6,8 @@ It is a rollout function, as `rollout.fn` names one, and an example of one: copy
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from rlhf_cli.trainers.trl_protocol import TrlTrainer
+from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
 _BREAK = "\n"
 

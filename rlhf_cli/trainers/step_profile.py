@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed
@@ -24,9 +23,7 @@ from torch import Tensor
 from rlhf_cli.runs.phase_clock import REWARD, PhaseClock
 from rlhf_cli.tables import metrics as columns
 from rlhf_cli.temporary_attributes import temporary_attributes
-
-if TYPE_CHECKING:
-    from rlhf_cli.trainers.trl_protocol import TrlBatch
+from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 _DIGITS = 6
 """A clock is accurate to a microsecond at best, and every log event has some twenty of these numbers."""

@@ -77,3 +77,7 @@ if TYPE_CHECKING:
             self, *args: Any, **named: Any
         ) -> tuple[Tensor, Tensor | None, Tensor | None]: ...
         def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]: ...
+
+else:
+    TrlTrainer = object  # nothing stands between a mixin and TRL
+    EvaluationOutput = TrlArguments = Any

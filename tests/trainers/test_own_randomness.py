@@ -46,18 +46,11 @@ def test_an_evaluation_reads_all_rows_and_changes_no_setting_of_the_training() -
         def get_eval_dataloader(self: Any, rows: str) -> tuple[Any, ...]:
             return rows, self.args.dataloader_drop_last, self.args.dataloader_persistent_workers
 
-        def _generate_single_turn(self: Any, *ids: str) -> tuple[str, ...]:
-            self.model.train()  # as continuous batching leaves it
-            return ids
-
     trainer: Any = object.__new__(type("Trainer", (EvaluationMixin, Trl), {}))
     trainer.args = SimpleNamespace(dataloader_drop_last=True, dataloader_persistent_workers=True)
     assert trainer.get_eval_dataloader("rows") == ("rows", False, False)
     assert set(vars(trainer.args).values()) == {True}
-    for is_training in (True, False):
-        trainer.model = torch.nn.Linear(1, 1).train(is_training)
-        assert trainer._generate_single_turn("ids") == ("ids",)
-        assert trainer.model.training is is_training
+
     trainer.use_vllm, trainer.vllm_generation = True, SimpleNamespace(temperature=0.7)
     trainer.num_generations_eval, trainer._metrics, trainer._logs = 4, {"train": 1, "eval": 2}, {}
     with trainer._greedily():
