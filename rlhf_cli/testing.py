@@ -122,10 +122,10 @@ def _call(
     for name, before in given.items():
         if len(before) != len(lent[name]):
             _fail(f"changes its inputs: {name} had {len(before)} rows and has {len(lent[name])} after the call")
-        for row, old, new in zip(some, before, lent[name], strict=True):
+        for number, old, new in zip(some, before, lent[name], strict=True):
             if not _equal(old, new):
                 was, now = (f"{type(value).__name__} {value!r:.80}" for value in (old, new))
-                _fail(f"changes its inputs: {name} of row {row} was {was}, is {now} after the call")
+                _fail(f"changes its inputs: {name} of row {number} was {was}, is {now} after the call")
     for column, length in extra_logs:
         if length != len(some):
             _fail(f"log_extra({column!r}, ...) was given {length} values for {len(some)} completions")

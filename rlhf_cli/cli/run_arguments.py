@@ -9,15 +9,11 @@ from pathlib import Path
 
 from rlhf_cli.analysis.comparison.frames import is_wandb, read_wandb
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, named, read_runs
-from rlhf_cli.config.conf_folders import groups
-from rlhf_cli.config.schema.experiment import valid_keys
-from rlhf_cli.errors import ConfigError, RunError, UserError
-from rlhf_cli.plan.prepare import Prepared, find_run, is_run_name, prepare, prepare_from
+from rlhf_cli.errors import RunError, UserError
+from rlhf_cli.plan.prepare import find_run, is_run_name
 from rlhf_cli.runs.metric_arrays import Wanted
 from rlhf_cli.runs.run_folder import SWEEP, RunFolder, names_a_run, open_run, runs_in
 from rlhf_cli.runs.run_status import with_newest
-from rlhf_cli.text.json_values import leaves
-from rlhf_cli.text.suggest import nearest
 
 _ROOT = "runs"
 
@@ -85,34 +81,3 @@ def run_at(named: str, words: list[str], *, where: str) -> RunFolder:
         return open_run(Path(named))
     root = next((word.partition("=")[2] for word in words if word.lstrip("+").startswith("run.root=")), _ROOT)
     return find_run(named, root, where=where)
-
-
-def named_experiment(words: list[str]) -> tuple[Prepared, list[str]]:
-    """Return the experiment that words mean, and the keys typed beside it.
-
-    A word without `=` is a run or a key. Raise ConfigError for a word that is neither, and without an experiment.
-    """
-    overrides = [word for word in words if word.startswith("~") or ("=" in word and not Path(word).is_dir())]
-    others = [word for word in words if word not in overrides]
-    runs = [word for word in others if is_run_name(word) or (Path(word) / "config.yaml").is_file()]
-    keys = [word.strip(".") for word in others if word not in runs]
-    for folder in (key for key in keys if "/" in key):
-        open_run(Path(folder))  # it raises: no key has such a name
-    if len(runs) > 1:
-        raise none_named("rlhf show", "one run", got=" ".join(runs))
-    run = run_at(runs[0], overrides, where="command line") if runs else None
-    if run is None and not overrides:
-        named = nearest(keys[0], groups().get("exp", {})) if keys and keys[0] not in valid_keys([]) else None
-        hint = " ".join([f"+exp={named}", *keys[1:]] if named else ["+exp=quickstart", *keys])
-        what, expected = "which experiment?", "+exp=NAME, a run folder or run:NAME"
-        hint = f"{hint}, or rlhf list exp"
-        raise ConfigError(what, where="command line", got=" ".join(keys) or "no words", expected=expected, hint=hint)
-    prepared = prepare(overrides, keep_run_names=True) if run is None else prepare_from(run, overrides)
-    known = [key for key, _ in leaves(prepared.as_written.model_dump(mode="json"))]
-    for key in (key for key in keys if key not in known):
-        ends = {name.rpartition(".")[2]: name for name in known}
-        close = ends.get(key) or nearest(key, [*known, *ends])
-        what = f"there is no key {key!r} in this configuration"
-        expected = "a section or key, such as " + ", ".join(name for name in known if "." not in name)
-        raise ConfigError(what, where="command line", expected=expected, hint=ends.get(close or "", close))
-    return prepared, keys

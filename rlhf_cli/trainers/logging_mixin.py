@@ -30,7 +30,7 @@ from rlhf_cli.tables.trl_trainers import data_key, too_short_for_all
 from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.trainers.extensions import ExtendedTrainer
 from rlhf_cli.trainers.step_profile import count_rows, is_reference, uncounted
-from rlhf_cli.trainers.trl_protocol import EvaluationOutput, TrlArguments
+from rlhf_cli.trainers.trl_protocol import EvaluationOutput
 
 _BATCH = 1000
 
@@ -58,47 +58,6 @@ class PreparedLengths:
     def facts(self) -> dict[str, object]:
         """Return the numbers and their description, for the provenance."""
         return {**dataclasses.asdict(self), "in_words": self.describe()}
-
-    def report(self, name: str) -> None:
-        """Log them for TRL's name of the data. Raise DataError if no row is left."""
-        where = data_key(name)
-        if self.dropped == self.rows:
-            lengths = (self.max_length, self.shortest, self.longest)
-            raise DataError(**too_short_for_all(self.rows, *lengths), where=where)
-        level = logging.WARNING if self.dropped or self.cut else logging.INFO
-        logging.getLogger("rlhf").log(level, "%s: %s", where, self.describe())
-
-
-def prepare_and_measure(
-    prepare: Callable[..., Dataset],
-    columns: tuple[tuple[str, ...], tuple[str, ...]],
-    dataset: Dataset,
-    processing_class: object,
-    args: TrlArguments,
-    *others: object,
-) -> tuple[Dataset, PreparedLengths]:
-    """Return the prepared rows, and the lengths of `columns` of the rows that are prepared without a limit.
-
-    columns: the beginning of a row, and its texts; only the longest text counts.
-    """
-    is_packed = len(others) == 3 and bool(others[0])  # SFTTrainer's others are (packing, formatting_func, dataset_name)
-    unlimited, limit = copy.copy(args), args.max_length
-    unlimited.max_length = None
-    prepared = measured = prepare(
-        dataset, processing_class, unlimited, *((False, *others[1:]) if is_packed else others)
-    )
-    if limit is not None or is_packed:
-        prepared = prepare(dataset, processing_class, args, *others)
-    (start, texts), tokens = columns, list[int]()
-    for batch in measured.select_columns([*start, *texts]).with_format("arrow").iter(batch_size=_BATCH):
-        counted = {name: pyarrow.compute.list_value_length(batch[name]).to_pylist() for name in (*start, *texts)}
-        for row in range(len(batch)):
-            tokens.append(sum(counted[name][row] for name in start) + max(counted[name][row] for name in texts))
-    dropped = 0 if is_packed else len(measured) - len(prepared)  # packing puts several rows into one
-    longer = 0 if limit is None else sum(length > limit for length in tokens)
-    keeps_whole = is_packed and args.packing_strategy != "bfd"
-    cut = 0 if keeps_whole else max(0, longer - dropped)
-    return prepared, PreparedLengths(len(measured), min(tokens), max(tokens), limit, dropped, cut)
 
 
 def _in_phase(name: str, phase: str, *, is_watched: bool = True) -> Callable[..., Any]:
@@ -172,13 +131,34 @@ class LoggingMixin(ExtendedTrainer):
             super().log(logs, start_time)
 
     def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, *others: Any) -> Dataset:
-        prepare, columns = super()._prepare_dataset, self.extensions.measured
-        if columns is None:
+        """Prepare rows as TRL does, and say how long those without a limit are. Raise DataError if no row is left."""
+        prepare, measured = super()._prepare_dataset, self.extensions.measured
+        if measured is None:
             return prepare(dataset, processing_class, args, *others)
-        prepared, lengths = prepare_and_measure(prepare, columns, dataset, processing_class, args, *others)
+        # SFTTrainer's others are (packing, formatting_func, dataset_name)
+        is_packed = len(others) == 3 and bool(others[0])
+        unlimited, limit = copy.copy(args), args.max_length
+        unlimited.max_length = None
+        whole = prepare(dataset, processing_class, unlimited, *((False, *others[1:]) if is_packed else others))
+        prepared = whole
+        if limit is not None or is_packed:
+            prepared = prepare(dataset, processing_class, args, *others)
+        (start, texts), tokens = measured, list[int]()
+        for batch in whole.select_columns([*start, *texts]).with_format("arrow").iter(batch_size=_BATCH):
+            counted = {name: pyarrow.compute.list_value_length(batch[name]).to_pylist() for name in (*start, *texts)}
+            for row in range(len(batch)):
+                tokens.append(sum(counted[name][row] for name in start) + max(counted[name][row] for name in texts))
+        dropped = 0 if is_packed else len(whole) - len(prepared)  # packing puts several rows into one
+        longer = 0 if limit is None else sum(length > limit for length in tokens)
+        cut = 0 if is_packed and args.packing_strategy != "bfd" else max(0, longer - dropped)
+        lengths = PreparedLengths(len(whole), min(tokens), max(tokens), limit, dropped, cut)
         # Called by the constructor, so the attribute may not exist yet.
         self.__dict__.setdefault("lengths", {})[others[-1]] = lengths
-        lengths.report(others[-1])
+        where = data_key(others[-1])
+        if dropped == len(whole):
+            raise DataError(**too_short_for_all(len(whole), limit, lengths.shortest, lengths.longest), where=where)
+        level = logging.WARNING if dropped or cut else logging.INFO
+        logging.getLogger("rlhf").log(level, "%s: %s", where, lengths.describe())
         return prepared
 
     def _generate_single_turn(self, *args: Any, **named: Any) -> Any:

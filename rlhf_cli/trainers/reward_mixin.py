@@ -14,11 +14,12 @@ import functools
 import json
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy
+import pyarrow.parquet
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor
@@ -29,18 +30,19 @@ from rlhf_cli.rewards.stack import reward_matrix, reward_metrics
 from rlhf_cli.rewards.stack.component import RewardOutcome
 from rlhf_cli.rewards.stack.reward_matrix import FLAG, Settled, SettleRules
 from rlhf_cli.rewards.stack.reward_metrics import DeadRound
+from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.runs.metrics_file import table_file
 from rlhf_cli.runs.reward_records import read_running, write_running
 from rlhf_cli.tables.trl_values import TABLE_COLUMNS
-from rlhf_cli.text.json_values import without_images
+from rlhf_cli.text.json_values import finite_or_none, without_images
 from rlhf_cli.tools_and_environments import KINDS, ending_of
-from rlhf_cli.trainers.completions_table import PartColumns, make_columns_storable, storable, write_table
 from rlhf_cli.trainers.left_out_mixin import LeftOutMixin, tokens_in_loss
 from rlhf_cli.trainers.trl_protocol import TrlBatch
 from rlhf_cli.truncation import COMPONENT, ENDINGS, Ending, Endings
 
 _COLUMNS = "logged_columns.json"
 """The columns that each reward has logged, and the rewards with parts, in a checkpoint."""
+_PARTS = "{}.parts"
 
 
 class RewardMixin(LeftOutMixin):
@@ -52,7 +54,7 @@ class RewardMixin(LeftOutMixin):
     _endings: Endings
     _given: Given
     _running: dict[str, RunningDeviation]
-    _parts: PartColumns
+    _with_parts: Sequence[str] = ()
     _counts: Tensor
     _tool_metrics: dict[str, float]
 
@@ -63,7 +65,7 @@ class RewardMixin(LeftOutMixin):
         self.reward_stack, self.aggregate = rewards.stack, rewards.aggregate
         self.is_dense, self.truncation = rewards.is_dense, rewards.truncation
         self.loss_divisor = rewards.loss_divisor
-        self._parts, self._running = PartColumns(), {}
+        self._running = {}
         super().__init__(*args, **named)
         self.reward_stack.decode = self._decode
         self._clip_range = getattr(self, "reward_clip_range", None)
@@ -206,8 +208,9 @@ class RewardMixin(LeftOutMixin):
             everyones = zip(*gather_object(list(zip(*scores, strict=True))), strict=True)
             for name, scored in zip(self.reward_stack.names, everyones, strict=True):
                 overwrite_last(self._logs["rewards"][name], scored)
-            for column, values in self._parts.filled(self.reward_stack, output["advantages"]).items():
-                overwrite_last(self._logs["extra"][column], gather_object(values))
+            for name in self._with_parts:
+                texts = parts_as_json(self.reward_stack, name, output["advantages"])
+                overwrite_last(self._logs["extra"][_PARTS.format(name)], gather_object(texts))
         return output
 
     def _set_advantages(self, output: TrlBatch) -> dict[str, float]:
@@ -252,7 +255,9 @@ class RewardMixin(LeftOutMixin):
         columns = reward_metrics.table_columns(self._settled, components, outcomes, self._own_rows)
         number = self._step // (self.args.steps_per_generation * self.num_iterations) if self.model.training else None
         columns |= reward_metrics.rollout_columns(self._endings, self._own_rows, number, self.state.global_step)
-        for column, values in (columns | self._parts.empty(self.reward_stack, len(inputs))).items():
+        self._with_parts = rewards_with_parts(self.reward_stack, self._with_parts)
+        columns |= {_PARTS.format(name): [None] * len(inputs) for name in self._with_parts}  # filled later
+        for column, values in columns.items():
             self._log_completion_extra(column, values)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -263,7 +268,15 @@ class RewardMixin(LeftOutMixin):
             return super().log(logs, start_time)
         make_columns_storable(self._logs["extra"])
         super().log(logs, start_time)
-        write_table(self, file)
+        table = self._logs
+        if table["prompt"] and not file.exists():  # TRL's GRPOTrainer saves it to disk, its RLOOTrainer only to wandb
+            columns = {"step": [self.state.global_step] * len(table["prompt"]), "prompt": table["prompt"]}
+            columns |= {"completion": table["completion"], **table["rewards"], **table["extra"]}
+            columns["advantage"] = table["advantages"]
+            file.parent.mkdir(exist_ok=True)
+            # TRL's own table has null for missing scores instead of NaN.
+            rows = {name: list(map(finite_or_none, values)) for name, values in columns.items()}
+            pyarrow.parquet.write_table(pyarrow.table(rows), file)
         if written is not None:  # TRL's GRPOTrainer wrote a mixture of both
             file.write_bytes(written)
 
@@ -273,7 +286,7 @@ class RewardMixin(LeftOutMixin):
         if self.args.should_save:
             write_running(folder, self._running)
             columns = {name: sorted(found) for name, found in self.reward_stack.extra_columns.items()}
-            (folder / _COLUMNS).write_text(json.dumps([columns, self._parts.names]), encoding="utf-8")
+            (folder / _COLUMNS).write_text(json.dumps([columns, self._with_parts]), encoding="utf-8")
 
     def load_state(self, folder: Path) -> None:
         """Restore what `save_state` wrote."""
@@ -281,7 +294,7 @@ class RewardMixin(LeftOutMixin):
         if (running := read_running(folder)) is not None:
             self._running = running
         if (file := folder / _COLUMNS).is_file():
-            columns, self._parts.names = json.loads(file.read_text(encoding="utf-8"))
+            columns, self._with_parts = json.loads(file.read_text(encoding="utf-8"))
             for name, found in columns.items():
                 self.reward_stack.extra_columns[name].update(found)
 
@@ -329,3 +342,54 @@ def overwrite_last(logged: deque[Any], values: Sequence[Any]) -> None:
     kept = values[-len(logged) :]
     for row, value in enumerate(kept, start=-len(kept)):
         logged[row] = value
+
+
+def rewards_with_parts(stack: RewardStack, earlier: Sequence[str]) -> list[str]:
+    """Return the rewards that have returned parts so far, the same on every rank, which gather column by column."""
+    named = {*earlier, *gather_object([name for name in stack.names if stack.outcomes[name].has_parts])}
+    return [name for name in stack.names if name in named]
+
+
+def parts_as_json(stack: RewardStack, name: str, advantages: Tensor) -> list[str | None]:
+    """Return a JSON text per row of this rank: start, end, text, reward and advantage of each of a reward's parts.
+
+    advantages: (rows, tokens), or (rows,) if all tokens of a row share one. A part's advantage is the mean over its
+    tokens, null if it has no tokens.
+    """
+    texts: list[str | None] = []
+    for row, of_row in enumerate(advantages):
+        parts, shown = stack.parts(name, row), []
+        for part in parts or ():
+            of_tokens = of_row[list(part.tokens)] if of_row.ndim and part.tokens else of_row
+            known = {field: getattr(part, field) for field in ("start", "end", "text", "reward")}
+            shown.append(known | {"advantage": of_tokens.mean().item() if part.tokens else None})
+        texts.append(None if parts is None else json.dumps(shown, ensure_ascii=False))
+    return texts
+
+
+def storable(completion: object) -> object:
+    """Return a completion whose calls' arguments, which differ by row, are JSON text, as OpenAI stores them."""
+
+    def stored(call: dict[str, Any]) -> dict[str, Any]:
+        function = call.get("function", {})
+        given = function.get("arguments")
+        text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+        return {**call, "function": {**function, "arguments": text}}
+
+    if not isinstance(completion, list):
+        return completion
+    return [
+        {**one, "tool_calls": list(map(stored, one["tool_calls"]))} if one.get("tool_calls") else one
+        for one in completion
+    ]
+
+
+def make_columns_storable(columns: Mapping[str, deque[Any]]) -> None:
+    """Replace values by texts in each column that no file can hold, as of objects or types that differ by row."""
+    for values in columns.values():
+        try:
+            pyarrow.array(list(values), from_pandas=True)
+        except (pyarrow.ArrowException, ValueError, TypeError, OverflowError):
+            texts = [None if value is None else str(value).encode(errors="replace").decode() for value in values]
+            values.clear()
+            values.extend(texts)

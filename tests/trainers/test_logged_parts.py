@@ -18,9 +18,9 @@ from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.trainers import completions_table
+from rlhf_cli.trainers import reward_mixin
 from rlhf_cli.trainers.checkpoint_mixin import _is_plain
-from rlhf_cli.trainers.completions_table import PartColumns, make_columns_storable
+from rlhf_cli.trainers.reward_mixin import make_columns_storable, parts_as_json, rewards_with_parts
 from tests.analysis.whatif.whatif_runs import BASE, ROWS, begin, table
 from tests.support.small_runs import SMALL
 from tests.support.tolerances import ARITHMETIC
@@ -89,15 +89,12 @@ def test_a_rank_without_parts_has_the_columns_of_the_others(monkeypatch: pytest.
 
     Here `b` gives every row of this rank a plain score, and the other rank names parts for it.
     """
-    monkeypatch.setattr(completions_table, "gather_object", lambda own: [*own, "b"])
+    monkeypatch.setattr(reward_mixin, "gather_object", lambda own: [*own, "b"])
     stack = RewardStack([Component("a", lambda **_: [[1.0, 2.0], 0.5]), Component("b", lambda **_: [0.5, 0.5])])
     stack.evaluate(prompts=["p", "p"], completions=["ßy", "z"])
-    columns = PartColumns()
-    assert columns.empty(stack, 2) == {"a.parts": [None, None], "b.parts": [None, None]}
-    filled = columns.filled(stack, torch.zeros(2))
-    assert list(filled) == ["a.parts", "b.parts"]
-    assert filled["b.parts"] == [None, None]
-    assert "ß" in str(filled["a.parts"][0])
+    assert rewards_with_parts(stack, ()) == ["a", "b"]
+    assert parts_as_json(stack, "b", torch.zeros(2)) == [None, None]
+    assert "ß" in str(parts_as_json(stack, "a", torch.zeros(2))[0])
 
 
 # Spans need the trainer's tokenizer: the stack is given it, and reads completions as TRL shows them to rewards.

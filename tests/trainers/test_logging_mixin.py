@@ -17,7 +17,7 @@ from rlhf_cli.runs import heartbeat as phases
 from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.text.redaction import forgetting, remember
 from rlhf_cli.trainers.extensions import Extensions
-from rlhf_cli.trainers.logging_mixin import LoggingMixin, PreparedLengths, prepare_and_measure
+from rlhf_cli.trainers.logging_mixin import LoggingMixin, PreparedLengths
 from rlhf_cli.trainers.step_profile import counted_slots
 
 MODEL, REFERENCE = torch.nn.Identity(), torch.nn.Identity()
@@ -180,11 +180,18 @@ def test_rows_that_trl_prepares_are_measured_by_the_name_of_the_data(caplog: pyt
     ],
 )
 def test_a_row_is_as_long_as_its_prompt_and_its_longest_answer_and_packing_drops_none(
-    caplog, others: tuple[Any, ...], strategy: str, limit: int | None, prepared: int, expected: Any, said: str
+    caplog,
+    monkeypatch,
+    others: tuple[Any, ...],
+    strategy: str,
+    limit: int | None,
+    prepared: int,
+    expected: Any,
+    said: str,
 ) -> None:
     """Rows of 2, 5 and 9 tokens. Packed into one, a longer row is cut, or goes on in the next one."""
 
-    def prepare(dataset: Dataset, _: Any, args: Any, *more: Any) -> Dataset:
+    def prepare(self: Any, dataset: Dataset, _: Any, args: Any, *more: Any) -> Dataset:
         is_packed, _, name = more if len(more) == 3 else (False, None, *more)
         assert name == "train"
         if is_packed:
@@ -194,10 +201,12 @@ def test_a_row_is_as_long_as_its_prompt_and_its_longest_answer_and_packing_drops
     sizes = [(1, 1, 1), (1, 4, 2), (1, 2, 8)]
     rows = [{"p": [0] * p, "yes": [0] * yes, "no": [0] * no, "size": p + max(yes, no)} for p, yes, no in sizes]
     args: Any = SimpleNamespace(max_length=limit, packing_strategy=strategy)
-    found, lengths = prepare_and_measure(prepare, (("p",), ("yes", "no")), Dataset.from_list(rows), None, args, *others)
+    monkeypatch.setattr(Trl, "_prepare_dataset", prepare)
+    trainer: Any = Logged(Extensions(measured=(("p",), ("yes", "no"))))
+    caplog.set_level(logging.INFO, "rlhf")
+    found = trainer._prepare_dataset(Dataset.from_list(rows), None, args, *others)
+    lengths = trainer.lengths["train"]
     assert len(found) == prepared
     assert lengths == PreparedLengths(3, 2, 9, limit, *expected)
-    caplog.set_level(logging.INFO, "rlhf")
-    lengths.report("train")
     assert said in lengths.describe()
     assert [record.levelname for record in caplog.records] == ["WARNING" if any(expected) else "INFO"]
