@@ -1,4 +1,4 @@
-"""Control this process: streams, death with its parent, early stop, exit, global state; and tell it from all others.
+"""Control this process: streams, death with its parent, early stop, exit, state for a while; tell it from all others.
 
 A pid alone does not identify a process: pids are reused, and every machine has its own. The start time, in clock ticks
 since boot, and the boot id of the machine make it unique.
@@ -25,10 +25,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, TextIO, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
 from rlhf_cli.errors import CTRL_C, Interrupted
 from rlhf_cli.text.redaction import OverStream
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
 
 abandoned: set[threading.Thread] = set()
 """Threads of calls that were given up: the process does not wait for them at its end."""
@@ -222,6 +225,36 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+@contextmanager
+def temporary_attributes(owner: object, **values: object) -> Iterator[None]:
+    """Open a context in which an instance or a module has `values` as its own attributes.
+
+    On exit its own attributes are restored. Those it did not have are removed, so that its class's apply again.
+    """
+    own = vars(owner)
+    before = {name: own[name] for name in values if name in own}
+    own.update(values)
+    try:
+        yield
+    finally:
+        for name in values:
+            own.pop(name, None)
+        own.update(before)
+
+
+_OPTIONS = ("weight_decay", "betas", "eps")
+"""The optimizer options that come from arguments; some optimizers also keep counters in their groups."""
+
+
+@contextmanager
+def keeping_options(optimizer: Optimizer) -> Iterator[None]:
+    """Keep the options that come from arguments while a state is loaded in this context: what is typed counts."""
+    typed = [{name: group[name] for name in _OPTIONS if name in group} for group in optimizer.param_groups]
+    yield
+    for group, options in zip(optimizer.param_groups, typed, strict=True):
+        group.update(options)
 
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")

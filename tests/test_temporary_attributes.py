@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import types
 
-from rlhf_cli.temporary_attributes import temporary_attributes
+from rlhf_cli.process import temporary_attributes
 
 
 class Thing:

@@ -38,9 +38,9 @@ from transformers.generation import GenerationMixin, logits_process, stopping_cr
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 
+from rlhf_cli.process import temporary_attributes
 from rlhf_cli.tables.passes import READS_IMAGES
 from rlhf_cli.tables.trl_values import STOP_STRINGS
-from rlhf_cli.temporary_attributes import temporary_attributes
 
 STOP_KEYS = frozenset(STOP_STRINGS.values())
 

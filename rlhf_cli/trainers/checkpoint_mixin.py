@@ -36,10 +36,10 @@ from transformers.trainer_utils import rotate_checkpoints
 
 from rlhf_cli.errors import ConfigError, RunError
 from rlhf_cli.models.weight_shapes import load_renamed
+from rlhf_cli.process import keeping_options, temporary_attributes
 from rlhf_cli.runs import checkpoint_folders
 from rlhf_cli.runs.reward_records import write_text_endings, write_training_format
 from rlhf_cli.runs.run_folder import checkpoint_folder, checkpoints_in
-from rlhf_cli.temporary_attributes import keeping_options, temporary_attributes
 from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.text.suggest import nearest
 from rlhf_cli.trainers.extensions import ExtendedTrainer

@@ -22,9 +22,9 @@ from torch.utils.data import DataLoader
 from transformers import GenerationConfig, set_seed
 
 from rlhf_cli.models.live_generation import greedy_arguments
+from rlhf_cli.process import temporary_attributes
 from rlhf_cli.runs.run_folder import GREEDY, SAMPLED
 from rlhf_cli.tables.trl_trainers import IMAGES
-from rlhf_cli.temporary_attributes import temporary_attributes
 from rlhf_cli.trainers.reward_mixin import RewardMixin
 from rlhf_cli.trainers.trl_protocol import EvaluationOutput
 

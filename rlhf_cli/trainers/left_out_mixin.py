@@ -17,8 +17,8 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from rlhf_cli.process import temporary_attributes
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES, Normaliser
-from rlhf_cli.temporary_attributes import temporary_attributes
 from rlhf_cli.trainers.extensions import ExtendedTrainer
 from rlhf_cli.trainers.trl_protocol import TrlBatch, TrlTrainer
 

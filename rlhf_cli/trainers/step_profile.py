@@ -20,9 +20,9 @@ from accelerate import Accelerator
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor
 
+from rlhf_cli.process import temporary_attributes
 from rlhf_cli.runs.phase_clock import REWARD, PhaseClock
 from rlhf_cli.tables import metrics as columns
-from rlhf_cli.temporary_attributes import temporary_attributes
 from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 _DIGITS = 6

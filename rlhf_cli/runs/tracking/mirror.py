@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rlhf_cli.errors import Preempted, RunError, message_of
+from rlhf_cli.process import temporary_attributes
 from rlhf_cli.runs.metric_arrays import Window, columns_of, number_of
 from rlhf_cli.runs.metrics_file import TOTAL, Event, evaluation_sets, read_metrics, reward_names, table_file
 from rlhf_cli.runs.run_folder import RunFolder, in_step, in_training, read_json, write_json
 from rlhf_cli.runs.tracking import tracked_run
 from rlhf_cli.runs.tracking.tracked_run import Ending, Mode, TrackingPlan, is_number, shown_name
 from rlhf_cli.runs.tracking.wandb_files import mark_sent, records_of
-from rlhf_cli.temporary_attributes import temporary_attributes
 from rlhf_cli.text.json_values import finite_or_none
 from rlhf_cli.text.redaction import redacted, redacted_tree
 

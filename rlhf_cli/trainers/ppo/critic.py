@@ -27,8 +27,8 @@ from rlhf_cli.models.packing.packed_rows import rows_by_prompt
 from rlhf_cli.models.packing.row_attention import has_relative_positions
 from rlhf_cli.models.weight_shapes import load_renamed
 from rlhf_cli.numerics.ppo import adapted_coef
+from rlhf_cli.process import keeping_options
 from rlhf_cli.tables.trl_values import FOLLOW_EVALUATIONS, MAX_RELATIVE_KL_ERROR
-from rlhf_cli.temporary_attributes import keeping_options
 from rlhf_cli.trainers.forward_pass import by_length, has_value, in_evaluation_mode, model_rows
 
 if TYPE_CHECKING:

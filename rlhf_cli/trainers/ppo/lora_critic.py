@@ -24,7 +24,7 @@ from transformers import AutoModelForTokenClassification, PreTrainedModel
 
 from rlhf_cli.errors import ModelError
 from rlhf_cli.models.scalar_heads import CRITIC_HEAD
-from rlhf_cli.temporary_attributes import temporary_attributes
+from rlhf_cli.process import temporary_attributes
 from rlhf_cli.trainers.ppo.critic import CriticSettings, TrainedCritic
 
 if TYPE_CHECKING:

@@ -24,11 +24,11 @@ from trl.trainer import grpo_trainer
 from rlhf_cli.algorithms.base import advantage_metrics
 from rlhf_cli.algorithms.ppo import Advantages, Ppo, Rollout, without_last
 from rlhf_cli.numerics.ppo import explained_variance, k1, k3, value_losses, whiten
+from rlhf_cli.process import temporary_attributes
 from rlhf_cli.rewards.stack.aggregating import counting
 from rlhf_cli.rewards.stack.reward_matrix import last_token_rewards, token_rewards
 from rlhf_cli.runs.heartbeat import CRITIC, VALUES, during
 from rlhf_cli.tables.trl_trainers import POLICY_LOSSES
-from rlhf_cli.temporary_attributes import temporary_attributes
 from rlhf_cli.trainers.forward_pass import in_evaluation_mode, switch_off_dropout
 from rlhf_cli.trainers.guard_mixin import GuardMixin, Named
 from rlhf_cli.trainers.left_out_mixin import IN_WINDOW, tokens_in_loss
