@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from rlhf_cli.analysis.expectations import outcomes_of
+from rlhf_cli.analysis.verification import outcomes_of
 from rlhf_cli.config.schema.run_sections import Expectation, entries_of
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.metric_arrays import read_columns

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from rlhf_cli.analysis.expectations import MISSED, VerifiedRun, verify
+from rlhf_cli.analysis.verification import MISSED, VerifiedRun, verify
 from rlhf_cli.cli import main as rlhf
 from rlhf_cli.display.run_tables import missed_line
 from rlhf_cli.runs.run_folder import RunFolder

@@ -27,8 +27,7 @@ from torch import Tensor
 from rlhf_cli.algorithms.base import Algorithm, Given, GroupAlgorithm, shares
 from rlhf_cli.algorithms.own_advantages import OwnAdvantages
 from rlhf_cli.algorithms.user_function import Answer
-from rlhf_cli.analysis.stored_rounds import ROW, StoredRound, StoredRounds, StoredScores
-from rlhf_cli.analysis.whatif_request import KeyChange, WhatIfQuestion
+from rlhf_cli.analysis.whatif_request import ROW, KeyChange, StoredRound, StoredRounds, StoredScores, WhatIfQuestion
 from rlhf_cli.config.expand import waits_for
 from rlhf_cli.config.rules.reward_rules import TOTAL
 from rlhf_cli.config.schema.experiment import Experiment
@@ -147,18 +146,9 @@ class RoundRecomputer:
             answer = algorithm.answer(settled, lengths, each, step)
             if answer.is_by_token:
                 why = "advantages.fn gives every token an advantage, and the table holds their means"
-        return RecomputedRound(
-            maker=self,
-            settled=settled,
-            compared=totals,
-            given=given,
-            advantages=None if why is not None else self.advantages(totals, answer),
-            answer=answer,
-            is_unknown=is_unknown,
-            num_unknown=num_unknown,
-            why=why,
-            has_totals=no_totals is None,
-        )
+        advantages = None if why is not None else self.advantages(totals, answer)
+        known = is_unknown, num_unknown, why, no_totals is None
+        return RecomputedRound(self, settled, totals, given, advantages, answer, *known)
 
     def advantages(self, totals: Tensor, answer: Answer | None = None) -> Tensor:
         """Return the trainer's (N,) advantages of (N,) totals; those of the user's function if there is an `answer`."""

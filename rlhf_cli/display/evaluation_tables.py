@@ -41,15 +41,8 @@ def show_evaluation(console: Console, evaluation: Evaluation, files: list[Path])
         console.print(as_typed(file), soft_wrap=True)
 
 
-def _show(
-    console: Console,
-    texts: Sequence[str],
-    numbers: Sequence[str],
-    rows: Iterable[Sequence[Cell]],
-    after: Sequence[str] = (),
-) -> None:
-    console.print()
-    console.print(plain_table(texts, numbers, after, rows=rows))
+def _show(console: Console, *heads: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
+    console.print("", plain_table(*heads, rows=rows), sep="\n")
 
 
 def _reward_model(console: Console, evaluation: RewardModelEvaluation) -> None:
@@ -60,7 +53,7 @@ def _reward_model(console: Console, evaluation: RewardModelEvaluation) -> None:
     lines = [("all", _interval(evaluation.accuracy), f"{evaluation.rows}{ties}", figure(rewards.margin.mean))]
     for column, by_value in evaluation.slices.items():
         lines += [_slice(f"{column}={value}", accuracy) for value, accuracy in by_value.items()]
-    _show(console, ["accuracy"], ["", "pairs", "mean margin"], lines)
+    _show(console, ["accuracy"], ["", "pairs", "mean margin"], rows=lines)
     rows = [
         ("mean of all", _interval(rewards.mean), centred),
         ("deviation", figure(rewards.deviation), ""),
@@ -69,17 +62,17 @@ def _reward_model(console: Console, evaluation: RewardModelEvaluation) -> None:
         ("log loss", figure(calibration.log_loss), "0.693 for a coin"),
         ("Brier score", figure(calibration.brier), "0.250 for a coin"),
     ]
-    _show(console, ["rewards"], [""], rows, [""])
+    _show(console, ["rewards"], [""], [""], rows=rows)
     bins = [
         (f"{part.start:.2f} to {part.end:.2f}", figure(part.confidence), _interval(part.accuracy), str(count))
         for part in calibration.bins
         if (count := part.accuracy.count)
     ]
-    _show(console, ["confidence"], ["mean", "accuracy", "pairs"], bins)
+    _show(console, ["confidence"], ["mean", "accuracy", "pairs"], rows=bins)
     length = evaluation.length
     slices = {"chosen longer": length.chosen_longer, "same": length.same, "chosen shorter": length.chosen_shorter}
     lines = [_slice(name, accuracy) for name, accuracy in slices.items() if accuracy is not None]
-    _show(console, ["length (tokens)"], ["accuracy", "pairs", "mean margin"], lines)
+    _show(console, ["length (tokens)"], ["accuracy", "pairs", "mean margin"], rows=lines)
     console.print(
         f"[dim]correlation of reward difference and length difference: {figure(length.pearson)}, of their ranks "
         f"{figure(length.spearman)}; always choosing the longer text is right in {_interval(length.longer_wins)}"
@@ -89,7 +82,7 @@ def _reward_model(console: Console, evaluation: RewardModelEvaluation) -> None:
         texts = [cut_end(one_line(text), _LONGEST) for text in (pair.prompt, pair.chosen, pair.rejected)]
         worst.append([*texts, f"{pair.reward_chosen:.2f} < {pair.reward_rejected:.2f}", f"{pair.confidence:.2f}"])
     if worst:
-        _show(console, ["worst disagreements", "chosen", "rejected"], ["rewards", "confidence"], worst)
+        _show(console, ["worst disagreements", "chosen", "rejected"], ["rewards", "confidence"], rows=worst)
     if evaluation.truncated:
         console.print(f"[yellow]{evaluation.truncated} texts were too long for the model: their beginning was cut off")
 
@@ -106,7 +99,7 @@ def _policy(console: Console, evaluation: PolicyEvaluation) -> None:
             ("truncated", _interval(part.truncated), ""),
             ("tokens", _interval(part.tokens), f"at most {part.tokens.max}"),
         ]
-        _show(console, [part_name], ["raw", "weighted"], rows)
+        _show(console, [part_name], ["raw", "weighted"], rows=rows)
     if evaluation.by_prompts is not None:
         seen, unseen = evaluation.by_prompts[SEEN], evaluation.by_prompts[UNSEEN]
         rows = []
@@ -115,7 +108,7 @@ def _policy(console: Console, evaluation: PolicyEvaluation) -> None:
             for reward, values in part.rewards.items():
                 rows.append((f"{name} {reward}", _interval(values.raw), _interval(other.rewards[reward].raw)))
             rows.append((f"{name} total", _interval(part.total), _interval(other.total)))
-        _show(console, ["raw"], [f"{seen.rows} prompts trained on", f"{unseen.rows} unseen"], rows)
+        _show(console, ["raw"], [f"{seen.rows} prompts trained on", f"{unseen.rows} unseen"], rows=rows)
     if evaluation.no_total is not None:
         console.print(Text(_NO_TOTAL.format(evaluation.no_total), style="yellow"))
     for name, attempts in evaluation.attempts.items():
@@ -124,12 +117,12 @@ def _policy(console: Console, evaluation: PolicyEvaluation) -> None:
             for kind, by_count in attempts.items()
             for k, estimate in by_count.items()
         ]
-        _show(console, [f"{name}: right in k answers"], [""], rows, [""])
+        _show(console, [f"{name}: right in k answers"], [""], [""], rows=rows)
     answers = [
         (*(cut_end(one_line(text), _LONGEST) for text in (answer.prompt, answer.completion)), figure(answer.total))
         for answer in evaluation.shown
     ]
-    _show(console, ["prompt", "greedy completion"], ["total"], answers)
+    _show(console, ["prompt", "greedy completion"], ["total"], rows=answers)
 
 
 def _interval(estimate: Estimate) -> str:

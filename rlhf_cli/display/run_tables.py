@@ -14,8 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_cli.analysis.expectations import MET, MISSED, OPEN, ExpectationOutcome, VerifiedRun, verify
-from rlhf_cli.analysis.reproducibility import Reproduction
+from rlhf_cli.analysis.verification import MET, MISSED, OPEN, ExpectationOutcome, Reproduction, VerifiedRun, verify
 from rlhf_cli.display.terminal import (
     STATE_STYLE,
     Cell,

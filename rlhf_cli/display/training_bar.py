@@ -118,8 +118,6 @@ class TrainingBar(TrainerCallback):
         if heartbeat is not None:
             heartbeat.listeners.append(self._hear)
 
-    # --- training ---
-
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._generates = hasattr(args, "reward_weights")
         micro_batches, iterations = getattr(args, "steps_per_generation", None), getattr(args, "num_iterations", 1)
@@ -157,8 +155,6 @@ class TrainingBar(TrainerCallback):
         is_narrow = self._console.is_terminal and self._console.width < _WIDE
         return current if is_narrow else f"{current}, step {state.global_step}/{state.max_steps}"
 
-    # --- evaluation ---
-
     def _hear(self, phases: tuple[str, ...]) -> None:
         """Draw the bar of an evaluation when it begins, before its first batch has ended, and remove it at its end."""
         is_evaluating = EVALUATION in phases
@@ -195,8 +191,6 @@ class TrainingBar(TrainerCallback):
         for name, prefix in evaluation_sets(metrics or {}).items():
             if summary := describe_held_out(dict(metrics or {}), prefix):
                 self.print(Text(f"step {state.global_step}, held out{f' {name}' if name else ''}: {summary}"))
-
-    # --- lines ---
 
     def _is_quiet(self) -> bool:
         return time.monotonic() - self._said_at >= _QUIET_S

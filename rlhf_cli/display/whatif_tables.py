@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -13,14 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf_cli.analysis.comparison.logged_run import value_text
+from rlhf_cli.analysis.what_if import OldNew, RoundDifference, WhatIf
+from rlhf_cli.analysis.whatif_request import KeyChange
 from rlhf_cli.config.schema.reward_sections import gate_text
 from rlhf_cli.display.terminal import Cell, plain_table
 from rlhf_cli.plan.batches import count
 from rlhf_cli.tables.trl_values import TOKENS
-
-if TYPE_CHECKING:
-    from rlhf_cli.analysis.what_if import OldNew, RoundDifference, WhatIf
-    from rlhf_cli.analysis.whatif_request import KeyChange
 
 _MOST_ROUNDS = 8
 _LENGTH = "length"
@@ -129,26 +126,20 @@ def _print_reasons(console: Console, answers: Sequence[WhatIf]) -> None:
     """Print each reason once, with the changes that it is of unless it is of all."""
     changes_of: dict[str, list[str]] = {}
     for answer in answers:
-        for reason in _reasons(answer):
+        reasons = []
+        if unknown := [difference for difference in answer.rounds if difference.num_answered < difference.num_groups]:
+            groups = sum(difference.num_groups - difference.num_answered for difference in unknown)
+            rows = sum(difference.num_unknown for difference in unknown)
+            left_out = f"{groups} groups in {len(unknown)} rounds are left out: {rows} of their rows have no score"
+            reasons.append(f"{left_out}, because a gate was closed. The remaining groups are a biased sample")
+        for why, number in Counter(shown.why for shown in answer.rounds if shown.why is not None).items():
+            which = "" if number == len(answer.rounds) else f" ({number} rounds)"
+            reasons.append(f"no advantages{which}: {why}")
+        for reason in [*reasons, *(f"left out: {text}" for text in answer.left_out)]:
             changes_of.setdefault(reason, []).append(_changes(answer))
     for reason, changes in changes_of.items():
         lead = "" if len(changes) == len(answers) else f"{'; '.join(changes)}: "
         console.print(Text(lead + reason, "yellow"))
-
-
-def _reasons(answer: WhatIf) -> Iterator[str]:
-    unknown = [difference for difference in answer.rounds if difference.num_answered < difference.num_groups]
-    if unknown:
-        groups = sum(difference.num_groups - difference.num_answered for difference in unknown)
-        rows = sum(difference.num_unknown for difference in unknown)
-        yield (
-            f"{groups} groups in {len(unknown)} rounds are left out: {rows} of their rows have no score,"
-            " because a gate was closed. The remaining groups are a biased sample"
-        )
-    for why, number in Counter(shown.why for shown in answer.rounds if shown.why is not None).items():
-        which = "" if number == len(answer.rounds) else f" ({number} rounds)"
-        yield f"no advantages{which}: {why}"
-    yield from (f"left out: {text}" for text in answer.left_out)
 
 
 def _changes(answer: WhatIf) -> str:

@@ -18,7 +18,7 @@ from rich.text import Text
 from rlhf_cli.analysis.comparison.comparison import compare, comparison_json
 from rlhf_cli.analysis.comparison.logged_run import read_runs
 from rlhf_cli.analysis.comparison.measures import is_shown
-from rlhf_cli.analysis.expectations import verify
+from rlhf_cli.analysis.verification import verify
 from rlhf_cli.config.compose import composing
 from rlhf_cli.config.rules.metric_rules import examples_of_metrics, unlogged
 from rlhf_cli.config.schema.experiment import Experiment

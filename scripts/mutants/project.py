@@ -76,9 +76,9 @@ OURS = Project(
     ),
     rooms=(
         *("rlhf_cli/algorithms", "rlhf_cli/data", "rlhf_cli/evaluation", "rlhf_cli/evaluation/audit"),
-        *("rlhf_cli/analysis/comparison", "rlhf_cli/analysis/diagnosis", "rlhf_cli/analysis/expectations.py"),
-        *("rlhf_cli/analysis/reproducibility.py", "rlhf_cli/analysis/stored_rounds.py", "rlhf_cli/analysis/what_if.py"),
-        *("rlhf_cli/analysis/whatif_request.py", "rlhf_cli/models", "rlhf_cli/models/packing", "rlhf_cli/numerics"),
+        *("rlhf_cli/analysis/comparison", "rlhf_cli/analysis/diagnosis", "rlhf_cli/analysis/verification.py"),
+        *("rlhf_cli/analysis/what_if.py", "rlhf_cli/analysis/whatif_request.py", "rlhf_cli/models"),
+        *("rlhf_cli/models/packing", "rlhf_cli/numerics"),
         *("rlhf_cli/plan", "rlhf_cli/rewards", "rlhf_cli/rewards/stack", "rlhf_cli/runs", "rlhf_cli/services"),
         *("rlhf_cli/sweeps", "rlhf_cli/tables", "rlhf_cli/trainers", "rlhf_cli/trainers/assemble"),
         "rlhf_cli/trainers/ppo",

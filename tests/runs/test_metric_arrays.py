@@ -12,7 +12,7 @@ import pytest
 
 from rlhf_cli.analysis.comparison.logged_run import read_runs
 from rlhf_cli.analysis.comparison.measures import RunMeasure
-from rlhf_cli.analysis.expectations import outcomes_of
+from rlhf_cli.analysis.verification import outcomes_of
 from rlhf_cli.config.schema.run_sections import read_expectations
 from rlhf_cli.display.sweep_progress import JobProgress
 from rlhf_cli.errors import UserError

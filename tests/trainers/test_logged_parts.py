@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from rlhf_cli.analysis.stored_rounds import read_rounds
+from rlhf_cli.analysis.whatif_request import read_rounds
 from rlhf_cli.cli import main
 from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 from rlhf_cli.rewards.stack.component import Component

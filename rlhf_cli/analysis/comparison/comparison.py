@@ -11,12 +11,11 @@ from rlhf_cli.analysis.comparison.measures import COMPONENT, LEARNT, TOTALS, Run
 from rlhf_cli.analysis.comparison.settings import (
     GroupedRuns,
     conditions_apart,
+    estimate_over,
     group_over_seeds,
     number_or_text,
-    why_not_one_of,
     why_unfair,
 )
-from rlhf_cli.analysis.comparison.settings import estimate as estimate_over
 from rlhf_cli.analysis.comparison.verdicts import MeasureVerdict, verdicts_on
 from rlhf_cli.errors import RlhfError, UserError
 from rlhf_cli.numerics.intervals import Estimate
@@ -52,10 +51,7 @@ class ParetoFront:
 
 
 def pareto_front(by: Sequence[RunMeasure], estimates: Mapping[str, Mapping[str, Estimate]]) -> ParetoFront | None:
-    """Return the front of settings, by their means; None with fewer than two measures or settings.
-
-    Equal settings do not dominate each other.
-    """
+    """Return the front of two settings or more by two measures or more. Equal settings do not dominate each other."""
     if len(by) < 2 or len(estimates) < 2:
         return None
     signed: dict[str, tuple[float, ...]] = {}
@@ -198,7 +194,10 @@ def _why_no_verdict(asked: ComparisonOptions, axis: DifferingKey | None, grouped
     if all(len(setting.by_seed) < 2 for setting in grouped.settings):
         return "no verdict: with one seed per setting there is no interval; seed=0,1,2,3,4 would give one"
     if axis is None:
-        return why_not_one_of(grouped)
+        reasons = {one.short: why_unfair(grouped, one) for one in grouped.axes}
+        fair = next((short for short, why in reasons.items() if why is None), None)
+        why = next(iter(reasons.values())) if fair is None else f"--by {fair} gives a verdict on one of them"
+        return f"no verdict: {len(reasons)} keys differ ({', '.join(reasons)}); {why}"
     if (num_values := len(set(axis.texts))) > MOST_VALUES:
         return f"no verdict: {num_values} values of {axis.short} are too many to compare pairwise; try --baseline VALUE"
     return None

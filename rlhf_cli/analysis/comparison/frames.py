@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,8 +14,7 @@ from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOption
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, differences, flat, named, read_runs, weights_of
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import RlhfError, RunError
-from rlhf_cli.runs.metric_arrays import MetricColumns, Wanted, columns_of
-from rlhf_cli.runs.metrics_file import Event
+from rlhf_cli.runs.metric_arrays import MetricColumns, Wanted
 from rlhf_cli.runs.run_folder import RunFolder, runs_in
 from rlhf_cli.runs.run_status import FAILED, FINISHED, KILLED, RUNNING
 from rlhf_cli.runs.tracking.tracked_run import name_in_log
@@ -68,7 +67,13 @@ def read_wandb(word: str, *, wanted: Wanted | None = None, api: Api | None = Non
 def _logged(run: Run, path: str, wanted: Wanted | None) -> LoggedRun:
     # wandb's configuration also contains TRL's arguments
     config: JsonTree = {key: value for key, value in run.config.items() if key in Experiment.model_fields}
-    metrics = columns_of(_events(run.scan_history()), wanted)
+    metrics = MetricColumns(wanted)
+    for row in run.scan_history():
+        step = next((value for name in _STEPS if isinstance(value := row.get(name), int | float)), None)
+        if step is not None:  # the names of metrics.jsonl, without the sections of wandb
+            logged = {key: value for key, value in row.items() if key[0] != "_" and key not in _STEPS}
+            plain = {name_in_log(key): value for key, value in logged.items()}
+            metrics.take(int(step), {name: value for name, value in plain.items() if value is not None})
     max_steps = section(section(config, "trainer"), "args").get("max_steps")
     return LoggedRun(
         name=run.name or run.id,
@@ -82,16 +87,6 @@ def _logged(run: Run, path: str, wanted: Wanted | None) -> LoggedRun:
         metrics=metrics,
         provenance=section(run.config, "provenance"),
     )
-
-
-def _events(rows: Iterable[Mapping[str, object]]) -> Iterator[Event]:
-    """Yield log events with the names of metrics.jsonl, without the sections of wandb."""
-    for row in rows:
-        step = next((value for name in _STEPS if isinstance(value := row.get(name), int | float)), None)
-        if step is not None:
-            logged = {key: value for key, value in row.items() if key[0] != "_" and key not in _STEPS}
-            plain = {name_in_log(key): value for key, value in logged.items()}
-            yield {**{key: value for key, value in plain.items() if value is not None}, "step": int(step)}
 
 
 Place = str | os.PathLike[str]

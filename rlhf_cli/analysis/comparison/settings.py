@@ -6,7 +6,7 @@ A difference between runs of 12 and of 25 steps is no evidence about a weight th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rlhf_cli.analysis.comparison.logged_run import (
@@ -113,7 +113,7 @@ def number_or_text(text: str) -> tuple[int, float, str]:
         return 1, 0.0, text
 
 
-def estimate(values: Sequence[float]) -> Estimate:
+def estimate_over(values: Sequence[float]) -> Estimate:
     """Return Student's interval of the mean over seeds with finite values."""
     return student([value for value in values if math.isfinite(value)])
 
@@ -127,11 +127,17 @@ _DIFFERS = {STEPS: "steps differ", BATCH: "batch differs", DATA: "data differ", 
 
 
 def why_unfair(grouped: GroupedRuns, axis: DifferingKey, baseline: str | None = None) -> str | None:
-    """Return why a verdict on a key would be unfair: the conditions, but its own, that differ; None if it is fair.
-
-    Only compare runs of one seed that agree in every other key.
-    """
-    pairs = list(_compared(grouped, axis, baseline))
+    """Return why a verdict on a key would be unfair: the conditions, but its own, that differ; None if it is fair."""
+    # Pairs of runs of one seed that agree in every other key: the first, or the baseline, with each other one.
+    alike: dict[tuple[tuple[str, ...], str], dict[str, LoggedRun]] = {}
+    for setting in grouped.settings:
+        rest = tuple(text for key, text in setting.values.items() if key != axis.key)
+        for seed, run in setting.by_seed.items():
+            alike.setdefault((rest, seed), {})[setting.values[axis.key]] = run
+    pairs: list[tuple[LoggedRun, LoggedRun]] = []
+    for by_value in alike.values():
+        first = next(iter(by_value)) if baseline is None else baseline
+        pairs += [(by_value[first], run) for value, run in by_value.items() if value != first and first in by_value]
     if not pairs:
         others = ", ".join(other.short for other in grouped.axes if other is not axis)
         return f"no verdict on {axis.short}: no two of its values have runs with the same {others}" if others else None
@@ -162,27 +168,6 @@ def conditions_apart(grouped: GroupedRuns) -> list[str]:
     )
     is_crossed = len(grouped.settings) == len(under) * len(what)
     return [] if is_crossed else [condition for condition in _DIFFERS if condition in conditions_found]
-
-
-def why_not_one_of(grouped: GroupedRuns) -> str:
-    """Return why there is no verdict if several keys differ, and a `--by` key that would give one."""
-    shorts = [axis.short for axis in grouped.axes]
-    reasons = {axis.short: why_unfair(grouped, axis) for axis in grouped.axes}
-    fair = next((short for short in shorts if reasons[short] is None), None)
-    why = reasons[shorts[0]] if fair is None else f"--by {fair} gives a verdict on one of them"
-    return f"no verdict: {len(shorts)} keys differ ({', '.join(shorts)}); {why}"
-
-
-def _compared(grouped: GroupedRuns, axis: DifferingKey, baseline: str | None) -> Iterator[tuple[LoggedRun, LoggedRun]]:
-    """Yield pairs of runs of one seed that differ only in the axis: the first, or the baseline, with each other one."""
-    alike: dict[tuple[tuple[str, ...], str], dict[str, LoggedRun]] = {}
-    for setting in grouped.settings:
-        rest = tuple(text for key, text in setting.values.items() if key != axis.key)
-        for seed, run in setting.by_seed.items():
-            alike.setdefault((rest, seed), {})[setting.values[axis.key]] = run
-    for by_value in alike.values():
-        first = next(iter(by_value)) if baseline is None else baseline
-        yield from ((by_value[first], run) for value, run in by_value.items() if value != first and first in by_value)
 
 
 def _conditions(run: LoggedRun) -> dict[tuple[str, str], str]:

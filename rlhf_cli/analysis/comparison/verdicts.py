@@ -24,8 +24,7 @@ from typing import cast
 
 from rlhf_cli.analysis.comparison.logged_run import DifferingKey
 from rlhf_cli.analysis.comparison.measures import RunMeasure
-from rlhf_cli.analysis.comparison.settings import GroupedRuns
-from rlhf_cli.analysis.comparison.settings import estimate as estimate_over
+from rlhf_cli.analysis.comparison.settings import GroupedRuns, estimate_over
 from rlhf_cli.numerics.intervals import LEVEL, Estimate, student, t_quantile
 
 POWER = 0.8

@@ -11,20 +11,30 @@ import torch
 from torch import distributed
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
-from rlhf_cli.analysis.diagnosis.logged import Finding, RunSetup
-from rlhf_cli.analysis.diagnosis.run_diagnosis import Watch
+from rlhf_cli.analysis.diagnosis.logged import ENOUGH, Finding, Log, RunSetup
+from rlhf_cli.analysis.diagnosis.run_diagnosis import look
 from rlhf_cli.config.schema.run_sections import StopRule
 from rlhf_cli.runs.metrics_file import Event, plain_metrics, read_metrics
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.tables.metrics import REPRODUCED, STEP, logged_name
 from rlhf_cli.text.suggest import nearest
 
-_log = logging.getLogger("rlhf")
+_logger = logging.getLogger("rlhf")
+
+
+_EVERY = 10
+_LONGER = 1.1
+"""Check again after ten log events, later after the log grew by a tenth. So the total cost is proportional to the
+length of the log, and a report is delayed by a tenth of the log at most.
+"""
 
 
 @dataclass(eq=False)
 class WarnOfFindings(TrainerCallback):
-    """A callback of the main process that warns about findings of the enabled `kinds`, once per run."""
+    """A callback of the main process that warns about findings of the enabled `kinds`, each once, until it is gone.
+
+    Those in the log events before a resume count as reported. Notes only appear in `rlhf why`.
+    """
 
     folder: RunFolder
     show: Callable[[str], object]
@@ -32,25 +42,40 @@ class WarnOfFindings(TrainerCallback):
     has_warned: bool = False
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        setup = RunSetup.of(self.folder.read_config(), self.folder.shown)
-        self.watch = Watch(setup, self.kinds, state.max_steps, read_metrics(self.folder.metrics))
+        self._setup = RunSetup.of(self.folder.read_config(), self.folder.shown)
+        self._log = Log.of(read_metrics(self.folder.metrics), state.max_steps)
+        self._reported: dict[tuple[str, str], Finding] = {}
+        self._next = ENOUGH
+        if self._log.num_events >= ENOUGH:
+            self._look()
 
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: Event | None = None, **_: Any) -> None:
-        self._warn(state.global_step, self.watch.take(state.global_step, plain_metrics(logs or {})))
+        self._log.take(state.global_step, plain_metrics(logs or {}))
+        if self._log.num_events >= self._next:
+            self._warn(state.global_step)
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self._warn(state.global_step, self.watch.look())
+        self._warn(state.global_step)
 
-    def _warn(self, step: int, findings: list[Finding]) -> None:
+    def _look(self) -> tuple[list[Finding], list[Finding]]:
+        """Return new findings, worst first, and reported ones that are gone: `rlhf why` would not name them either."""
+        self._next = max(self._log.num_events + _EVERY, round(_LONGER * self._log.num_events))
+        findings = look(self._log, self._setup, self.kinds).findings
+        before, self._reported = self._reported, {(f.kind, f.subject): f for f in findings if f.severity != "note"}
+        gone = [finding for key, finding in before.items() if key not in self._reported]
+        return [finding for key, finding in self._reported.items() if key not in before], gone
+
+    def _warn(self, step: int) -> None:
+        findings, gone = self._look()
         for finding in findings:
             advice = "".join(f"; {change.words} {change.reason}" for change in finding.changes[:1])
             text = f"step {step}: {finding.what}{advice}"
-            _log.warning(text)
+            _logger.warning(text)
             more = "" if self.has_warned else f" (rlhf why {self.folder.typed} has the evidence)"
             self.has_warned = True
             self.show(f"warning: {text}{more}")
-        for finding in self.watch.gone:
-            _log.info("step %d: no longer so: %s", step, finding.what)
+        for finding in gone:
+            _logger.info("step %d: no longer so: %s", step, finding.what)
             self.show(f"step {step}: no longer so: {finding.what}")
 
 
@@ -160,7 +185,7 @@ class StopByRule(TrainerCallback):
             control.should_save = control.should_training_stop = self.has_stopped = True
             self.reason = reason
             if reason is not None:
-                _log.info("step %d: %s", state.global_step, reason)
+                _logger.info("step %d: %s", state.global_step, reason)
                 self.show(f"step {state.global_step}: {reason}")
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -169,7 +194,7 @@ class StopByRule(TrainerCallback):
 
     def _warn(self, *, at_end: bool = False) -> None:
         for text in self.rules.never_logged(at_end=at_end):
-            _log.warning(text)
+            _logger.warning(text)
             self.show(f"warning: {text}")
 
 

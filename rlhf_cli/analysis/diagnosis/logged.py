@@ -245,18 +245,11 @@ class Curve:
         return SkippedCheck(seen if len(self) else f"{self.metric} is not logged")
 
     def finding(
-        self,
-        severity: Severity,
-        what: str,
-        fixes: Iterable[Fix],
-        *,
-        subject: str = "",
-        shown: Evidence | None = None,
-        beside: Iterable[Evidence] = (),
+        self, severity: Severity, what: str, fixes: Iterable[Fix], *evidence: Evidence, subject: str = ""
     ) -> Finding:
-        """Return a finding over the steps of the curve. `shown` is its evidence; it defaults to the whole curve."""
-        evidence = (shown or self.evidence(), *beside)
-        return Finding(subject, severity, what, evidence, *self.first_and_last, tuple(fixes))
+        """Return a finding over the steps of the curve. The evidence defaults to the whole curve."""
+        shown = evidence or (self.evidence(),)
+        return Finding(subject, severity, what, shown, *self.first_and_last, tuple(fixes))
 
     def trend(self) -> Trend | None:
         """Return the line through the curve, or None if too few of its values are independent."""
@@ -318,11 +311,6 @@ class Log:
         self._columns.take(step, event)
         self.step = self._columns.last_step
 
-    @property
-    def progress(self) -> float:
-        """Return the completed share of the training, or 1 if its length is unknown."""
-        return self.step / self.max_steps if self.max_steps else 1.0
-
     def curve(self, name: str) -> Curve:
         """Return a metric's curve, empty if it was never a number."""
         finite = self._columns.series(name).finite
@@ -356,8 +344,8 @@ class Log:
         return float(max(self.curve(name).values, default=0.0))
 
     def too_early(self, share: float = 0.5) -> SkippedCheck | None:
-        """Return why it is too early to judge a lack of change, or None if this share of the training is done."""
-        if self.progress >= share:
+        """Return why it is too early to judge a lack of change; None after this share, or if the length is unknown."""
+        if not self.max_steps or self.step / self.max_steps >= share:
             return None
         return SkippedCheck(f"step {self.step} of {self.max_steps} is too early to judge what does not change")
 
@@ -370,11 +358,6 @@ class Trend:
     change: float
     error: float
     freedom: float
-
-    @property
-    def end(self) -> float:
-        """Return the line's value at the last step."""
-        return self.start + self.change
 
     def interval(self, alpha: float) -> tuple[float, float]:
         """Return the two-sided confidence interval of the change with level 1 - `alpha`, by Student's t."""

@@ -76,7 +76,7 @@ def no_deviation(log: Log, setup: RunSetup) -> CheckResult:
         if (policy.needs_critic or policy.excludes) and cut.first(share).mean == 1.0:
             what += "; every completion was truncated, and the scores of truncated completions do not count"
             fixes = [_roomier(setup), _PENALTY]
-        return spread.finding(severity, what, fixes, beside=[cut.evidence()] if fixes else [])
+        return spread.finding(severity, what, fixes, spread.evidence(), *([cut.evidence()] if fixes else []))
     if few := curve.too_few(ENOUGH):
         return few
     late = curve.last(LATE)
@@ -94,7 +94,7 @@ def no_deviation(log: Log, setup: RunSetup) -> CheckResult:
     if all(setup.number(f"per_device_{batch}_batch_size", 8) % (2 * group) == 0 for batch in batches):
         fixes.insert(0, Fix(f"trainer.args.num_generations={2 * group}", "larger groups are less often all equal"))
     beside = [total.evidence()] if len(total) else []
-    return late.finding(severity, what, fixes, shown=curve.evidence(late.on_average()), beside=beside)
+    return late.finding(severity, what, fixes, curve.evidence(late.on_average()), *beside)
 
 
 _WINDOWS = (1.0, 0.75, 0.5)
@@ -106,8 +106,7 @@ _WORTH = 0.1
 def overoptimised(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     """Check whether a metric that is only watched falls while the trained one rises.
 
-    Watched metrics are a reward of weight 0, an evaluation's total, and the loss on held-out rows (Gao et al., arXiv
-    2210.10760).
+    Watched: a reward of weight 0, an evaluation's total, the loss on held-out rows (Gao et al., arXiv 2210.10760).
     """
     total = log.curve(TOTAL)
     weightless = [name for name in log.rewards() if log.weight(name) == 0.0]
@@ -139,8 +138,8 @@ def overoptimised(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         best_step = int(watched.steps[int(np.argmax(sums)) + width - 1])  # at the end of the best tenth
         stop = Fix(f"trainer.args.max_steps={max(1, best_step)}", "ends the run at its best step")
         fixes = _closer_and_slower(log, setup, stop, kl_coef=0.1)
-        shown, beside = watched.evidence(fall.from_to()), [trained.evidence()]
-        yield fall.finding("serious", what, fixes, subject=watched.metric, shown=shown, beside=beside)
+        evidence = watched.evidence(fall.from_to()), trained.evidence()
+        yield fall.finding("serious", what, fixes, *evidence, subject=watched.metric)
 
 
 def _fall(watched: Curve, trained: Curve, sign: float, scale: float) -> Curve | None:
@@ -197,14 +196,14 @@ def learning(log: Log, setup: RunSetup) -> CheckResult:
     shown = curve.evidence(f"{curve.from_to()}; the change is between {bounds[0]:.2g} and {bounds[1]:.2g}")
     if line.falls(SURE) and -line.change > little:
         what = f"{name} gets worse: {curve.from_to()}"
-        return curve.finding("serious", what, _rate(log, setup, 1 / 3), shown=shown)
+        return curve.finding("serious", what, _rate(log, setup, 1 / 3), shown)
     if low > 0.0:
         return curve.passed()
     if high < little:
         what = f"{name} does not {better}: {curve.from_to()}; the change is smaller than {little:.2g}"
         debug = "overfit" if has_rewards else "overfit_rows"
         single = Fix(f"debug={debug}", "shows whether the model can learn a single batch")
-        return curve.finding("serious", what, [*_rate(log, setup, 3.0), single], shown=shown)
+        return curve.finding("serious", what, [*_rate(log, setup, 3.0), single], shown)
     return SkippedCheck(f"{curve.metric}: {curve.from_to()}; the change may be noise")
 
 
@@ -282,7 +281,7 @@ def truncation(log: Log, setup: RunSetup) -> CheckResult:
     if late.mean >= _HALF:
         what = f"{late.mean:.0%} of the completions are truncated at {setup.limit} tokens"
     elif grows and line is not None:
-        what = f"more and more completions are truncated: {line.start:.0%} -> {line.end:.0%}"
+        what = f"more and more completions are truncated: {line.start:.0%} -> {line.start + line.change:.0%}"
     else:
         return PassedCheck(f"truncated: {curve.from_to()}")
     severity: Severity = "serious" if late.mean >= _NEARLY_ALL else "warning"
@@ -296,6 +295,7 @@ def truncation(log: Log, setup: RunSetup) -> CheckResult:
 
 _BY_HALF = 0.5
 _EXCUSE = 0.15
+"""Of the deviation of a reward's rows: a rise of its mean by more excuses a drift."""
 
 
 def length(log: Log, setup: RunSetup) -> CheckResult:
@@ -309,19 +309,17 @@ def length(log: Log, setup: RunSetup) -> CheckResult:
     relative = line.change / max(line.start, 1.0)  # the line of a bent curve may start below a token
     if not (line.rises(SURE) or line.falls(SURE)) or abs(relative) < _BY_HALF:
         return curve.passed()
-    if risen := [name for name in log.rewards() if _rises(log, name)]:
+    risen = []
+    for name in log.rewards():
+        thirds, spread = log.curve(f"rewards/{name}/mean").means(3), log.curve(f"rewards/{name}/std")
+        if len(thirds) == 3 and len(spread) > 0 and thirds[-1] - thirds[0] > _EXCUSE * spread.mean > 0.0:
+            risen.append(name)
+    if risen:
         return curve.passed(f"; {' and '.join(risen)} rose meanwhile")
     direction = "longer" if relative > 0 else "shorter"
     what = f"completions became {abs(relative):.0%} {direction}, but no reward rose meanwhile"
     overlong = Fix("truncation=soft_overlong", "makes the last tokens before the limit cost more and more")
     return curve.finding("warning", what, [*([overlong] if relative > 0 else []), *_closer_and_slower(log, setup)])
-
-
-def _rises(log: Log, name: str) -> bool:
-    """Return whether a reward's mean rose by more than a seventh of its rows' deviation. It excuses a drift."""
-    curve, spread = log.curve(f"rewards/{name}/mean"), log.curve(f"rewards/{name}/std")
-    thirds = curve.means(3)
-    return len(thirds) == 3 and len(spread) > 0 and thirds[-1] - thirds[0] > _EXCUSE * spread.mean > 0.0
 
 
 _COLLAPSED = 0.1
@@ -347,8 +345,8 @@ def entropy(log: Log, setup: RunSetup) -> CheckResult:
         return curve.passed("; the total rose meanwhile")
     what = f"the policy stopped exploring: its entropy fell from {start:.2g} to {end:.2g}, but the total did not rise"
     varied = [_warmer(setup, "samples more varied completions")] if setup.trainer != "ppo" else []
-    beside = [total.evidence()]
-    return curve.finding("serious", what, [*varied, *_closer_and_slower(log, setup)], beside=beside)
+    fixes = [*varied, *_closer_and_slower(log, setup)]
+    return curve.finding("serious", what, fixes, curve.evidence(), total.evidence())
 
 
 _TOO_MUCH = 0.3
@@ -366,23 +364,20 @@ def clipping(log: Log, setup: RunSetup) -> CheckResult:
         what = f"{late.mean:.0%} of the tokens are outside the clip range and give no gradient"
         once = [Fix("trainer.args.num_iterations=1", "uses every rollout once")] if reuses else []
         fixes = [*_rate(log, setup, 1 / 3), *once]
-        return late.finding("warning", what, fixes, shown=curve.evidence(late.on_average()))
+        return late.finding("warning", what, fixes, curve.evidence(late.on_average()))
     if float(curve.values.max()) > 0.0 or not reuses:
         return PassedCheck(f"{curve.metric}: {late.on_average()}")
     if (early := log.too_early()) or (early := curve.too_few(ENOUGH_FOR_TREND)):
         return early
     what = "no update is clipped although rollouts are reused: the policy hardly changes"
-    return curve.finding("note", what, _rate(log, setup, 3.0), shown=curve.evidence(curve.on_average()))
+    return curve.finding("note", what, _rate(log, setup, 3.0), curve.evidence(curve.on_average()))
 
 
 _MOSTLY = 0.8
 
 
 def explained_variance(log: Log, setup: RunSetup) -> CheckResult:
-    """Check whether the critic is worse than a constant in four of five rounds of the run's second half.
-
-    Every critic is at first; one whose explained variance rises is learning.
-    """
+    """Check whether the critic is worse than a constant in four of five late rounds. Every critic is at first."""
     curve = log.curve("ppo/explained_variance")
     if few := curve.too_few(ENOUGH):
         return few
@@ -398,7 +393,7 @@ def explained_variance(log: Log, setup: RunSetup) -> CheckResult:
     larger = Fix(f"critic.learning_rate={rounded(3 * rate) if rate > 0 else '1e-4'}", "lets the critic learn faster")
     steps = max(32, round(2 * setup.number("critic.warmup_steps", 0)))
     warmup = Fix(f"critic.warmup_steps={steps}", "trains the critic alone at first")
-    return late.finding("warning", what, [larger, warmup], shown=curve.evidence())
+    return late.finding("warning", what, [larger, warmup], curve.evidence())
 
 
 _TWICE = 2.0
@@ -428,4 +423,4 @@ def value_loss(log: Log, setup: RunSetup) -> CheckResult:
     norm = rounded(setup.number("critic.max_grad_norm", 1.0) / 2)
     fixes = [*smaller, Fix(f"critic.max_grad_norm={norm}", "limits the size of a step")]
     beside = [returns.evidence()] if len(returns) else []
-    return curve.finding("warning", what, fixes, beside=beside)
+    return curve.finding("warning", what, fixes, curve.evidence(), *beside)

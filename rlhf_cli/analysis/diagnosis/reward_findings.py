@@ -59,7 +59,7 @@ def reward_errors(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         failed = errors if len(errors) else timeouts
         says = f"{failed.mean:.3g} of {calls.mean:.3g} rows per round; see reward_errors.jsonl in the run folder"
         severity: Severity = "serious" if share >= _MANY_ERRORS else "warning"
-        found.append(failed.finding(severity, what, fixes, subject=name, shown=failed.evidence(says)))
+        found.append(failed.finding(severity, what, fixes, failed.evidence(says), subject=name))
     yield from found
     if not log.rewards():
         yield SkippedCheck("no rewards are logged")
@@ -85,7 +85,7 @@ def _failing_tools(log: Log) -> Iterator[Finding]:
         fix = Fix(f"tools.{name}.on_error=raise", "ends the run at the first failure and shows the traceback")
         fixes = [Fix("rlhf check", "shows whether the chat template and its parser agree")] if is_unknown else [fix]
         says = f"{errors.mean:.3g} of {called / len(calls):.3g} calls per round; the model reads the error and goes on"
-        yield errors.finding("warning", what, fixes, subject=name, shown=errors.evidence(says))
+        yield errors.finding("warning", what, fixes, errors.evidence(says), subject=name)
 
 
 def dead_reward(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
@@ -113,7 +113,7 @@ def dead_reward(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         elif _is_constant(raw, spread) and not (len(opened) and float(opened.values.min()) < 1.0 - _NEVER):
             effect = ", so the policy learns nothing from it" if log.weight(name) != 0.0 else ""
             what = f"reward {name} is {raw.values[-1]:.4g} on every row{effect}"
-            yield raw.finding(severity, what, fixes, subject=name, shown=raw.evidence(raw.on_average()))
+            yield raw.finding(severity, what, fixes, raw.evidence(raw.on_average()), subject=name)
         else:
             alive.append(name)
     if alive:
@@ -141,10 +141,10 @@ def gate(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
             read_by = [log.curve(f"rewards/{other}/mean") for other in read]
             what = f"the gate of {name} on {by} is open for {opened.mean:.1%} of the rows, so {name} hardly ever counts"
             beside = [one.evidence(one.on_average()) for one in read_by if len(one)]
-            yield opened.finding("serious", what, without, subject=name, shown=shown, beside=beside)
+            yield opened.finding("serious", what, without, shown, *beside, subject=name)
         elif float(opened.values.min()) > 1.0 - _NEVER and len(opened) >= ENOUGH_FOR_TREND:
             what = f"the gate of {name} on {by} never closed, so it changes nothing"
-            yield log.too_early() or opened.finding("note", what, without, subject=name, shown=shown)
+            yield log.too_early() or opened.finding("note", what, without, shown, subject=name)
         else:
             yield PassedCheck(f"the gate of {name} was open for {opened.on_average()}")
 
@@ -176,7 +176,7 @@ def redundant(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         shown = curve.evidence(f"median {typical:.3f} over steps {first} to {last}")
         less = min((one, other), key=lambda name: abs(log.weight(name) or 1.0))
         fixes = [Fix(f"rewards.{less}.weight=0", f"only watches {less}; the other reward then counts alone")]
-        alarm = late.finding("warning", what, fixes, subject=f"{one}/{other}", shown=shown)
+        alarm = late.finding("warning", what, fixes, shown, subject=f"{one}/{other}")
         found.append(log.too_early(_LEARNED_BY) or alarm)
     yield from found
     if len(weighted) < 2:
@@ -221,7 +221,7 @@ def one_reward(log: Log, setup: RunSetup) -> CheckResult:
     what = f"{largest} has {share:.2f} of the advantages; {' and '.join(drowned)} still varies but has almost none"
     fixes = [fix for name in drowned for fix in _heavier(log, setup, name, largest)]
     whole = enough[largest]
-    return whole.finding("warning", what, fixes, subject=largest, shown=shares[largest], beside=beside)
+    return whole.finding("warning", what, fixes, shares[largest], *beside, subject=largest)
 
 
 def _varies(log: Log, name: str) -> bool:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from math import ceil
 
 from rlhf_cli.analysis.diagnosis import policy_findings, reward_findings
 from rlhf_cli.analysis.diagnosis.logged import (
-    ENOUGH,
     SEVERITIES,
     CheckResult,
     Finding,
@@ -20,7 +19,7 @@ from rlhf_cli.analysis.diagnosis.logged import (
 )
 from rlhf_cli.errors import RunError
 from rlhf_cli.plan.devices import visible_gpus
-from rlhf_cli.runs.metrics_file import Event, read_metrics
+from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.phase_clock import phase_label
 from rlhf_cli.runs.provenance import version_of
 from rlhf_cli.runs.run_folder import RunFolder, read_json
@@ -63,7 +62,7 @@ def time_spent(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         fixes = _shorter_phase(key, share, setup) if reward is None else _quicker_reward(reward, setup)
         shown = curve.evidence(f"{share:.0%} of {log.times.elapsed_s:.0f} s")
         what = f"{phase_label(key)} takes {share:.0%} of the time"
-        slow.append(curve.finding("note", what, fixes, subject=key, shown=shown, beside=beside))
+        slow.append(curve.finding("note", what, fixes, shown, *beside, subject=key))
     key, share = next(iter(shares.items()))
     most = PassedCheck(f"{phase_label(key)} takes the most time: {share:.0%} of {log.times.elapsed_s:.0f} s")
     yield from slow or [most]
@@ -220,40 +219,3 @@ def diagnose_readable(folder: RunFolder) -> RunDiagnosis:
     except RunError as error:
         got = str(error.got).partition("\n")[0]
         return RunDiagnosis(folder, Status(UNREADABLE), Diagnosis((), (), ()), 0, f"{error.what}: {got}")
-
-
-_EVERY = 10
-_LONGER = 1.1
-"""Check again after ten log events, later after the log grew by a tenth. So the total cost is proportional to the
-length of the log, and a report is delayed by a tenth of the log at most.
-"""
-
-
-class Watch:
-    """A growing log, and the findings already reported; each is reported once, until it is gone.
-
-    `earlier` are the log events before a resume, whose findings count as reported. `gone` are reported findings that
-    the last look did not find again: `rlhf why` would not name them either.
-    """
-
-    def __init__(self, setup: RunSetup, kinds: Collection[str], max_steps: int, earlier: Iterable[Event] = ()) -> None:
-        self._setup, self._kinds, self._log = setup, kinds, Log.of(earlier, max_steps)
-        self._reported: dict[tuple[str, str], Finding] = {}
-        self.gone: list[Finding] = []
-        self._next = ENOUGH
-        if self._log.num_events >= ENOUGH:
-            self.look()
-
-    def take(self, step: int, event: Event) -> list[Finding]:
-        """Add a log event; return new findings, or an empty list if no check is due."""
-        self._log.take(step, event)
-        self.gone = []
-        return self.look() if self._log.num_events >= self._next else []
-
-    def look(self) -> list[Finding]:
-        """Return new findings, worst first; notes only appear in `rlhf why`."""
-        self._next = max(self._log.num_events + _EVERY, round(_LONGER * self._log.num_events))
-        findings = look(self._log, self._setup, self._kinds).findings
-        before, self._reported = self._reported, {(f.kind, f.subject): f for f in findings if f.severity != "note"}
-        self.gone = [finding for key, finding in before.items() if key not in self._reported]
-        return [finding for key, finding in self._reported.items() if key not in before]

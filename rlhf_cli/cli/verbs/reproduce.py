@@ -14,7 +14,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import asdict
 
-from rlhf_cli.analysis.reproducibility import compare_again
+from rlhf_cli.analysis.verification import compare_again
 from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_result
 from rlhf_cli.cli.run_arguments import one_named, run_at

@@ -9,7 +9,7 @@ Exit code 0 if everything is met, 1 if anything is missed or open, 2 if no run h
 
 from __future__ import annotations
 
-from rlhf_cli.analysis.expectations import MET, MISSED, OPEN, VerifiedRun, verify
+from rlhf_cli.analysis.verification import MET, MISSED, OPEN, VerifiedRun, verify
 from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_result
 from rlhf_cli.cli.run_arguments import folders_of, none_named

@@ -15,8 +15,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import asdict
 
-from rlhf_cli.analysis.stored_rounds import read_rounds
-from rlhf_cli.analysis.whatif_request import alternatives, ask
+from rlhf_cli.analysis.whatif_request import alternatives, ask, read_rounds
 from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.cli.run_arguments import one_named, run_at

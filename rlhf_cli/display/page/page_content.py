@@ -30,8 +30,7 @@ from rlhf_cli.analysis.comparison.measures import RunMeasure
 from rlhf_cli.analysis.diagnosis.logged import SEVERITIES
 from rlhf_cli.analysis.diagnosis.run_diagnosis import diagnose_readable
 from rlhf_cli.display.comparison_tables import estimate_texts
-from rlhf_cli.display.page.completion_pages import completion_pages
-from rlhf_cli.display.page.curves import plots_of, plotted_metrics
+from rlhf_cli.display.page.page_data import completion_pages, plots_of, plotted_metrics
 from rlhf_cli.errors import UserError, raise_any
 from rlhf_cli.plan.batches import count
 from rlhf_cli.runs.run_folder import RunFolder, runs_in, write_text

@@ -20,7 +20,7 @@ from rlhf_cli.analysis.comparison.logged_run import (
     short_key,
     value_text,
 )
-from rlhf_cli.analysis.comparison.settings import group_over_seeds, number_or_text, why_not_one_of, why_unfair
+from rlhf_cli.analysis.comparison.settings import group_over_seeds, number_or_text, why_unfair
 from rlhf_cli.display.comparison_tables import show_comparison
 from rlhf_cli.evaluation.evaluation_results import Attempts, evaluation_json
 from rlhf_cli.runs.run_folder import RunFolder, write_json
@@ -379,10 +379,11 @@ def test_a_sweep_over_data_may_end_at_other_steps_but_not_have_other_rows_a_step
 
 
 def test_which_of_several_keys_a_verdict_may_be_about() -> None:
-    crossed = [run_of(weight, {"k": k, STEPS: 10 + k}) for weight in (0.0, 0.5) for k in (0, 1)]
-    grouped = group_over_seeds(named(crossed))
-    assert why_not_one_of(grouped).startswith("no verdict: 2 keys differ (")
-    assert why_not_one_of(grouped).endswith("; --by weight gives a verdict on one of them")
+    cells = [(weight, k, seed) for weight in (0.0, 0.5) for k in (0, 1) for seed in (0, 1)]
+    crossed = [run_of(weight, {"k": k, STEPS: 10 + k, "seed": seed}) for weight, k, seed in cells]
+    why = str(compare(named(crossed)).no_verdict)
+    assert why.startswith("no verdict: 2 keys differ (")
+    assert why.endswith("; --by weight gives a verdict on one of them")
 
 
 WHY = "steps differ with it (trainer.args.max_steps 30, 12; finished at step 30, 12)"

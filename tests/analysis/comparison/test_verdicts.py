@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from rlhf_cli.analysis.comparison.measures import RunMeasure
-from rlhf_cli.analysis.comparison.settings import estimate
+from rlhf_cli.analysis.comparison.settings import estimate_over
 from rlhf_cli.analysis.comparison.verdicts import (
     BETTER,
     EQUAL,
@@ -303,7 +303,7 @@ def rates(comparisons: int) -> tuple[float, float, float]:
 
 def test_intervals_contain_the_truth_as_often_as_they_claim() -> None:
     low, high = limits(0.95)
-    assert low <= np.mean([holds(estimate(list(values["a"].values())), TRUTH) for values in sweeps()]) <= high
+    assert low <= np.mean([holds(estimate_over(list(values["a"].values())), TRUTH) for values in sweeps()]) <= high
     assert low <= rates(comparisons=1)[0] <= high
 
 

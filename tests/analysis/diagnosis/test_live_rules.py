@@ -17,9 +17,8 @@ from pydantic import TypeAdapter
 
 from rlhf_cli.analysis.diagnosis import live_rules
 from rlhf_cli.analysis.diagnosis.live_rules import StopByRule, StoppingRules, WarnOfFindings
-from rlhf_cli.analysis.diagnosis.run_diagnosis import Watch
 from rlhf_cli.config.schema.run_sections import StopRule, StopRules, entries_of, parsed
-from rlhf_cli.runs.metrics_file import MetricsWriter
+from rlhf_cli.runs.metrics_file import Event, MetricsWriter
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.tables.metrics import FINDING_KINDS, REPRODUCED
 from tests.support.planted_logs import GRPO, events_of, found, noisy, reward
@@ -222,42 +221,46 @@ def test_a_metric_that_is_not_logged_is_named(tmp_path: Path, events: int, at_en
 DEAD = {**reward("a", mean=[1.0] * 40, std=0.0), **reward("b", mean=noisy(0.2, 0.8, 0.05)), "loss": [0.1] * 40}
 
 
-def said(watch: Watch, first: int = 0) -> list[tuple[int, str]]:
-    """Return (step, kind) of every reported finding."""
-    events = events_of(DEAD)[first:]
-    return [(step, one.kind) for step, event in enumerate(events, first + 1) for one in watch.take(step, event)]
+def told(folder: Path, kinds: Sequence[str], events: Sequence[Event], max_steps: int = 40, first: int = 0) -> list[str]:
+    """Return the lines that a training says on the events from `first` on; the others were logged before a resume."""
+    (folder / "config.yaml").write_text("trainer: {name: grpo, args: {num_iterations: 4}}\n")
+    writer, nothing, lines = MetricsWriter(RunFolder(folder).metrics), None, list[str]()
+    for step, event in enumerate(events[:first], 1):
+        writer.write(step, event)
+    warn, state = WarnOfFindings(RunFolder(folder), lines.append, kinds), SimpleNamespace(max_steps=max_steps)
+    warn.on_train_begin(nothing, state, nothing)  # type: ignore[arg-type]
+    for state.global_step, event in enumerate(events[first:], first + 1):
+        warn.on_log(nothing, state, nothing, logs=event)  # type: ignore[arg-type]
+    return lines
 
 
-def test_each_finding_is_reported_once_and_as_soon_as_possible() -> None:
+def test_each_finding_is_reported_once_and_as_soon_as_possible(tmp_path: Path) -> None:
     """Ten log events are enough for a reward that is constant: step 10, of 40."""
-    assert said(Watch(GRPO, list(FINDING_KINDS), 40)) == [(10, "dead_reward")]
+    (line,) = told(tmp_path, list(FINDING_KINDS), events_of(DEAD))
+    assert line.startswith("warning: step 10: reward a ")
 
 
-def test_findings_before_a_resume_are_not_reported_again() -> None:
-    assert said(Watch(GRPO, list(FINDING_KINDS), 40, events_of(DEAD)[:20]), 20) == []
+def test_findings_before_a_resume_are_not_reported_again(tmp_path: Path) -> None:
+    assert told(tmp_path, list(FINDING_KINDS), events_of(DEAD), first=20) == []
 
 
-def test_kinds_that_are_off_are_not_reported() -> None:
-    assert said(Watch(GRPO, [kind for kind in FINDING_KINDS if kind != "dead_reward"], 40)) == []
-    assert said(Watch(GRPO, [], 40)) == []
+def test_kinds_that_are_off_are_not_reported(tmp_path: Path) -> None:
+    assert told(tmp_path, [kind for kind in FINDING_KINDS if kind != "dead_reward"], events_of(DEAD)) == []
+    assert told(tmp_path, [], events_of(DEAD)) == []
 
 
-def test_notes_are_not_reported() -> None:
+def test_notes_are_not_reported(tmp_path: Path) -> None:
     never_clipped = {**reward("a", mean=noisy(0.2, 0.8, 0.05)), "ppo/clip_fraction": [0.0] * 40}
-    watch = Watch(replace(GRPO, args={"num_iterations": 4}), ["clipping"], 40)
-    assert [watch.take(step, event) for step, event in enumerate(events_of(never_clipped), 1)] == [[]] * 40
+    assert found(never_clipped, replace(GRPO, args={"num_iterations": 4}), kind="clipping")
+    assert told(tmp_path, ["clipping"], events_of(never_clipped)) == []
 
 
-def test_checks_become_rarer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_become_rarer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """1,000 events: at 10, 20, ... 100, and then each a tenth later: 110, 121, ... 24 more until 1,000."""
-    from rlhf_cli.analysis.diagnosis import run_diagnosis as module
-
     looks: list[int] = []
-    real = module.look
-    monkeypatch.setattr(module, "look", lambda log, *others: looks.append(log.num_events) or real(log, *others))
-    watch = Watch(GRPO, ["dead_reward"], 1000)
-    for step in range(1, 1001):
-        watch.take(step, {"loss": 0.1})
+    real = live_rules.look
+    monkeypatch.setattr(live_rules, "look", lambda log, *others: looks.append(log.num_events) or real(log, *others))
+    told(tmp_path, ["dead_reward"], [{"loss": 0.1}] * 1000, max_steps=1000)
     assert looks[:10] == list(range(10, 101, 10))
     assert 30 <= len(looks) <= 36
 
@@ -299,12 +302,7 @@ def test_a_finding_that_is_gone_is_withdrawn(tmp_path: Path) -> None:
     """Constant for 20 events and then not: `rlhf why` judges the whole log and finds nothing."""
     late = [1.0] * 20 + noisy(0.2, 0.8, 0.05)[:20]
     curves = {**reward("a", mean=late, std=[0.0] * 20 + [0.5] * 20), "loss": [0.1] * 40}
-    (tmp_path / "config.yaml").write_text("trainer: {name: grpo}\n")
-    told, nothing = list[str](), None
-    warn, state = WarnOfFindings(RunFolder(tmp_path), told.append, ["dead_reward"]), SimpleNamespace(max_steps=40)
-    warn.on_train_begin(nothing, state, nothing)  # type: ignore[arg-type]
-    for state.global_step, event in enumerate(events_of(curves), 1):
-        warn.on_log(nothing, state, nothing, logs=event)  # type: ignore[arg-type]
-    assert [line.partition(": ")[0] for line in told] == ["warning", "step 30"]
-    assert told[0].startswith("warning: step 10: ")
+    lines = told(tmp_path, ["dead_reward"], events_of(curves))
+    assert [line.partition(": ")[0] for line in lines] == ["warning", "step 30"]
+    assert lines[0].startswith("warning: step 10: ")
     assert not found(curves, kind="dead_reward")

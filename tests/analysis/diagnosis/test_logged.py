@@ -30,10 +30,11 @@ def test_curves_and_nulls() -> None:
     )
     assert (log.curve("loss").values.tolist(), log.curve("loss").steps.tolist()) == ([1.0, 0.5], [1, 3])
     assert (log.nulls("loss"), log.nulls("reward"), log.nulls("nothing")) == (1, 1, 0)
-    assert (log.num_events, log.step, log.progress, len(log.curve("nothing"))) == (3, 3, 0.5, 0)
+    assert (log.num_events, log.step, len(log.curve("nothing"))) == (3, 3, 0)
+    assert [log.too_early(share) is None for share in (0.5, 0.51)] == [True, False]
     assert log.first_of("nothing", "eval_loss").metric == "eval_loss"
     assert log.first_of("nothing", "none").metric == "nothing"
-    assert (Log().step, Log().progress) == (0, 1.0)
+    assert (Log().step, Log().too_early(1.0)) == (0, None)
 
 
 def test_a_step_that_no_training_has_is_taken_as_the_nearest() -> None:
@@ -224,7 +225,7 @@ def test_a_trends_error_is_that_of_its_papers(n: int, rho: float, seed: int) -> 
     line = stats.linregress(steps, values)
     assert found is not None
     assert (found.error, found.freedom) == pytest.approx(expected)
-    assert found.end == pytest.approx(line.intercept + line.slope * steps[-1])
+    assert found.start + found.change == pytest.approx(line.intercept + line.slope * steps[-1])
     assert found.start == pytest.approx(line.intercept + line.slope * steps[0])
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.analysis.expectations import ExpectationOutcome, VerifiedRun, verify
+from rlhf_cli.analysis.verification import ExpectationOutcome, VerifiedRun, verify
 from rlhf_cli.config.schema.run_sections import Expectation
 from rlhf_cli.display.run_tables import at_the_end
 from rlhf_cli.errors import RunError

@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 import yaml
 
-from rlhf_cli.analysis.reproducibility import NOT_LOGGED, Reproduction, compare_again
+from rlhf_cli.analysis.verification import NOT_LOGGED, Reproduction, compare_again
 from rlhf_cli.cli import main
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.analysis.expectations import MISSED
+from rlhf_cli.analysis.verification import MISSED
 from rlhf_cli.cli import main
 from rlhf_cli.config.conf_folders import shipped_dir
 from rlhf_cli.config.schema.run_sections import entries_of

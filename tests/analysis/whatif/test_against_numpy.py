@@ -15,9 +15,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from rlhf_cli.analysis.stored_rounds import read_rounds
 from rlhf_cli.analysis.what_if import WhatIf, what_if
-from rlhf_cli.analysis.whatif_request import ask
+from rlhf_cli.analysis.whatif_request import ask, read_rounds
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support.stored_tables import frozen, write_table
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
-from rlhf_cli.analysis import stored_rounds
-from rlhf_cli.analysis.stored_rounds import ROW, StoredFailure, StoredRound, StoredScores, read_rounds
+from rlhf_cli.analysis import whatif_request
+from rlhf_cli.analysis.whatif_request import ROW, StoredFailure, StoredRound, StoredScores, read_rounds
 from rlhf_cli.errors import DataError
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support.stored_tables import write_table
@@ -62,7 +62,7 @@ def test_a_table_that_was_cut_costs_no_other(run: RunFolder) -> None:
 def test_a_table_beyond_the_limit_is_left_out(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     write_table(run, 1, **PLAIN)
     large = write_table(run, 2, **{**PLAIN, "more": ["a longer text", "another"]})
-    monkeypatch.setattr(stored_rounds, "LARGEST_TABLE", large.stat().st_size - 1)
+    monkeypatch.setattr(whatif_request, "LARGEST_TABLE", large.stat().st_size - 1)
     found = read_rounds(run)
     assert [text.partition(":")[0] for text in found.left_out] == [large.name]
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pyarrow.parquet
 
-from rlhf_cli.analysis.stored_rounds import read_rounds
 from rlhf_cli.analysis.what_if import RoundRecomputer, WhatIf, recompute_both, what_if
-from rlhf_cli.analysis.whatif_request import ask
+from rlhf_cli.analysis.whatif_request import ask, read_rounds
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
 

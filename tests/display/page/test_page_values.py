@@ -11,9 +11,9 @@ from scipy import stats
 
 from rlhf_cli.analysis.comparison.comparison import compare
 from rlhf_cli.analysis.comparison.logged_run import read_runs
-from rlhf_cli.display.page import curves as plotted_curves
-from rlhf_cli.display.page.curves import COMPONENTS, plots_of
+from rlhf_cli.display.page import page_data
 from rlhf_cli.display.page.page_content import report_at_the_end
+from rlhf_cli.display.page.page_data import COMPONENTS, plots_of
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs.run_folder import runs_in
 from tests.display.page.reported_runs import write_report, write_reported
@@ -24,8 +24,8 @@ LOSS = {"loss": COMPONENTS}
 
 def test_a_curve_is_thinned_to_means_of_neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 100 steps 25 points: the values 0 to 99 have the means 1.5, 5.5, ...; 98 is logged as null."""
-    monkeypatch.setattr(plotted_curves, "_MOST_POINTS", 25)
-    monkeypatch.setattr(plotted_curves, "_LEAST_POINTS", 25)
+    monkeypatch.setattr(page_data, "_MOST_POINTS", 25)
+    monkeypatch.setattr(page_data, "_LEAST_POINTS", 25)
     values = [None if step == 98 else float(step) for step in range(100)]
     folders = [
         write_run(tmp_path / name, configured(), {"loss": curve}) for name, curve in (("a", values), ("b", [2.0] * 100))
