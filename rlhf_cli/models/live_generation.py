@@ -25,14 +25,7 @@ from typing import Any, Literal, cast
 
 import torch
 from torch import BoolTensor, FloatTensor, LongTensor, Tensor, nn
-from transformers import (
-    GenerationConfig,
-    LogitsProcessorList,
-    PreTrainedTokenizerBase,
-    StoppingCriteria,
-    StoppingCriteriaList,
-    StopStringCriteria,
-)
+from transformers import GenerationConfig, LogitsProcessorList, PreTrainedTokenizerBase, StoppingCriteriaList
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 from transformers.generation import GenerationMixin, logits_process, stopping_criteria
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
@@ -90,14 +83,14 @@ class StopStrings:
         return StopCriterion(self._in_transformers, prompt_tokens)
 
     @functools.cached_property
-    def _in_transformers(self) -> StopStringCriteria:
-        return StopStringCriteria(self.tokenizer, list(self.texts))
+    def _in_transformers(self) -> stopping_criteria.StopStringCriteria:
+        return stopping_criteria.StopStringCriteria(self.tokenizer, list(self.texts))
 
 
-class StopCriterion(StoppingCriteria):
+class StopCriterion(stopping_criteria.StoppingCriteria):
     """End a row at a stop string in its completion; every row is judged alone."""
 
-    def __init__(self, criterion: StopStringCriteria, prompt_tokens: int) -> None:
+    def __init__(self, criterion: stopping_criteria.StopStringCriteria, prompt_tokens: int) -> None:
         self._criterion, self._prompt_tokens = criterion, prompt_tokens
 
     def __call__(self, input_ids: LongTensor, scores: FloatTensor, **others: object) -> BoolTensor:
