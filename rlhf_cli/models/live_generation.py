@@ -371,10 +371,7 @@ def arguments_alone(model: Any) -> Iterator[None]:
 
 @dataclass
 class Generating:
-    """Generate with a model; `mode` is that of the last call, None before the first.
-
-    is_plain: always use transformers' own loop. `stops` end rows, None without stop strings.
-    """
+    """Generate with a model; `mode` is that of the last call, is_plain: by transformers' own loop, `stops` end rows."""
 
     is_plain: bool = False
     stops: StopStrings | None = None
@@ -400,10 +397,7 @@ class Generating:
 
     @contextlib.contextmanager
     def of(self, model: Any) -> Iterator[None]:
-        """Redirect all calls of `model.generate` to `self.generate` in this context.
-
-        A `generate` set on the instance is not redirected: it may differ from the class's method.
-        """
+        """Redirect `model.generate` to `self.generate` in this context, unless the instance has one of its own."""
         if "generate" in vars(model):
             self.mode = GenerationMode("plain", _REPLACED)
             yield

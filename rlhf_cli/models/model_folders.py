@@ -123,10 +123,7 @@ def is_reward_model(path: str, *, where: str) -> bool:
 
 
 def check_reward_config(architectures: Sequence[str], num_labels: int | None, *, got: str, where: str) -> None:
-    """Raise ModelError if a model's config does not describe a reward model.
-
-    `num_labels` is None if the config does not contain it. `got` names the model in the error, `where` its config key.
-    """
+    """Raise ModelError if a config is not a reward model's; `got` names it, `num_labels` is None if it is unknown."""
     name = str(architectures[0]) if architectures else "no architecture"
     if _GENERATOR.search(name):
         what = "this is a causal checkpoint, a language model, not a reward model"

@@ -212,9 +212,7 @@ def _head(model: nn.Module) -> tuple[str, nn.Linear]:
 
 
 def _kind_of(path: str, trust_remote_code: bool) -> Literal["LoRA critic", "reward model", "language model", "critic"]:
-    """Return what a checkpoint is. A LoRA critic shared its policy's backbone; as a reward model it would lose its
-    bias, because reward heads have none.
-    """
+    """Return what a checkpoint is. As a reward model, a LoRA critic would lose the bias of its head."""
     if find_adapter_config_file(path) is not None:
         return "LoRA critic" if PeftConfig.from_pretrained(path).task_type == "TOKEN_CLS" else "reward model"
     config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)

@@ -1,7 +1,4 @@
-"""Read the JSON files of a model and its tokenizer, count tokens, render a chat.
-
-`transformers.utils.chat_template_utils` defines the variables of a template; a test compares the two.
-"""
+"""Read the JSON files of a model and its tokenizer, count tokens, render a chat as transformers does."""
 
 from __future__ import annotations
 
@@ -149,10 +146,7 @@ class TokenizerFiles:
 
     @property
     def unread_end(self) -> str | None:
-        """Return the end-of-sequence token if texts are padded with it too, else None.
-
-        A reward model's score is read at the last token that is no padding, so before such an end token.
-        """
+        """Return the end token if it also pads texts, as a reward model's score is then read before it, else None."""
         eos = self.special("eos_token")
         return eos if eos is not None and self.special("pad_token") in (None, eos) else None
 
