@@ -82,7 +82,7 @@ def best_of_n(sampled: PartAnswers, *, by: str = TOTAL) -> BestOfN:
     by_place = np.array([[math.comb(place, k - 1) / math.comb(n, k) for place in range(n)] for k in range(1, n + 1)])
     usable = [(samples, _pick_weights(np.array(scores), by_place)) for samples, scores in scored if None not in scores]
     if not usable:
-        return BestOfN(by, [], 0, len(prompts))
+        return BestOfN(by, [], len(prompts))
 
     def curve_of(value: Callable[[AnsweredPrompt, ScoredRow], float | None]) -> list[Estimate]:
         values = [[value(*sample) for sample in samples] for samples, _ in usable]
@@ -100,7 +100,7 @@ def best_of_n(sampled: PartAnswers, *, by: str = TOTAL) -> BestOfN:
         BestOfK(k + 1, picked_by[k], {name: means[k] for name, means in others.items()}, cut_off[k], kl_bound(k + 1))
         for k in range(n)
     ]
-    return BestOfN(by, curve, len(usable), len(prompts) - len(usable))
+    return BestOfN(by, curve, len(prompts) - len(usable))
 
 
 def _pick_weights(scores: Floats, by_place: Floats) -> Floats:

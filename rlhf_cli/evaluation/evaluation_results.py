@@ -282,11 +282,10 @@ class BestOfK:
 
 @dataclass(frozen=True)
 class BestOfN:
-    """The curve for `prompts` prompts. `left_out` counts those with an answer that has no score `by`."""
+    """The curve; `left_out` counts the prompts with an answer that has no score `by`."""
 
     by: str
     curve: list[BestOfK]
-    prompts: int
     left_out: int
 
 

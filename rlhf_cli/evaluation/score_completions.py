@@ -24,7 +24,7 @@ from rlhf_cli.data.learnt_columns import stand_in
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.preparing import prepare, template_columns
 from rlhf_cli.data.rows import RowTable, Table, kind_of_text
-from rlhf_cli.data.source import DataSource, Row, typed_rename
+from rlhf_cli.data.source import Row, typed_rename
 from rlhf_cli.errors import DataError, ModelError, raise_any
 from rlhf_cli.evaluation.targets import renames_in
 from rlhf_cli.models.tokenizer_files import load_tokenizer
@@ -96,9 +96,7 @@ def rewards_without_tokenizer(experiment: Experiment) -> dict[str, str]:
     }
 
 
-def read_completions(
-    path: Path, *, limit: int | None, experiment: Experiment | None = None, label: str | None = None
-) -> list[Row]:
+def read_completions(path: Path, *, limit: int | None, experiment: Experiment, label: str | None = None) -> list[Row]:
     """Read rows with `prompt` and `completion` from a file, a run folder or its completions/ (its last table).
 
     The experiment's renames, transcripts and prompt template apply as far as the file has their columns; `label` is a
@@ -116,7 +114,7 @@ def read_completions(
             raise DataError("there are no completions in this folder", where=str(path), expected="*.parquet")
         path = max(tables, key=lambda table: (step_of_table(table), table))
     table = completions_in(path, limit or sys.maxsize, experiment, label)
-    free = [name for name in table.column_names if experiment is None or name not in columns_read(experiment)]
+    free = [name for name in table.column_names if name not in columns_read(experiment)]
     raise_any(
         DataError(
             f"the file has no column {column!r}",
@@ -138,16 +136,14 @@ def read_completions(
     return read
 
 
-def completions_in(path: Path, limit: int, experiment: Experiment | None, label: str | None) -> Table:
+def completions_in(path: Path, limit: int, experiment: Experiment, label: str | None) -> Table:
     """Return the rows of a file of completions, prepared as those of the experiment's data."""
-    source, prompt = DataSource(path=str(path), name="--completions"), None
-    if experiment is not None:
-        columns, renames = renames_in(str(path), experiment.data.rename, name=source.name)
-        source = source_of(experiment, Source(path=str(path), rename=renames), source.name)
-        is_read, template = source.is_read, experiment.data.model_dump()["prompt"]
-        source.is_read = lambda column: column in ("completion", label) or is_read(column)
-        is_made = "prompt" in (*columns, *renames) or template is None
-        prompt = None if is_made or template_columns(template) - {*columns, *renames} else template
+    columns, renames = renames_in(str(path), experiment.data.rename, name="--completions")
+    source = source_of(experiment, Source(path=str(path), rename=renames), "--completions")
+    is_read, template = source.is_read, experiment.data.model_dump()["prompt"]
+    source.is_read = lambda column: column in ("completion", label) or is_read(column)
+    is_made = "prompt" in (*columns, *renames) or template is None
+    prompt = None if is_made or template_columns(template) - {*columns, *renames} else template
     preview = peek(source, limit)
     if not preview.rows:
         raise DataError("the file has no rows", where=str(path), expected="a row a completion, with its prompt")

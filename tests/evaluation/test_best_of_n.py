@@ -113,9 +113,9 @@ def test_picked_by_the_total_or_by_a_reward() -> None:
 
 def test_prompts_without_all_scores_are_left_out_and_counted() -> None:
     found = best_of_n(sampled([prompt([1.0, 3.0]), prompt([None, 9.0])]), by="mine")
-    assert (found.prompts, found.left_out, found.curve[1].score.mean) == (1, 1, 3.0)
+    assert (found.left_out, found.curve[1].score.mean) == (1, 3.0)
     nothing = best_of_n(sampled([prompt([None, 9.0])]), by="mine")
-    assert (nothing.curve, nothing.prompts, nothing.left_out) == ([], 0, 1)
+    assert (nothing.curve, nothing.left_out) == ([], 1)
 
 
 @pytest.mark.parametrize("k", [1, 2, 4, 64])

@@ -288,7 +288,7 @@ def test_rows_that_cannot_be_scored(
     monkeypatch.chdir(tmp_path)
     Path("c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(DataError) as caught:
-        read_completions(Path("c.jsonl"), limit=None)
+        read_completions(Path("c.jsonl"), limit=None, experiment=experiment({"path": "given"}))
     assert caught.value.where == where
     assert advised is None or advised in str(caught.value.hint)
 

@@ -11,6 +11,7 @@ import pytest
 
 from rlhf_cli.cli import main
 from rlhf_cli.evaluation.score_completions import read_completions
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.reward_records import kept_batches
 from rlhf_cli.runs.run_folder import RunFolder
 
@@ -78,6 +79,7 @@ def test_a_run_that_continues_prints_the_command_at_its_end(train: Any, workplac
     ],
 )
 def test_of_a_folder_the_table_of_the_last_step_is_read(place: Path, names: list[str], read: str) -> None:
+    experiment = prepare(["+exp=quickstart"]).experiment
     for name in names:
         pq.write_table(pa.table({"prompt": ["p"], "completion": [name]}), f"{name}.parquet")
-    assert [row["completion"] for row in read_completions(place, limit=None)] == [read]
+    assert [row["completion"] for row in read_completions(place, limit=None, experiment=experiment)] == [read]

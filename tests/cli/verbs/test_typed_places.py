@@ -12,6 +12,7 @@ from rlhf_cli.cli import main
 from rlhf_cli.cli.run_arguments import place_of
 from rlhf_cli.errors import DataError, RunError
 from rlhf_cli.evaluation.score_completions import read_completions
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.run_folder import open_run
 
 MODELS = ("package:smollm2", "tiny.gguf", "tiny.GGUF")
@@ -78,11 +79,12 @@ def test_missing_completions_are_not_looked_up_on_the_hub(here: Path) -> None:
     """A name without a dot may be a hub id of training data, but completions are files."""
     (here / "data").mkdir()
     (here / "data" / "said.jsonl").write_text('{"prompt": "1+1=", "completion": "2"}\n')
+    experiment = prepare(["+exp=quickstart"]).experiment
     with pytest.raises(DataError) as caught:
-        read_completions(Path("nope"), limit=None)
+        read_completions(Path("nope"), limit=None, experiment=experiment)
     assert "no such file" in caught.value.what
     assert "data/said.jsonl" in str(caught.value.advice)
-    assert len(read_completions(Path("data/said.jsonl"), limit=None)) == 1
+    assert len(read_completions(Path("data/said.jsonl"), limit=None, experiment=experiment)) == 1
 
 
 @pytest.mark.parametrize(
