@@ -53,20 +53,16 @@ SYSTEM = ("system", "system_prompt")
 
 def _messages_in(value: object) -> object:
     """Return a conversation as a list of messages, anything else unchanged. Raise ValueError as `_message` does."""
-    turns = _turns_of_lists(value) if isinstance(value, Mapping) else value
+    turns = value
+    if isinstance(value, Mapping) and _has_speaker(value):
+        lists = [part for part in value.values() if isinstance(part, list)]
+        is_one = len(lists) < len(value) or len(set(map(len, lists))) > 1  # `datasets` has a list for every key
+        turns = [value] if is_one else [dict(zip(value, turn, strict=True)) for turn in zip(*lists, strict=True)]
     if not (isinstance(turns, list) and turns and all(isinstance(turn, Mapping) for turn in turns)):
         return value
     if pair := next((pair for pair in _EXCHANGES if all({*pair} <= {*turn} for turn in turns)), None):
         turns = [message for turn in turns for message in _exchange(turn, *pair)]
     return [_message(turn) for turn in turns]
-
-
-def _turns_of_lists(value: Mapping[str, object]) -> object:
-    """Return the turns of an object: one message, or a list for every key, as `datasets` writes lists of objects."""
-    lists = [part for part in value.values() if isinstance(part, list)]
-    if not _has_speaker(value) or len(lists) < len(value) or len(set(map(len, lists))) > 1:
-        return [value] if _has_speaker(value) else value
-    return [dict(zip(value, turn, strict=True)) for turn in zip(*lists, strict=True)]
 
 
 def _exchange(turn: Mapping[str, object], asked: str, answer: str) -> list[Row]:

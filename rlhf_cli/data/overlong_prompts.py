@@ -50,8 +50,7 @@ def without_overlong(
         overlong |= {first + row: tokens for row, tokens in longer_than(limit, prompts).items()}
     if not overlong:
         return dataset, []
-    check_overlong(dataset, overlong, limit, policy=policy, name=name)
-    notes = [f"{name}: {describe_overlong(overlong, len(dataset), limit, policy)}"]
+    notes = [f"{name}: {check_overlong(dataset, overlong, limit, policy=policy, name=name)}"]
     if policy == "drop":
         return dataset.select([row for row in range(len(dataset)) if row not in overlong]), notes
 
@@ -61,10 +60,12 @@ def without_overlong(
     return dataset.map(cut, with_indices=True, load_from_cache_file=False), notes
 
 
-def check_overlong(
-    table: Table, overlong: Mapping[int, int], limit: int, *, policy: OverlongPrompts, name: str
-) -> None:
-    """Raise DataError under `error`, if no prompt is left, or to truncate a conversation. `overlong`: row -> tokens."""
+def check_overlong(table: Table, overlong: Mapping[int, int], limit: int, *, policy: OverlongPrompts, name: str) -> str:
+    """Return what happens to the prompts `overlong` (row -> tokens): `3 of 64 prompts ... (the longest 1263) and ...`.
+
+    Raise DataError under `error`, if no prompt is left, or if a conversation would be truncated.
+    """
+    counts, longest = f"{len(overlong)} of {len(table)}", max(overlong.values())
     hint, advice, where = None, None, at_rows(name, *(row + 1 for row in overlong))
     if policy == "error":
         problem = f"prompts of more than {limit} tokens leave the policy no room to answer"
@@ -75,14 +76,8 @@ def check_overlong(
         problem = "rlhf cannot cut off the beginning of a conversation: its first speaker would be lost"
         hint = "data.overlong_prompts=drop"
     else:
-        return
+        done = "are left out" if policy == "drop" else "lose their beginnings"
+        return f"{counts} prompts have more than {limit} tokens (the longest {longest}) and {done}"
     expected = f"at most {limit}, the model's context less trainer.args.max_completion_length"
-    got = f"{len(overlong)} of {len(table)} prompts are longer, the longest has {max(overlong.values())} tokens"
+    got = f"{counts} prompts are longer, the longest has {longest} tokens"
     raise DataError(problem, where=where, got=got, expected=expected, hint=hint, advice=advice)
-
-
-def describe_overlong(overlong: Mapping[int, int], rows: int, limit: int, policy: OverlongPrompts) -> str:
-    """Return `3 of 64 prompts have more than 496 tokens (the longest 1263) and are left out`."""
-    done = "are left out" if policy == "drop" else "lose their beginnings"
-    longest = max(overlong.values())
-    return f"{len(overlong)} of {rows} prompts have more than {limit} tokens (the longest {longest}) and {done}"

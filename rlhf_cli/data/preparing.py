@@ -11,17 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from typing import cast
 
+from rlhf_cli.data import dialogues
 from rlhf_cli.data.column_kinds import ColumnKind, Kind, kind_of, label, merge
-from rlhf_cli.data.dialogues import (
-    as_object,
-    read_conversations,
-    split_transcripts,
-    with_answers,
-    with_calls,
-    with_labels,
-    with_system,
-    without_repeats,
-)
 from rlhf_cli.data.images import with_images
 from rlhf_cli.data.learnt_columns import read_columns
 from rlhf_cli.data.rows import DIALOGUES, Table, at_rows, map_rows, values_of
@@ -43,11 +34,12 @@ def prepare(
     read += ["prompt", *(DIALOGUES if source.transcripts else ())]
     columns = [name for name in dict.fromkeys(read) if name in table.column_names]
     if isinstance(prompt, list):  # a text prompt has text after it
-        table = with_calls(table, columns)
-    table = with_labels(read_conversations(table, columns, is_alone=is_alone, name=source.name), columns)
-    table = with_system(table, columns)
+        table = dialogues.with_calls(table, columns)
+    table = dialogues.read_conversations(table, columns, is_alone=is_alone, name=source.name)
+    table = dialogues.with_labels(table, columns)
+    table = dialogues.with_system(table, columns)
     if source.transcripts:
-        table = split_transcripts(table, is_whole=is_whole, name=source.name)
+        table = dialogues.split_transcripts(table, is_whole=is_whole, name=source.name)
     if prompt is not None:
         for column in sorted(template_columns(prompt) - set(table.column_names)):
             error = missing_column(column, table.column_names, "data.prompt")
@@ -61,7 +53,7 @@ def prepare(
                 error.hint, error.advice = None, f"write {{{near}}} for {{{column}}} in data.prompt"
             raise error
         table = map_rows(table, _add_prompt, {"prompt": ""}, template=prompt, name=source.name)
-    table = without_repeats(with_answers(table, columns), columns)
+    table = dialogues.without_repeats(dialogues.with_answers(table, columns), columns)
     table = kept_and_sorted(table, source, is_whole=is_whole)
     return with_images(table, source) if source.trainer is not None and "images" in source.trainer.along else table
 
@@ -103,7 +95,7 @@ def take_nested(row: Mapping[str, object], _index: int, inner: Mapping[str, str]
     for new, path in inner.items():
         value: object = row
         for part in path.split("."):
-            value = as_object(value) or value
+            value = dialogues.as_object(value) or value
             below = dict(zip(map(str, range(len(value))), value, strict=True)) if isinstance(value, list) else value
             if not isinstance(below, Mapping | None) or (below is not None and part not in below):
                 what, where = f"there is no {part!r} on the path {path}", f"{name}.rename.{new}"

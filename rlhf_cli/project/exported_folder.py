@@ -44,8 +44,6 @@ from rlhf_cli.text.redaction import redacted, redacted_tree
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel
-
 
 Kind = Literal["policy", "reward model"]
 
@@ -312,38 +310,32 @@ def write_merged_weights(source: SourceModel, base: str, folder: Path) -> None:
 
     The sum W + s B A is computed in float32 and rounded once, to the dtype in which the base is stored.
     """
-    from torch import nn
+    import torch
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()
+    path, trusted = str(source.folder), source.trust_remote_code
     try:
         dtype = _stored_dtype(source, base)
-        model = merged(source)
-        nn.Module.to(model, dtype)
+        from peft import PeftModel
+
+        from rlhf_cli.models.model_folders import loaders_of
+        from rlhf_cli.models.scalar_heads import load_reward_model
+
+        if source.kind == "reward model":
+            loaded = load_reward_model(path, dtype="float32", trust_remote_code=trusted)[0]
+        else:
+            load = loaders_of(path, trust_remote_code=trusted)[1]
+            loaded = load(path, dtype=torch.float32, trust_remote_code=trusted)
+        assert isinstance(loaded, PeftModel)
+        model = merged_into_base(loaded)
+        model.eval()
+        torch.nn.Module.to(model, dtype)
         model.save_pretrained(str(folder))
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         got, expected = f"{type(error).__name__}: {error!s:.400}", f"the adapter as saved, and its base {base}"
         what = f"this {source.kind} cannot be loaded"
         raise ModelError(what, where=str(source.folder), got=got, expected=expected) from error
-
-
-def merged(source: SourceModel) -> PreTrainedModel:
-    """Return an adapter merged into its base, in float32."""
-    import torch
-    from peft import PeftModel
-
-    from rlhf_cli.models.model_folders import loaders_of
-    from rlhf_cli.models.scalar_heads import load_reward_model
-
-    path, trusted = str(source.folder), source.trust_remote_code
-    if source.kind == "reward model":
-        loaded = load_reward_model(path, dtype="float32", trust_remote_code=trusted)[0]
-    else:
-        loaded = loaders_of(path, trust_remote_code=trusted)[1](path, dtype=torch.float32, trust_remote_code=trusted)
-    assert isinstance(loaded, PeftModel)
-    model = merged_into_base(loaded)
-    model.eval()
-    return model
 
 
 def _stored_dtype(source: SourceModel, base: str) -> torch.dtype:

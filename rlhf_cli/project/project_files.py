@@ -101,37 +101,6 @@ class ProjectChoices:
         """Return whether that column holds numbers."""
         return self.rows is None or self.rows.answer_is_number
 
-    @property
-    def holds_out(self) -> float | None:
-        """Return the share of the rows kept for evaluation, or None if there are too few rows."""
-        count = None if self.rows is None else self.rows.num_rows
-        return _HELD_OUT if count is None or count >= _FEWEST_TO_HOLD_OUT else None
-
-    @property
-    def batch_size(self) -> int:
-        """Return the rows per step of one process; they are completions if the training generates."""
-        wanted = 64 if self.model.is_tiny else 8
-        count = None if self.rows is None else self.rows.num_rows
-        if count is None:
-            return wanted
-        count = max(1, int(count * (1 - (self.holds_out or 0))))
-        if self.training.name == "ppo":
-            return min(wanted, max(1, count // _PPO_MINIBATCHES))
-        return min(wanted, count * (_GROUP if self.training.generates else 1))
-
-    @property
-    def answer_tokens(self) -> int:
-        """Return the maximum tokens per answer, or per text for trainings that do not generate."""
-        if self.rows is None and self.model.is_tiny:
-            wanted = 16 if self.training.generates else 96
-        else:
-            wanted = 64 if self.model.is_tiny else 256
-            wanted *= 1 if self.training.generates else 4
-        limit = self.model.context_tokens
-        if limit is None:
-            return wanted
-        return max(_FEWEST_TO_READ, min(wanted, limit // 2 if self.training.generates else limit))
-
 
 _NAMES = ("first", "second", "third", "fourth")
 
@@ -201,12 +170,30 @@ def project_files(choices: ProjectChoices, name: str) -> dict[str, str]:
     return files
 
 
+def _sizes(training: Training, model: StartingModel, rows: OwnRows | None) -> tuple[float | None, int, int]:
+    """Return the share of rows held out (None of too few), the rows or completions a step, the tokens of one."""
+    count, batch_size = None if rows is None else rows.num_rows, 64 if model.is_tiny else 8
+    holds_out = _HELD_OUT if count is None or count >= _FEWEST_TO_HOLD_OUT else None
+    if count is not None:
+        left = max(1, int(count * (1 - (holds_out or 0))))
+        of_ppo, of_others = max(1, left // _PPO_MINIBATCHES), left * (_GROUP if training.generates else 1)
+        batch_size = min(batch_size, of_ppo if training.name == "ppo" else of_others)
+    tokens = 64 if model.is_tiny else 256
+    tokens *= 1 if training.generates else 4
+    if rows is None and model.is_tiny:
+        tokens = 16 if training.generates else 96
+    if (limit := model.context_tokens) is not None:
+        tokens = max(_FEWEST_TO_READ, min(tokens, limit // 2 if training.generates else limit))
+    return holds_out, batch_size, tokens
+
+
 def _facts(choices: ProjectChoices, name: str) -> dict[str, object]:
     training, model, rows = choices.training, choices.model, choices.rows
+    holds_out, batch_size, answer_tokens = _sizes(training, model, rows)
     _, sample, sample_says, _ = _SAMPLES[training.rows]
     rate = training.tiny_rate if model.is_tiny else training.rate
     rates = f"trainer.args.learning_rate={float(rate) / 3:.1e},{float(rate):.1e}"
-    characters = 4 * choices.answer_tokens if not model.is_tiny else choices.answer_tokens
+    characters = 4 * answer_tokens if not model.is_tiny else answer_tokens
     model_group = "local" if model.path else model.group
     model_group += "_untrained" * (model.is_tiny and training.name == "sft")
     return {
@@ -225,6 +212,9 @@ def _facts(choices: ProjectChoices, name: str) -> dict[str, object]:
         "brief_full": 2 if rows is None and model.is_tiny else characters // 4,
         "brief_zero": characters,
         "steps": training.steps if model.is_tiny else 200,
+        "holds_out": holds_out,
+        "batch_size": batch_size,
+        "answer_tokens": answer_tokens,
         "num_generations": _GROUP if training.generates and training.name != "ppo" else None,  # the trainer's default
         "learning_rate": rate,
         "swept": f"rewards.{(*choices.theirs, 'brief')[0]}.weight=0,0.5" if training.generates else rates,

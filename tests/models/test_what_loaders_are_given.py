@@ -38,7 +38,7 @@ from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.models.scalar_heads import build_critic, check_tokens, head_names, load_reward_model
 from rlhf_cli.models.tokenizer_files import base_revision
 from rlhf_cli.plan.prepare import prepare
-from rlhf_cli.project.exported_folder import SourceModel, export_model, merged, write_merged_weights
+from rlhf_cli.project.exported_folder import SourceModel, export_model, write_merged_weights
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.trainers.assemble.algorithm import algorithm_of
 from rlhf_cli.trainers.assemble.policy_loading import policy_path, tokenizer_of
@@ -145,7 +145,6 @@ LOADERS: dict[str, Load] = {
     "exported adapter": lambda models, out, trust: write_merged_weights(
         source(models["adapter"], **trust), str(models["policy"]), out
     ),
-    "merged for an export": lambda models, _, trust: merged(source(models["adapter"], **trust)),
 }
 TRUSTED = {"trust_remote_code": True}
 

@@ -16,7 +16,7 @@ from rlhf_cli.config.suggestions import as_typed
 from rlhf_cli.config.trl_args import expected_instead, generation_options
 from rlhf_cli.data.dialogues import ANSWERS, THOUGHTS
 from rlhf_cli.data.images import images_of, in_parts
-from rlhf_cli.data.overlong_prompts import check_overlong, describe_overlong, prompt_limit
+from rlhf_cli.data.overlong_prompts import check_overlong, prompt_limit
 from rlhf_cli.data.rendering import TEMPLATE_ERRORS, Write, check_rendering
 from rlhf_cli.data.rows import DIALOGUES, Messages, RowTable
 from rlhf_cli.errors import ConfigError, DataError, ModelError, UserError, in_a_line
@@ -183,13 +183,12 @@ def room_for_answers_problems(subject: Subject, data: DataFacts) -> Check[tuple[
         if not (long := {row: tokens for row, tokens in enumerate(counts) if tokens > limit}):
             continue
         try:
-            check_overlong(source.rows, long, limit, policy=policy, name=source.source.name)
+            described = check_overlong(source.rows, long, limit, policy=policy, name=source.source.name)
         except UserError as error:
             yield error
         else:
             bound = limit
             data = data.without(source, long if policy == "drop" else (), experiment)
-            described = describe_overlong(long, len(source.rows), limit, policy)
             yield Notice("prompts", f"{source.source.name}: {described}")
     return bound, data
 
