@@ -30,7 +30,6 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
 from rlhf_cli.config import conf_folders
-from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
 from rlhf_cli.config.environment_references import References, for_composing, references_of
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import valid_keys
@@ -116,9 +115,9 @@ def compose(typed: list[str], frozen: tuple[JsonTree, Path | None] | None = None
 
 def rewrite(typed: list[str]) -> list[str]:
     """Return the words as overrides, in Hydra's order. Raise ConfigError for a word or an option that is none."""
-    known = groups()
+    known = conf_folders.groups()
     rewritten: list[str] = []
-    appended: dict[str, list[str]] = {group: [] for group in APPENDED_GROUPS}
+    appended: dict[str, list[str]] = {group: [] for group in conf_folders.APPENDED_GROUPS}
     for text in map(quote_paths, typed):
         match = _OVERRIDE.match(text)
         if match is None:
@@ -137,7 +136,7 @@ def rewrite(typed: list[str]) -> list[str]:
                 from rlhf_cli.config.composing_errors import no_such_option
 
                 raise no_such_option(key, value, known[group])
-            is_new = bool(at) or group in APPENDED_GROUPS
+            is_new = bool(at) or group in conf_folders.APPENDED_GROUPS
             appended.get(key, rewritten).append(f"{'+' if is_new else ''}{key}={value}")
         elif at or "/" in group or group.partition(".")[0] == "hydra":
             from rlhf_cli.config.composing_errors import no_such_group
@@ -310,10 +309,10 @@ def _refuse_replaced_values(origins: Origins, chosen: Path | None) -> None:
 def _on_frozen(override: str, chosen: dict[str, str | None]) -> str:
     """Return the override in the form Hydra needs without a defaults list, and note each replaced section."""
     group, equals, option = override.lstrip("+").partition("=")
-    if group in APPENDED_GROUPS:
+    if group in conf_folders.APPENDED_GROUPS:
         what, expected = f"a run cannot get another {group}", "key=value, or a group choice such as truncation=none"
         raise ConfigError(what, where="command line", got=override, expected=expected, hint="rlhf train " + override)
-    if not equals or override.startswith(("+", "~")) or group not in groups():
+    if not equals or override.startswith(("+", "~")) or group not in conf_folders.groups():
         return override
     chosen[group] = option
     return f"+{override}"

@@ -294,8 +294,6 @@ def _absent_deletions(overrides: list[str], composed: Callable[[list[str]], Dict
             yield ConfigError(f"{key} {is_there}", where=COMMAND_LINE, got=text, expected=expected, hint=hint)
 
 
-# References, `${...}`
-
 _REFERENCE = re.compile(r"\$\{\s*(?P<dots>\.*)(?P<key>[^{}:]+?)\s*\}")
 _ENVIRONMENT = re.compile(r"\$\{oc\.env:\s*(?P<name>[^{}:,\s]+)")
 
@@ -336,8 +334,6 @@ def _reference_problem(key: str, text: str, error: Exception, where: str, keys: 
     expected, what = "${KEY} with the full name of another key", f"{key} refers to a key that does not exist"
     return ConfigError(what, where=where, got=text, expected=expected, hint=hint)
 
-
-# Defaults lists
 
 _SELF, _OVERRIDE, _DEFAULTS = "_self_", "override", "defaults"
 _ENTRY = re.compile(r"(\w+ +)?(?P<path>[\w./-]+)(?P<at>@[\w.]*)?(\s*[:=]\s*(?P<option>[\w.-]+))?")

@@ -85,8 +85,6 @@ def for_composing(tree: JsonTree) -> JsonTree:
 
 
 def _changed(tree: JsonTree, change: Callable[[str, Path], str]) -> JsonTree:
-    """Return the same tree with every text changed."""
-
     def changed(node: JsonValue, path: Path) -> JsonValue:
         if isinstance(node, dict):
             return {key: changed(value, (*path, key)) for key, value in node.items()}

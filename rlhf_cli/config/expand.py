@@ -69,7 +69,6 @@ def truncation_warnings(experiment: Experiment) -> Iterator[str]:
 
 
 def _has_dense_rewards_alone(experiment: Experiment) -> bool:
-    """Return whether every reward with a weight is given step by step."""
     counted = [experiment.rewards[name] for name in counting(experiment.rewards)]
     return experiment.aggregate in AGGREGATES and bool(counted) and all(map(is_dense, counted))
 

@@ -8,12 +8,12 @@ reference, `${...}`. Rules that involve several keys are left to `rlhf check`.
 from __future__ import annotations
 
 from functools import cache
+from typing import cast
 
 from rlhf_cli.config import trl_args
 from rlhf_cli.config.rules.trainer_rules import own_fields
 from rlhf_cli.config.schema.experiment import Experiment, section_at
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
-from rlhf_cli.config.trl_args import RESERVED_ARGS
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.text.json_values import JsonTree, JsonValue
 
@@ -29,7 +29,7 @@ def configuration_schema(group: str = "exp") -> JsonTree:
     path = ["rewards", "NAME"] if group == "reward" else [group]
     # A file of a group holds its section; one of trainer, exp or debug begins with `# @package _global_`.
     section = (section_at(path) if group != "trainer" else None) or Experiment
-    schema = _tree(_as_in_a_file(section.model_json_schema()))
+    schema = cast(JsonTree, _as_in_a_file(section.model_json_schema()))
     properties = _at(schema, "properties")
     if section is Experiment:
         _at(schema, "$defs", "Trainer", "properties")["args"] = _arguments()
@@ -39,7 +39,7 @@ def configuration_schema(group: str = "exp") -> JsonTree:
         )
         lora["additionalProperties"] = False
         warn = _at(schema, "$defs", "Warn", "properties")
-        warn |= {kind: {**_tree(may_be), "anyOf": [_SWITCH]} for kind, may_be in warn.items()}
+        warn |= {kind: {**cast(JsonTree, may_be), "anyOf": [_SWITCH]} for kind, may_be in warn.items()}
         properties["warn"] = {"anyOf": [properties["warn"], _SWITCH]}
     if group == "trainer":
         # Such a file is the section alone or, with `# @package _global_`, sets keys of other sections, too.
@@ -50,15 +50,9 @@ def configuration_schema(group: str = "exp") -> JsonTree:
 
 
 def _at(tree: JsonTree, *path: str) -> JsonTree:
-    """Return the object at a path, for changing it in place."""
     for part in path:
-        tree = _tree(tree[part])
+        tree = cast(JsonTree, tree[part])
     return tree
-
-
-def _tree(value: JsonValue) -> JsonTree:
-    assert isinstance(value, dict)
-    return value
 
 
 def _as_in_a_file(node: JsonValue) -> JsonValue:
@@ -74,7 +68,7 @@ def _as_in_a_file(node: JsonValue) -> JsonValue:
         found = {key: item for key, item in found.items() if key not in ("enum", "const", "type")}
         found["enum"] = [*values, False]
     if isinstance(properties := found.get("properties"), dict):
-        found["properties"] = {name: _or_a_reference(_tree(value)) for name, value in properties.items()}
+        found["properties"] = {name: _or_a_reference(cast(JsonTree, value)) for name, value in properties.items()}
     return found
 
 
@@ -95,7 +89,7 @@ def _arguments() -> JsonTree:
     for row in TRAINERS.values():
         for name, field in trl_args.fields_of(row.name).items():
             schema = trl_args.json_schema(field)
-            if name not in RESERVED_ARGS and schema not in by_name.get(name, []):
+            if name not in trl_args.RESERVED_ARGS and schema not in by_name.get(name, []):
                 by_name.setdefault(name, []).append(schema)
     for name, field_of_ppo in _at(PpoArgs.model_json_schema(), "properties").items():
         by_name.setdefault(name, []).append(field_of_ppo)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -17,7 +17,6 @@ from rlhf_cli.config.origins import Origin, Origins
 from rlhf_cli.config.schema.experiment import field_at, keys_of_section, section_at, valid_keys
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
 from rlhf_cli.config.suggestions import KnownKeys, answer, as_typed, fitted, former_name, meant_key, meant_value, mended
-from rlhf_cli.config.trl_args import SCHEDULE, WrongArgument
 from rlhf_cli.errors import ConfigError, pydantic_words
 from rlhf_cli.tables.former_names import GROUPS_OF_OTHERS, SECTIONS_OFF, UNSAYABLE, VALUE_SYNONYMS
 from rlhf_cli.tables.trl_trainers import TRAINERS, UNSUPPORTED
@@ -81,7 +80,7 @@ def schema_problems(error: ValidationError, tree: JsonTree, origins: Origins) ->
             yield origins.error(key, f"{key} must be given", hint=hint)
 
 
-def argument_problems(wrong: Iterable[WrongArgument], tree: JsonTree, origins: Origins) -> Iterator[ConfigError]:
+def argument_problems(wrong: list[trl_args.WrongArgument], tree: JsonTree, origins: Origins) -> Iterator[ConfigError]:
     """Yield an error for each wrong argument of a trainer, or for a trainer that rlhf does not know."""
     known, args = KnownKeys.of(tree), section(section(tree, "trainer"), "args")
     name = known.trainer
@@ -107,7 +106,7 @@ def argument_problems(wrong: Iterable[WrongArgument], tree: JsonTree, origins: O
             yield _wrong_value(key, origins, repr(argument.value), argument.expected, meant)
 
 
-def _unknown_argument(argument: WrongArgument, known: KnownKeys, where: str) -> ConfigError:
+def _unknown_argument(argument: trl_args.WrongArgument, known: KnownKeys, where: str) -> ConfigError:
     name, config = argument.name, TRAINERS[known.trainer].config_class
     if (former := former_name(name, known)) is not None:
         row, today = former
@@ -121,19 +120,18 @@ def _unknown_argument(argument: WrongArgument, known: KnownKeys, where: str) -> 
     return ConfigError(what, where=where, expected=expected, hint=hint, advice=advice)
 
 
-def _unknown_inside(argument: WrongArgument, origins: Origins) -> ConfigError:
-    """Return the error for a key that an argument with a mapping does not take."""
+def _unknown_inside(argument: trl_args.WrongArgument, origins: Origins) -> ConfigError:
     outer, _, name = argument.name.partition(".")
     key, close = f"{_ARGS}{argument.name}", nearest(name, argument.expected.split(", "))
     hint = f"'~{key}'" + (f" {_ARGS}{outer}.{close}={as_typed(argument.value)}" if close else "")
     if outer == "lr_scheduler_kwargs" and not close:
         able = [schedule for schedule, keys in trl_args.INNER_FIELDS.items() if name in keys]
-        hint = "".join(f"{_ARGS}{SCHEDULE}={schedule}, or " for schedule in able[:1]) + hint
-    expected = f"one of {argument.expected}" if argument.expected else f"no key, with this {SCHEDULE}"
+        hint = "".join(f"{_ARGS}{trl_args.SCHEDULE}={schedule}, or " for schedule in able[:1]) + hint
+    expected = f"one of {argument.expected}" if argument.expected else f"no key, with this {trl_args.SCHEDULE}"
     return origins.error(key, f"unknown key {key!r}", hint=hint, expected=expected)
 
 
-def _meant_argument(trainer: str, argument: WrongArgument, args: JsonTree) -> str | None:
+def _meant_argument(trainer: str, argument: trl_args.WrongArgument, args: JsonTree) -> str | None:
     outer, _, inner = argument.name.partition(".")
     below = trl_args.inner_fields(outer, trainer, args)
     if (field := ((below or {}) if inner else trl_args.fields_of(trainer)).get(inner or outer)) is None:

@@ -11,12 +11,11 @@ default. A sign is never flipped: -1 was not meant as 1. If no value is near eno
 from __future__ import annotations
 
 import re
-import typing
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
@@ -218,10 +217,9 @@ def _candidates(key: str, value: object, choices: Iterable[str]) -> Iterator[obj
 
 
 def _words(arm: object) -> list[str]:
-    """Return the words that a type lists, also inside a list."""
-    if typing.get_origin(arm) is typing.Literal:
-        return [word for word in typing.get_args(arm) if isinstance(word, str)]
-    return [word for inner in typing.get_args(arm) for word in _words(inner)]
+    if get_origin(arm) is Literal:
+        return [word for word in get_args(arm) if isinstance(word, str)]
+    return [word for inner in get_args(arm) for word in _words(inner)]
 
 
 def as_typed(value: object) -> str:

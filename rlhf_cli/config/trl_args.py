@@ -10,12 +10,11 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
-import typing
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Optional, Union
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -219,7 +218,7 @@ def json_schema(field: TrlField) -> JsonTree:
 
 
 _BUILTINS: dict[str, object] = {kind.__name__: kind for kind in (bool, int, float, str, list, dict, tuple)}
-_BUILTINS |= {"None": None, "Any": Any, "Literal": typing.Literal, "Union": typing.Union, "Optional": typing.Optional}
+_BUILTINS |= {"None": None, "Any": Any, "Literal": Literal, "Union": Union, "Optional": Optional}
 _OTHER_TYPE = re.compile(rf"\b(?!(?:True|False|{'|'.join(_BUILTINS)})\b)[A-Za-z_][\w.]*")
 
 
@@ -280,7 +279,6 @@ def is_off(value: object) -> bool:
 
 RESERVED_WITH_A_CRITIC = RESERVED_ARGS | {"beta": "kl.coef"}
 """The same for trainers with a critic (`trainer.baseline`); without a critic these fields stay TRL's."""
-
 
 SCHEDULE, _GENERATION = "lr_scheduler_type", "generation/configuration_utils.py"
 _ON_TOP = ("SFTTrainer", "RewardTrainer", "CPOTrainer", "ORPOTrainer", "TPOTrainer")

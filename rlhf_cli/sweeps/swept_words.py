@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -165,7 +164,7 @@ def _parsed(text: str, after: list[str]) -> Override | None:
         said, hint = reason_of(error), None
         is_empty = "empty choice" in said
         if value.strip(",") and value.endswith(","):  # `seed=0, 1, 2`, which the shell splits
-            hint = shlex.quote("".join([text, *takewhile(lambda word: "=" not in word, after)]).rstrip(","))
+            hint = shlex.quote("".join([text, *itertools.takewhile(lambda word: "=" not in word, after)]).rstrip(","))
         what, got = f"{key} has no values" if is_empty else "these values cannot be read", f"{text}\n{said}"
         expected = "values separated by commas, 'choice(a,b)', 'range(0,5)', 'glob(toy_*)', lists: '[1,2],[3]'"
         advice = "quote a value that contains a comma, a bracket or =: \"key='a, b',c\""

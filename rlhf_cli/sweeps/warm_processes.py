@@ -11,7 +11,6 @@ import atexit
 import contextlib
 import gc
 import logging
-import multiprocessing
 import multiprocessing.util
 import os
 import signal
@@ -176,7 +175,6 @@ def _serve(pipe: Connection) -> None:
 
 
 def _begin(request: JobRequest, pipe: Connection) -> int:
-    """Fork the process of a job, and return its id."""
     server = os.getpid()
     # Block signals, so that one sent to the child before its handlers are set waits instead of being lost.
     signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_FOR_US)

@@ -4,8 +4,7 @@ These texts are hidden wherever they occur:
 - values of environment variables whose names mark a secret (HF_TOKEN, my_api_key, ...), or whose values are addresses
   with a password
 - values that a configuration took from the environment or that were typed under a secret key (`remember`)
-- texts in the shape of a secret: tokens of Hugging Face, OpenAI, Anthropic, AWS, GitHub and Slack, JSON web tokens,
-  passwords in addresses, `?api_key=...`, `Authorization:` headers
+- texts in the shape of a secret, such as a token of Hugging Face or a password in an address (`_SHAPES`, `_IN_TEXT`)
 
 Values of fewer than six characters and paths that exist on this machine are not secrets: to hide `1` or `/home` would
 make every text unreadable.

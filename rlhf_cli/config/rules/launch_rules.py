@@ -13,7 +13,6 @@ from rlhf_cli.tables.strategies import STRATEGIES, Feature
 NAMES_A_SERVER = ("vllm_server_base_url", "vllm_server_host")
 """TRL's arguments that give the address of an external vLLM server."""
 
-
 _KEY_OF_SERVER_OPTION = {
     "model": "model.path",
     "revision": "model.revision",

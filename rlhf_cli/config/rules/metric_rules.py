@@ -13,7 +13,6 @@ from rlhf_cli.config.schema.section import entries_of
 from rlhf_cli.errors import ConfigError, UserError
 from rlhf_cli.rewards.stack.aggregating import why_no_total
 from rlhf_cli.tables import metrics
-from rlhf_cli.tables.metrics import STEP, logged_name
 from rlhf_cli.tables.trl_values import FOLLOW_EVALUATIONS
 from rlhf_cli.text.suggest import nearest, slips
 from rlhf_cli.truncation import ENDINGS
@@ -66,7 +65,7 @@ def unlogged(metric: str, experiment: Experiment) -> Unlogged | None:
         return (why, close) if why else None
     if not trainer.evaluates:
         return "the run has no evaluations", close
-    logged = close and prefix + (close if close in answers else logged_name(close, rewards))
+    logged = close and prefix + (close if close in answers else metrics.logged_name(close, rewards))
     if sets and not metric.startswith(tuple(f"{start}{name}_" for start in EVALUATED for name in sets)):
         why = f"the metrics of a set begin with {' or '.join(f'{EVAL}{name}_' for name in sets)}"
         of_set = nearest(plain, [f"{name}_{known}" for name in sets for known in _known(experiment)])
@@ -77,7 +76,7 @@ def unlogged(metric: str, experiment: Experiment) -> Unlogged | None:
 def unlisted(metric: str, experiment: Experiment) -> Unlogged | None:
     """Return why only code of the user's could log a metric, and the nearest; None if a table or TRL names it."""
     trainer, (_, plain) = experiment.trainer, _parts(metric, experiment)
-    names = [*metrics.AT_THE_END, STEP, metrics.TOTAL, *_known(experiment)]
+    names = [*metrics.AT_THE_END, metrics.STEP, metrics.TOTAL, *_known(experiment)]
     names += trl_args.named_in(trainer.row.config_class)
     families = {name.partition("/")[0] for name in names if "/" in name and trainer.row.generates}
     is_named = plain in names or plain.partition("/")[0] in families
@@ -147,7 +146,7 @@ def stop_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErro
     """Yield every stop rule whose metric this experiment does not log."""
     is_list = isinstance(experiment.stop, list)
     for name, rule in entries_of(experiment.stop).items():
-        problem = None if rule.metric == STEP else unlogged(rule.metric, experiment)
+        problem = None if rule.metric == metrics.STEP else unlogged(rule.metric, experiment)
         if problem is None:
             continue
         why, close = problem
@@ -240,7 +239,7 @@ def sweep_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
             hint = f"{key}={objective.replace(typed, problem[1], 1)}" if problem[1] else None
             what, expected = f"no run of this experiment logs {typed}: {problem[0]}", examples_of_metrics(experiment)
             yield origins.error(key, what, objective, hint, expected=expected)
-        is_total = _IS_TOTAL.fullmatch(logged_name(typed, experiment.rewards))
+        is_total = _IS_TOTAL.fullmatch(metrics.logged_name(typed, experiment.rewards))
         if is_total and (moving := [moved for moved in sweep.space if MOVES_THE_TOTAL.match(moved)]):
             yield moving_total(objective, moving, list(experiment.rewards), where=origins.where(key))
     if len(sweep.objective) > 1 and sweep.prune != "off":

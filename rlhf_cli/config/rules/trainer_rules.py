@@ -18,7 +18,6 @@ from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import Lora
 from rlhf_cli.config.schema.trainer_sections import Critic, PpoArgs
-from rlhf_cli.config.trl_args import WrongArgument
 from rlhf_cli.errors import ConfigError, ModelError, UserError, pydantic_words
 from rlhf_cli.models.tokenizer_files import JINJA_FILES, chat_template_text
 from rlhf_cli.tables.trl_trainers import CLIPPED_PPO_LOSSES, POLICY_LOSSES, READ_BY_ALGORITHMS, TRAINERS, UNSUPPORTED
@@ -28,29 +27,29 @@ from rlhf_cli.text.suggest import nearest
 from rlhf_cli.user_files import class_file
 
 
-def wrong_arguments(trainer: JsonTree, args: JsonTree) -> Iterator[WrongArgument]:
+def wrong_arguments(trainer: JsonTree, args: JsonTree) -> Iterator[trl_args.WrongArgument]:
     """Yield what is wrong in the section `trainer` of a composed tree and in its `args`."""
     trl = trainer.get("trl")
     if not isinstance(trl, str):
         return  # the schema reports it
     if trl not in TRAINERS:
-        yield WrongArgument("trainer", value=trl)
+        yield trl_args.WrongArgument("trainer", value=trl)
         return
     fields = trl_args.fields_of(trl)
     has_critic = trainer.get("baseline", "group") != "group"  # the schema reports a misspelt value
     reserved = trl_args.RESERVED_WITH_A_CRITIC if has_critic else trl_args.RESERVED_ARGS
     for name, value in args.items():
         if name in reserved:
-            yield WrongArgument("reserved", name, value, reserved[name])
+            yield trl_args.WrongArgument("reserved", name, value, reserved[name])
         elif has_critic and name in PpoArgs.model_fields:
             try:
                 PpoArgs.model_validate({name: value})
             except ValidationError as error:
-                yield WrongArgument("wrong", name, value, pydantic_words(error.errors()[0]["msg"]))
+                yield trl_args.WrongArgument("wrong", name, value, pydantic_words(error.errors()[0]["msg"]))
         elif name not in fields:
-            yield WrongArgument("unknown", name, value)
+            yield trl_args.WrongArgument("unknown", name, value)
         elif (expected := trl_args.expected_instead(fields[name], value)) is not None:
-            yield WrongArgument("wrong", name, value, expected)
+            yield trl_args.WrongArgument("wrong", name, value, expected)
         elif name.endswith(("_args", "_config", "_kwargs")):
             yield from trl_args.wrong_inside(name, trl, args)
 

@@ -7,9 +7,8 @@ not a boolean.
 from __future__ import annotations
 
 import types
-import typing
 from collections.abc import Sequence
-from typing import Annotated, Literal, TypeGuard
+from typing import Annotated, Literal, TypeGuard, Union, get_args, get_origin
 
 from pydantic import BaseModel, Field
 from pydantic.fields import FieldInfo
@@ -129,10 +128,10 @@ def section_of(annotation: object) -> type[BaseModel] | None:
 
 def arms_of(annotation: object, *, with_none: bool = False) -> list[object]:
     """Return the alternatives of a union annotation, without what `Annotated` adds and, by default, without None."""
-    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return arms_of(inner[0], with_none=with_none)
-    if origin in (typing.Union, types.UnionType):
+    if origin in (Union, types.UnionType):
         return [arm for part in inner for arm in arms_of(part, with_none=with_none)]
     return [] if annotation in (None, type(None)) and not with_none else [annotation]
 
@@ -145,10 +144,10 @@ def _kind_at(path: Sequence[int | str]) -> object:
         if _is_section(kind):
             field = next((field for name, field in kind.model_fields.items() if part in (name, field.alias)), None)
             kind = field.annotation if field is not None else object
-        elif typing.get_origin(kind) is dict:
-            kind = typing.get_args(kind)[1]
-        elif typing.get_origin(kind) in (list, tuple):
-            kind = typing.get_args(kind)[0]
+        elif get_origin(kind) is dict:
+            kind = get_args(kind)[1]
+        elif get_origin(kind) in (list, tuple):
+            kind = get_args(kind)[0]
         else:
             kind = object
     return kind
@@ -157,8 +156,8 @@ def _kind_at(path: Sequence[int | str]) -> object:
 def _arm(annotation: object, part: int | str) -> object:
     """Return the alternative of an annotation that can have an entry of this name: the list for 0, else the section."""
     arms = arms_of(annotation) or [annotation]
-    by_number = [arm for arm in arms if typing.get_origin(arm) in (list, tuple)]
-    by_name = [arm for arm in arms if typing.get_origin(arm) is dict or _is_section(arm)]
+    by_number = [arm for arm in arms if get_origin(arm) in (list, tuple)]
+    by_name = [arm for arm in arms if get_origin(arm) is dict or _is_section(arm)]
     # A name that is not a key of a section is one of the user's names.
     by_name.sort(key=lambda arm: _is_section(arm) and str(part) not in _keys(arm))
     return [*(by_number + by_name if str(part).isdigit() else by_name + by_number), *arms][0]

@@ -103,7 +103,6 @@ Evals: TypeAlias = Annotated[
     BeforeValidator(_one_or_named),
 ]
 
-
 OF_A_SOURCE = ("rename", "select", "keep", "sort")
 """Keys that a mix has for each of its sources only."""
 

@@ -247,7 +247,6 @@ StopRules: TypeAlias = Annotated[
     one_or_several(("when", "for"), "{when: METRIC > NUMBER, for: LOG EVENTS}"),
 ]
 
-
 END, BEST, FIRST = "end", "best", "first"
 _LAST = re.compile(r"^last-([1-9]\d*)$")
 _BOUNDS = ("at_least", "at_most", "between")
