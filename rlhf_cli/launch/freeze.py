@@ -13,9 +13,9 @@ from typing import cast
 
 import yaml
 
-from rlhf_cli.config.asked_keys import asked_of
 from rlhf_cli.config.compose import Composed
 from rlhf_cli.config.environment_references import resolved_references, with_references
+from rlhf_cli.config.imported_code import asked_of
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.run_sections import Launch
 from rlhf_cli.errors import RunError, writing

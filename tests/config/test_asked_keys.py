@@ -10,9 +10,8 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from rlhf_cli.config.asked_keys import ASKED, asked_of
 from rlhf_cli.config.conf_folders import shipped_dir
-from rlhf_cli.config.imported_code import imported_code
+from rlhf_cli.config.imported_code import ASKED, asked_of, imported_code
 from rlhf_cli.config.schema.experiment import Experiment, arms_of
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
 from rlhf_cli.config.trl_args import RESERVED_ARGS, fields_of
@@ -123,7 +122,7 @@ def test_every_key_is_classified_once() -> None:
     wrong = {key: classes for key in sorted(keys()) if len(classes := classes_of(key)) != 1}
     assert len(keys()) > 150
     assert not any(map(classes_of, ("track.new", "new", "trainer.args.new", "launch.new", "rewards.*.new")))
-    assert not wrong, f"put each into ASKED of config/asked_keys.py, or into HARMLESS here: {wrong}"
+    assert not wrong, f"put each into ASKED of config/imported_code.py, or into HARMLESS here: {wrong}"
 
 
 def test_the_tables_name_keys_that_exist() -> None:

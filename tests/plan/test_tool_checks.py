@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.config.asked_keys import asked_of
+from rlhf_cli.config.imported_code import asked_of
 from rlhf_cli.errors import ModelError, RewardError
 from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER, read_tokenizer
 from rlhf_cli.plan.checks.data_checks import source_problems

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.config.asked_keys import asked_of
+from rlhf_cli.config.imported_code import asked_of
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.trainers.pass_mixin import PassMixin
