@@ -1,7 +1,4 @@
-"""Use a file of `accelerate config`: its values fill the unset keys of `launch`, and its variables reach the ranks.
-
-accelerate itself computes these variables. That imports torch, so it happens in a separate process.
-"""
+"""Use a file of `accelerate config`, which accelerate itself reads, in a process of its own: it imports torch."""
 
 from __future__ import annotations
 
@@ -141,10 +138,7 @@ def accelerate_environment(file: Path, *, where: str) -> dict[str, str]:
 
 
 def set_by_accelerate(file: str) -> dict[str, str]:
-    """Return the variables that accelerate's launcher would add to, or change in, the environment of its processes.
-
-    Follows `accelerate.commands.launch.launch_command` (accelerate 1.15) up to the point where it starts processes.
-    """
+    """Return the variables that accelerate's code (1.15, `launch_command`) adds to, or changes in, its processes."""
     from accelerate.commands.launch import _validate_launch_command, launch_command_parser
     from accelerate.utils import launch
 

@@ -1,8 +1,7 @@
 """Describe the configuration as JSON Schema, so that editors complete and check YAML as it is written.
 
-It is built from the classes that validate: the sections of schema/, and for `trainer.args` the fields of all TRL config
-classes. It accepts any single file: no key is required, because other files may set it, and any value may be a
-reference, `${...}`. Rules that involve several keys are left to `rlhf check`.
+It is built from the classes that validate. It accepts any single file: no key is required, because other files may set
+it, and any value may be a reference, `${...}`. Rules that involve several keys are left to `rlhf check`.
 """
 
 from __future__ import annotations

@@ -164,7 +164,11 @@ def _unknown(path: Path, tree: JsonTree, known: KnownKeys, origins: Origins) -> 
         nested = name.replace(".", ": {") + ": VALUE" + "}" * name.count(".")
         return ConfigError(what, where=where, expected=expected, hint=nested)
     former, value = former_name(name, known), dict(leaves(tree))[key]
-    hint, advice = (chosen, None) if (chosen := _group_choice(path, tree)) else answer(key, value, known)
+    hint, advice = answer(key, value, known)
+    options, is_choice = groups(), len(path) == 1 and isinstance(value, str)
+    group = GROUPS_OF_OTHERS.get(key) or nearest(key, options) if is_choice else None
+    if group is not None and value in options[group]:  # a misspelt group, such as `trianer=ppo`
+        hint, advice = f"{'+' if group in APPENDED_GROUPS else ''}{group}={value}", None
     hint = hint or fitted(trl_args.RESERVED_ARGS.get(name), key, value, known)
     file = section(section(tree, "data"), "eval").get(name)
     if list(path[:-1]) == ["data", "eval"] and isinstance(file, str):
@@ -179,16 +183,6 @@ def _unknown(path: Path, tree: JsonTree, known: KnownKeys, origins: Origins) -> 
     if (reason := UNSAYABLE.get(name) or UNSAYABLE.get(f"{path[0]}.{name}")) is not None:
         hint, advice = None, reason
     return ConfigError(f"unknown key {key!r}", where=where, expected=expected, hint=hint, advice=advice)
-
-
-def _group_choice(path: Path, tree: JsonTree) -> str | None:
-    """Return the group choice meant by a misspelt group such as `trianer=ppo`, recognised by its option."""
-    value, known = tree.get(str(path[0])), groups()
-    named = GROUPS_OF_OTHERS.get(str(path[0])) or nearest(str(path[0]), known)
-    group = named if len(path) == 1 and isinstance(value, str) else None
-    if group is None or value not in known[group]:
-        return None
-    return f"{'+' if group in APPENDED_GROUPS else ''}{group}={value}"
 
 
 def _wrong(path: Path, details: list[ErrorDetails], known: KnownKeys, tree: JsonTree, origins: Origins) -> ConfigError:

@@ -1,11 +1,9 @@
 """Find the key or value that was most likely meant, of this schema or of another tool. Imported only after a mistake.
 
 Keys are compared as whole paths: `rewards.brevty.wieght` has a typo in two parts, `trainer.learning_rate` lacks a part,
-and `rewards.weight.brevity` has its parts in another order. Names of other tools and of older versions come from
-tables/former_names.py; docs/reference/coming-from.md says what the keys of TRL, verl and OpenRLHF are called here.
-
-A suggested value is one that the key accepts: the nearest of its words, the same number with the right type, or the
-default. A sign is never flipped: -1 was not meant as 1. If no value is near enough, there is no suggestion.
+and `rewards.weight.brevity` has its parts in another order. tables/former_names.py has names of other tools and older
+versions. A suggested value is one that the key accepts: the nearest of its words, the same number with the right type,
+or the default. A sign is never flipped: -1 was not meant as 1.
 """
 
 from __future__ import annotations

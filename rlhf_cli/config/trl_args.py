@@ -25,10 +25,7 @@ from rlhf_cli.text.json_values import JsonTree, JsonValue
 
 @dataclass(frozen=True)
 class TrlField:
-    """A field of a TRL config class. `choices` is empty if any value of the type is accepted.
-
-    `text` is its help, '' without one, and `owner` the first class that has it.
-    """
+    """A field of a TRL config class. `choices`: () for any; `text`: its help; `owner`: the first class that has it."""
 
     name: str
     annotation: str
@@ -39,10 +36,7 @@ class TrlField:
 
 
 class WrongArgument(NamedTuple):
-    """An argument of TRL's that cannot be used, and why; for the kind `trainer`, a trainer that rlhf cannot run.
-
-    `expected` is the key that replaces a `reserved` argument, or the values that an argument of `wrong` value accepts.
-    """
+    """A wrong argument, or a `trainer` not to run. `expected`: the key instead of a `reserved` one, or values."""
 
     kind: Literal["trainer", "reserved", "unknown", "wrong"]
     name: str = ""

@@ -1,7 +1,4 @@
-"""Run a search: Optuna proposes trials one by one, we run them and tell it their results (its ask-and-tell interface).
-
-Optuna's journal, one JSON object per line in the sweep's folder, is its storage, so a stopped search can resume.
-"""
+"""Run a search by Optuna's ask and tell; its journal, one JSON object a line in the sweep's folder, lets it resume."""
 
 from __future__ import annotations
 

@@ -32,10 +32,7 @@ class ParsedTemplate:
 
 
 def parse(text: str, *, where: str, error: type[UserError], only_identifiers: bool = False) -> ParsedTemplate:
-    """Parse a template. Raise `error` at the config key `where` if it is malformed or has a field that is not plain.
-
-    With `only_identifiers`, column names must also be Python identifiers, so that one with a space is refused.
-    """
+    """Parse a template of plain fields (`only_identifiers`: no blanks). Raise `error` at the key `where` for others."""
     try:
         pieces = list(Formatter().parse(text))
     except (ValueError, TypeError) as problem:

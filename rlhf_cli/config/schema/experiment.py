@@ -1,8 +1,4 @@
-"""An experiment: all sections of a configuration together, and how to find the field behind a dotted key.
-
-Validation is strict: an unknown key or a wrong type is an error. A weight is a number, a name is a string, and `yes` is
-not a boolean.
-"""
+"""An experiment: all sections, strictly validated (`yes` is no boolean); how to find the field of a dotted key."""
 
 from __future__ import annotations
 
