@@ -17,8 +17,7 @@ from rlhf_cli.config.schema.run_sections import Launch
 
 _PROBE_TIMEOUT_S = 20
 _UUID = re.compile(r"\(UUID: (.+)\)")
-ON_SLURM_NODE = "RLHF_ON_SLURM_NODE"
-"""Set in the environment of a training process inside a Slurm job: its devices are the run's devices."""
+ON_SLURM_NODE = "RLHF_ON_SLURM_NODE"  # set for a training process inside a Slurm job: its devices are the run's
 FIRST_WITH_BF16 = 8.0  # the least compute capability of a GPU that computes in bf16
 OTHER_GPUS = Path("/dev/kfd")  # exists on machines with AMD GPUs, which nvidia-smi does not count
 
@@ -138,7 +137,7 @@ class Device:
     on_gpu: bool = False
     bf16: bool = False
     processes: int = 1
-    num_bytes: int | None = None
+    num_bytes: int | None = None  # its memory, None if unknown
 
     @property
     def kind(self) -> Literal["GPU", "CPU"]:

@@ -30,8 +30,7 @@ from rlhf_cli.runs.provenance import version_of
 from rlhf_cli.services.hub_lookup import cached_model
 
 WORKER = "rlhf_cli.launch.rank_process"
-LEAST_VLLM, BELOW_VLLM = (0, 28), (0, 31)
-"""Bounds of the vLLM versions that fit torch 2.13 and TRL 1.16 and were tested."""
+LEAST_VLLM, BELOW_VLLM = (0, 28), (0, 31)  # bounds of the versions that fit torch 2.13 and TRL 1.16 and were tested
 
 INSTALL_VLLM = "pip install 'vllm>=0.28,<0.31'"
 _SCALE_OUT_FROM = (0, 30)

@@ -22,12 +22,15 @@ from rlhf_cli.models.tokenizer_files import adapter_base, dtype_of, language_par
 from rlhf_cli.models.weight_shapes import DTYPE_BYTES, stored_shapes
 from rlhf_cli.text.json_values import JsonTree
 
+FolderOf = Callable[[str], Path | None]
 LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "smollm3")
 """Values of `model_type` with Llama's layers: RMSNorm, rotary positions, a gated MLP."""
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 """A weight in QLoRA: 4 bits, an 8-bit scale per 64 weights, and 32 bits per 256 scales (arXiv 2305.14314, 3)."""
 QUANTIZED_BYTES = {"4bit": NF4_BYTES, "8bit": 1.0}
 """Bytes of a weight in the layers' matrices. bitsandbytes leaves embedding and head as they are."""
+_TILE_TOKENS, _TILE_WORDS = 4096, 32768
+_CPU_TILES_FORWARD, _CPU_TILES_BACKWARD = 4, 8.25
 _FLOAT32 = 4
 
 
@@ -133,9 +136,6 @@ def decoder_of(config: JsonTree) -> Decoder:
     )
 
 
-FolderOf = Callable[[str], Path | None]
-
-
 def stored_decoder(path: str, folder_of: FolderOf) -> Decoder:
     """Return a model, or the base of an adapter, with weights in the dtype in which they are stored. Raise
     UnknownArchitecture if it is not on this machine, has no readable config.json, or its family was not examined.
@@ -221,10 +221,6 @@ def generating_bytes(model: Decoder, rows: int, prompt: int, tokens: int) -> dic
         "activations": passing_bytes(replace(model, autocast=False), rows * prompt),  # TRL generates without autocast
         "logits": rows * model.vocabulary * (number + 4 * _FLOAT32),
     }
-
-
-_TILE_TOKENS, _TILE_WORDS = 4096, 32768
-_CPU_TILES_FORWARD, _CPU_TILES_BACKWARD = 4, 8.25
 
 
 def logits_bytes(model: Decoder, tokens: int, *, learns: bool, on_gpu: bool) -> float:

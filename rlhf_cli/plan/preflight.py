@@ -11,10 +11,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import looking, raise_any
 from rlhf_cli.plan import row_tokens, workload
 from rlhf_cli.plan.batches import AnyPlan, BatchPlan, StagePlan
-from rlhf_cli.plan.checks import argument_checks as arguments
-from rlhf_cli.plan.checks import data_checks, reward_checks
-from rlhf_cli.plan.checks import machine_checks as machine
-from rlhf_cli.plan.checks import model_checks as model
+from rlhf_cli.plan.checks import argument_checks, data_checks, machine_checks, model_checks, reward_checks
 from rlhf_cli.plan.checks import prompt_checks as prompts
 from rlhf_cli.plan.checks.facts import DataFacts, Report, RewardFacts, Subject
 from rlhf_cli.plan.devices import planned_device, planned_processes
@@ -55,7 +52,7 @@ def preflight(
     device, rewards = planned_device(experiment.launch, subject.processes), experiment.rewards
     lengths = memory = None
     # If it is unknown how rows will go through the models, assume TRL's way, which needs the most memory.
-    passes = model.planned_passes(subject)
+    passes = model_checks.planned_passes(subject)
     mode: PassMode = passes.mode if passes is not None else "plain"
     at_once = plan.per_device * (plan.steps_per_generation if isinstance(plan, BatchPlan) else plan.accumulation)
     completions = at_once if trainer.row.generates or trainer.row.answers_up_to else 0
@@ -105,20 +102,20 @@ class _Checked:
 def _check(subject: Subject, report: Report) -> _Checked:
     """Run all checks; each takes the facts of those before it."""
     report.run_all(
-        arguments.range_problems(subject),
-        arguments.contradictions(subject),
-        arguments.refused_combinations(subject),
-        arguments.order_problems(subject),
-        arguments.unread_arguments(subject),
-        machine.upload_problems(subject),
+        argument_checks.range_problems(subject),
+        argument_checks.contradictions(subject),
+        argument_checks.refused_combinations(subject),
+        argument_checks.order_problems(subject),
+        argument_checks.unread_arguments(subject),
+        machine_checks.upload_problems(subject),
     )
-    subject = replace(subject, cached=report.run(machine.hub_problems(subject), {}))
-    described = report.run(model.policy_problems(subject), "")
+    subject = replace(subject, cached=report.run(machine_checks.hub_problems(subject), {}))
+    described = report.run(model_checks.policy_problems(subject), "")
     report.run_all(
-        model.config_problems(subject),
-        model.weight_problems(subject),
-        model.adapter_problems(subject),
-        arguments.package_problems(subject),
+        model_checks.config_problems(subject),
+        model_checks.weight_problems(subject),
+        model_checks.adapter_problems(subject),
+        argument_checks.package_problems(subject),
     )
     data = report.run(data_checks.source_problems(subject), DataFacts())
     rewards = report.run(reward_checks.reward_problems(subject, data), RewardFacts())
@@ -130,7 +127,7 @@ def _check(subject: Subject, report: Report) -> _Checked:
         report.run_all(tool_checks.conversation_problems(subject, data))
     report.run_all(
         reward_checks.unfed_problems(subject, rewards),
-        model.critic_problems(subject),
+        model_checks.critic_problems(subject),
         data_checks.column_problems(subject, data, rewards),
         data_checks.value_problems(data, rewards),
     )
@@ -140,12 +137,11 @@ def _check(subject: Subject, report: Report) -> _Checked:
         prompts.template_problems(subject, data, used),
         prompts.text_argument_problems(subject),
         prompts.format_notices(subject, data),
+        prompts.image_problems(subject, data),
     )
-    if subject.reads_images:
-        report.run_all(prompts.image_problems(subject, data))
     if subject.experiment.interacts:
         report.run_all(tool_checks.call_problems(subject))
-    report.run_all(model.teacher_problems(subject))
+    report.run_all(model_checks.teacher_problems(subject))
     prompt_tokens, data = report.run(prompts.room_for_answers_problems(subject, data), (None, data))
     report.run_all(
         row_tokens.vocabulary_problems(subject, data),
@@ -153,16 +149,16 @@ def _check(subject: Subject, report: Report) -> _Checked:
         row_tokens.context_problems(subject, data),
     )
     data = report.run(row_tokens.length_problems(subject, data), data)
-    steps = report.run(arguments.step_problems(subject, data, rewards), None)
+    steps = report.run(argument_checks.step_problems(subject, data, rewards), None)
     report.run_all(
-        arguments.length_notices(subject, steps.steps if steps else None),
-        arguments.shared_prompt_notice(data),
-        machine.folder_problems(subject, steps.steps if steps else None),
-        machine.deadline_problems(subject),
-        machine.sandbox_problems(subject),
-        machine.gpu_problems(subject),
+        argument_checks.length_notices(subject, steps.steps if steps else None),
+        argument_checks.shared_prompt_notice(data),
+        machine_checks.folder_problems(subject, steps.steps if steps else None),
+        machine_checks.deadline_problems(subject),
+        machine_checks.sandbox_problems(subject),
+        machine_checks.gpu_problems(subject),
     )
-    accelerate_env = report.run(machine.launch_problems(subject), {})
+    accelerate_env = report.run(machine_checks.launch_problems(subject), {})
     files = {**data.files, **rewards.files, **functions}
     return _Checked(subject, described, data, files, steps, used, prompt_tokens, accelerate_env)
 

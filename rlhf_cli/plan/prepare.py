@@ -29,6 +29,8 @@ from rlhf_cli.runs.run_status import FINISHED, newest_run, read_status
 from rlhf_cli.text.json_values import JsonTree, section
 from rlhf_cli.text.suggest import nearest
 
+_MISSING = "???"
+Adjust = Callable[[JsonTree, Origins], None]  # changes a composed tree in place before validation, as `--data` does
 _PREFIX = "run:"
 _MOST_SHOWN = 8
 
@@ -142,10 +144,6 @@ def _nearest_run(name: str, root: Path) -> str:
     return "rlhf list exp" if newest is None else newest.shown
 
 
-Adjust = Callable[[JsonTree, Origins], None]
-"""Changes a composed tree in place before it is validated, as an option such as `--data` does."""
-
-
 @dataclass(frozen=True)
 class Prepared:
     """A checked experiment, the origin of each of its values, and itself with `run:NAME` and `auto` unresolved."""
@@ -175,9 +173,6 @@ def _checked(composed: Composed, adjust: Adjust | None, *, keep_run_names: bool)
     experiment = expanded(validate(composed))
     with looking():
         return Prepared(experiment if keep_run_names else resolve_runs(experiment), composed, experiment)
-
-
-_MISSING = "???"
 
 
 def fill_in_policy(tree: JsonTree, origins: Origins) -> None:

@@ -50,7 +50,7 @@ class RankGroup:
 
     def variables(self) -> dict[str, str]:
         """Return torch's variables of this rank, and the interface on which gloo reaches the others: it would take that
-        of the host's own name, on Debian 127.0.1.1, which other machines cannot reach. NCCL chooses well.
+        of the host's own name, on Debian 127.0.1.1, which other machines cannot reach. NCCL chooses one itself.
         """
         found = {
             "RANK": str(self.rank),

@@ -27,6 +27,11 @@ SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
 _ANSWERS = ("completion", "chosen", "rejected", "reference")
 _WHOLE = (*DIALOGUES, TEXT)
 _IDS = ("input_ids", "chosen_ids", "rejected_ids")
+_RENDERED = 200
+_RESIZES = "model.resize_token_embeddings(len(tokenizer)) and save_pretrained make a model that knows it"
+_OTHER_IDS = "another tokenizer made these ids: make them with the model's, or write texts"
+_COUNTED = 64  # rows that are counted, those with the most characters: to tokenize a hundred thousand takes seconds
+_DROP_LONG_ROWS = ("SFTTrainer", "DPOTrainer", "KTOTrainer", "RewardTrainer")
 _ADDED = 8  # upper bound on the special tokens added to a plain text
 
 
@@ -144,11 +149,6 @@ def rendered(messages: Messages, tokenizer: TokenizerFiles, settings: Mapping[st
     return render_chat(tokenizer.chat_template or "", messages, special, settings)
 
 
-_COUNTED = 64
-"""How many rows are counted, those with the most characters: tokenizing a hundred thousand rows would take seconds."""
-_DROP_LONG_ROWS = ("SFTTrainer", "DPOTrainer", "KTOTrainer", "RewardTrainer")
-
-
 def _rows(subject: Subject, read: ReadSource) -> list[Row]:
     """Return what the trainer reads of the rows of a source, with the text that SFT learns in the column TEXT."""
     if (table := read.rows) is None:
@@ -176,11 +176,6 @@ def longest_rows(subject: Subject, data: DataFacts, most_prompt_tokens: int | No
     if subject.experiment.trainer.row.generates:
         return RowLengths(min(prompt, most_prompt_tokens or prompt), 0)
     return RowLengths(prompt, max(counter.wholes(_largest(rows))))
-
-
-_RENDERED = 200
-_RESIZES = "model.resize_token_embeddings(len(tokenizer)) and save_pretrained make a model that knows it"
-_OTHER_IDS = "another tokenizer made these ids: make them with the model's, or write texts"
 
 
 def vocabulary_problems(subject: Subject, data: DataFacts) -> Findings:

@@ -84,17 +84,14 @@ class Plan:
     stage: StagePlan | None
     tracking: TrackingPlan
     files: dict[str, Path]  # reward code, data, local models and accelerate's file, whose hashes go into the provenance
-    accelerate_env: dict[str, str]
-    """What accelerate makes of the file in `launch.accelerate_config`: variables for the ranks."""
+    accelerate_env: dict[str, str]  # what accelerate makes of `launch.accelerate_config`: variables for the ranks
     memory: MemoryPlan | None  # the device memory a process needs; None if it was not asked for
     workload: Workload
     notices: tuple[Notice, ...] = ()
     evaluations: Evaluations | None = None
     checkpoints: Checkpoints | None = None
-    num_held_out: int | None = None
-    """Number of rows held out of training; None if there are none, or if the data decides."""
-    passes: Passes | None = None
-    """How rows go through the models of a trainer that generates; None if only the loaded model can tell."""
+    num_held_out: int | None = None  # rows held out of training; None if there are none, or if the data decides
+    passes: Passes | None = None  # None if nothing is generated, or if only the loaded model can tell
 
     def describe_steps(self) -> str:
         """Describe the optimizer steps: `320 = 20 rounds x 16; 4 x 8 completions per device`."""

@@ -23,6 +23,11 @@ from rlhf_cli.rewards.stack.component import Component, ScoreGate
 from rlhf_cli.rewards.stack.reward_functions import resolve
 from rlhf_cli.tables.trl_trainers import data_key
 
+_BEFORE = r"(?<![^\s'\"(=,])"
+A_CALL_S, A_ROW_S = 900.0, 60.0  # default time limits in seconds: of a call on a batch, of an isolated one on a row
+KEEP_TIME = ("rlhf_cli.rewards.server:", "rlhf_cli.rewards.judge", "rlhf_cli.rewards.code:")
+"""Ready-made functions with their own `timeout_s` per row; the time of a batch depends on its size."""
+
 
 def training_sources(experiment: Experiment) -> list[DataSource]:
     """Return the sources of the training rows: a single source, or one per member of the mix."""
@@ -105,19 +110,10 @@ class StateOfTrainer:
         return getattr(TrainerState(), name)
 
 
-_BEFORE = r"(?<![^\s'\"(=,])"
-
-
 def relative_to_cwd(text: str) -> str:
     """Return a text in which paths below the working folder are relative to it; other paths are unchanged."""
     here = str(Path.cwd())
     return text if here == os.sep else re.sub(_BEFORE + re.escape(here + os.sep), "", text)
-
-
-A_CALL_S, A_ROW_S = 900.0, 60.0
-"""Default time limits in seconds: for a call on a batch, and for an isolated call on a row."""
-KEEP_TIME = ("rlhf_cli.rewards.server:", "rlhf_cli.rewards.judge", "rlhf_cli.rewards.code:")
-"""Ready-made functions with their own `timeout_s` per row; the time of a batch depends on its size."""
 
 
 def component(name: str, reward: reward_sections.Reward, score: Callable[..., object]) -> Component:

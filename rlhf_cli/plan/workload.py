@@ -19,6 +19,10 @@ from rlhf_cli.plan.checks.facts import Findings, Subject
 from rlhf_cli.plan.run_plan import Checkpoints, Evaluations, Notice, Workload
 from rlhf_cli.runs.checkpoint_folders import bytes_below, free_bytes
 
+_ADAMS = ("None", "adamw_torch", "adamw_torch_fused", "adamw_anyprecision", "adamw_apex_fused")
+_NOT_LINEAR = ("embed", "wte", "wpe", "lm_head", "norm", "score")
+_ADAPTER_BYTES = 4  # PEFT trains adapters in float32, for every dtype of the model
+
 
 def workload(trainer: Trainer, plan: AnyPlan, num_rows: int | None, lengths: RowLengths | None) -> Workload:
     """Return the totals of a run. A round whose last steps are not taken still counts as generated in full."""
@@ -97,11 +101,6 @@ def _how_often(trainer: Trainer, plan: AnyPlan, event: str) -> tuple[str, int | 
         return every, None
     # The last step always counts (transformers' DefaultFlowCallback.on_step_end).
     return every, len({*range(interval, steps + 1, interval), steps})
-
-
-_ADAMS = ("None", "adamw_torch", "adamw_torch_fused", "adamw_anyprecision", "adamw_apex_fused")
-_NOT_LINEAR = ("embed", "wte", "wpe", "lm_head", "norm", "score")
-_ADAPTER_BYTES = 4  # PEFT trains adapters in float32, for every dtype of the model
 
 
 def checkpoint_space(subject: Subject, steps: int | None) -> dict[str, int]:

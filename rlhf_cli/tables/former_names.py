@@ -165,8 +165,7 @@ FORMER_NAMES: dict[str, FormerName] = {
 }
 """Name -> row."""
 
-SECTIONS_OFF = {"guards": "guards.no_signal=off guards.max_error_share=1"}
-"""A section that cannot be null -> what turns it off."""
+SECTIONS_OFF = {"guards": "guards.no_signal=off guards.max_error_share=1"}  # it cannot be null -> what turns it off
 
 UNSAYABLE = {
     **dict.fromkeys(

@@ -34,8 +34,7 @@ class Passes:
         return self.mode if self.why is None else f"{self.mode}: {self.why}"
 
 
-ALL_ROWS_AT_ONCE = "all rows at once (torch's varlen_attn)"
-"""How packed rows attend where a GPU's variable-length kernel can be used; otherwise row by row."""
+ALL_ROWS_AT_ONCE = "all rows at once (torch's varlen_attn)"  # so packed rows attend with a GPU's kernel, else by row
 
 ATTENTIONS = ("sdpa",)  # the attention functions of transformers that can be called on each segment of a flat batch
 _ROPE_BY_LENGTH = ("dynamic", "longrope")

@@ -213,8 +213,7 @@ _ROWS = (
     ),
 )
 
-TRAINERS: dict[str, TrainerRow] = {row.name: row for row in _ROWS}
-"""Class name -> row. A new trainer of a known kind is one more row."""
+TRAINERS: dict[str, TrainerRow] = {row.name: row for row in _ROWS}  # class name -> row
 
 
 class Unsupported(NamedTuple):

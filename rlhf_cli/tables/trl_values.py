@@ -79,8 +79,7 @@ RANGES: tuple[Range, ...] = (
     *(Range(f"{what}_steps", above=0, why=_STEPS, strategy=f"{what}_strategy") for what in _EVENTS),
 )
 
-FOLLOW_EVALUATIONS = ("reduce_lr_on_plateau", "greedy")
-"""The schedules whose learning rate follows the evaluations, not the steps."""
+FOLLOW_EVALUATIONS = ("reduce_lr_on_plateau", "greedy")  # schedules that follow the evaluations, not the steps
 
 
 class Refusal(NamedTuple):
@@ -179,8 +178,7 @@ UNREAD: tuple[tuple[str, str, tuple[object, ...]], ...] = (
 STOP_STRINGS = {"hf": "stop_strings", "vllm": "stop", "vllm_server": "stop"}
 """Way to generate -> its key in `generation_kwargs` for texts that end a completion; continuous batching has none."""
 
-MAX_RELATIVE_KL_ERROR = 0.2
-"""Bound on |KL / target - 1| in the adaptive controller (Ziegler et al., arXiv 1909.08593, section 2.2)."""
+MAX_RELATIVE_KL_ERROR = 0.2  # on |KL / target - 1| in the controller (Ziegler et al., arXiv 1909.08593, section 2.2)
 
 _LOG_LEVELS = ("detail", "debug", "info", "warning", "error", "critical", "passive")
 
@@ -209,10 +207,8 @@ TEXT_ARGUMENTS = ("prompts", "completions", "completion_ids")
 """Arguments of a reward that hold texts, messages or token ids by row. A function needs one to count as a reward."""
 TRAINERS_OWN = frozenset(("environments", "trainer_state", "log_extra", "log_metric"))
 """Arguments of a reward that are not data, and so stay in the training process. Only `environments` are by row."""
-REWARD_ARGUMENTS = frozenset(TEXT_ARGUMENTS) | TRAINERS_OWN
-"""Every other argument that a reward function requires is a column of the dataset."""
-TURN_TEXTS = "turn_texts"
-"""Column with the texts of a row's turns, where a rollout function made it: its completion is a single text."""
+REWARD_ARGUMENTS = frozenset(TEXT_ARGUMENTS) | TRAINERS_OWN  # any other that one requires is a column of the data
+TURN_TEXTS = "turn_texts"  # column of a rollout function with the texts of a row's turns: its completion is one text
 TAKEN_BY_REWARDS = REWARD_ARGUMENTS | {"prompt", "completion", "prompt_ids", "logprobs", "env_mask", TURN_TEXTS}
 """Names that a column of a rollout cannot have."""
 _THEIR_COMPLETIONS = "response solution_str solution_strs predict_str predict model_output output queries predicts"
@@ -223,10 +219,8 @@ BESIDE_ARGS = dict.fromkeys(("sample", "samples"), "completions")
 
 TABLE_COLUMNS = frozenset({"step", "prompt", "completion", "advantage", "total"})
 """Columns that every table of completions has. No reward can have such a name: its scores are a column too."""
-ROUND = "rollout.round"
-"""The training round in which the row was generated, counted from 0; empty for an evaluation row."""
-STEP = "rollout.step"
-"""The optimizer steps that the generating policy had taken; weight schedules are evaluated at this step."""
+ROUND = "rollout.round"  # the training round in which the row was generated, from 0; empty for an evaluation row
+STEP = "rollout.step"  # the steps that the generating policy had taken, at which weight schedules are evaluated
 TRUNCATED = "rollout.truncated"  # whether it was truncated, as the truncation policy defines it
 ENDING = "rollout.ending"  # how it ended, a word of `rlhf_cli.truncation.Ending`; not in tables of older versions
 TOKENS = "rollout.tokens"  # its length in tokens, including the end-of-sequence token

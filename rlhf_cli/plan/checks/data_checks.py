@@ -25,10 +25,8 @@ from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.plan.sources_and_components import columns_read, eval_sources, preference_rules, training_sources
 from rlhf_cli.tables.trl_trainers import IMAGES
 
-_LOOKED_AT = 50_000
-"""How many rows of a source are checked, so that a table of millions takes no long wait and fits into memory."""
-_ASKED_ABOUT = 5_000
-"""Of how many rows a reward looks at the values: to parse the tests of one takes half a millisecond."""
+_LOOKED_AT = 50_000  # rows of a source that are checked: those of a table of millions take long, and much memory
+_ASKED_ABOUT = 5_000  # rows of which a reward looks at the values: to parse the tests of one takes half a millisecond
 
 
 def source_problems(subject: Subject) -> Check[DataFacts]:
@@ -268,7 +266,9 @@ def _remarks(subject: Subject, read: ReadSource, rows: RowTable, columns: list[s
     if {"chosen", "rejected"} <= set(columns):
         one = rows[0]
         shared = os.path.commonprefix((str(one["chosen"]), str(one["rejected"]))).split()  # noqa: RUF071
-        if "prompt" not in columns and isinstance(one["chosen"], str) and len(shared) < 2:  # TRL takes it for a prompt
+        if (
+            "prompt" not in columns and isinstance(one["chosen"], str) and len(shared) < 2
+        ):  # TRL takes what both begin with
             others = [other for other in read.columns if " " in str(one.get(other) or "").strip()]
             asked = next((other for other in others if other not in ("chosen", "rejected")), None)
             where = f"; if {asked} holds it: {typed_rename(read.source.name, 'prompt', asked)}" if asked else ""

@@ -25,15 +25,14 @@ from rlhf_cli.text.json_values import JsonTree
 
 Facts = TypeVar("Facts")
 Check: TypeAlias = Generator[UserError | Notice, None, Facts]
-Findings: TypeAlias = Check[None]  # A check without facts
+Findings: TypeAlias = Check[None]  # a check without facts
 
 
 @dataclass
 class Report:
     """The problems and notices of all checks."""
 
-    problems: dict[str, UserError] = field(default_factory=dict)
-    """The errors by their text: two checks may read the same bad file."""
+    problems: dict[str, UserError] = field(default_factory=dict)  # by their text: two checks may read the same bad file
     notices: list[Notice] = field(default_factory=list)
 
     def run(self, check: Check[Facts], otherwise: Facts) -> Facts:
@@ -148,8 +147,7 @@ class ReadSource:
 @dataclass(frozen=True)
 class DataFacts:
     """The rows of a run, as far as they could be read (else None); `described` says in words where they come from,
-    `columns` are those of all training sources, and `dropped` maps the name of a source to the rows that they leave
-    out.
+    `columns` are those of all training sources, and `dropped` maps a source's name to the rows that they leave out.
     """
 
     training: tuple[ReadSource, ...] = ()

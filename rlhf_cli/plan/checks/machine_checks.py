@@ -14,8 +14,7 @@ from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.rules.launch_rules import NAMES_A_SERVER, rollout_warnings
 from rlhf_cli.errors import ConfigError, DataError, ModelError, RewardError, RunError, UserError
 from rlhf_cli.models.model_folders import is_hub_id
-from rlhf_cli.plan import devices
-from rlhf_cli.plan import launch_plan as servers
+from rlhf_cli.plan import devices, launch_plan
 from rlhf_cli.plan.checks.facts import Check, Findings, Subject
 from rlhf_cli.plan.rank_group import why_not_reached
 from rlhf_cli.plan.run_plan import Notice
@@ -28,6 +27,7 @@ from rlhf_cli.services.hub_lookup import HubAnswer, HubQuestion
 from rlhf_cli.tables.strategies import STRATEGIES
 from rlhf_cli.text.json_values import JsonTree, section
 
+DEADLINE = ("launch", "must_save_by")
 _PORT = 8000
 _OVERRIDING = "USE_FSDP USE_DEEPSPEED USE_MEGATRON_LM USE_PARALLELISM_CONFIG USE_CPU MIXED_PRECISION"
 """Ends of the variables by which accelerate would change what `launch` says."""
@@ -83,7 +83,7 @@ def launch_problems(subject: Subject) -> Check[dict[str, str]]:
             yield Notice("precision", text)
     can_be_served = launch.rollout == "hf" and experiment.trainer.row.generates and experiment.model.build is None
     if can_be_served and devices.uses_gpu(launch):
-        install = f"{servers.INSTALL_VLLM}, then " if servers.installed_vllm() is None else ""
+        install = f"{launch_plan.INSTALL_VLLM}, then " if launch_plan.installed_vllm() is None else ""
         text = "launch.rollout=hf generates with the model itself, which is slow on a GPU"
         yield Notice("rollout", f"{text}; {install}launch.rollout=vllm")
     if launch.nodes > 1:
@@ -103,15 +103,15 @@ def vllm_problems(subject: Subject) -> Findings:
     """Yield an error if vLLM is not installed, its version is not supported, or the model cannot be served."""
     experiment, where = subject.experiment, subject.where("launch.rollout")
     launch, model, args = experiment.launch, experiment.model, experiment.trainer.args
-    version = servers.installed_vllm()
+    version = launch_plan.installed_vllm()
     if version is None:
-        got, hint = f"launch.rollout={launch.rollout}", f"{servers.INSTALL_VLLM}, or launch.rollout=hf"
+        got, hint = f"launch.rollout={launch.rollout}", f"{launch_plan.INSTALL_VLLM}, or launch.rollout=hf"
         expected = "vLLM 0.28 to 0.30 beside TRL; also with a server, since TRL's client imports it"
         yield ConfigError("vLLM is not installed", where=where, got=got, expected=expected, hint=hint)
-    elif not servers.LEAST_VLLM <= version < servers.BELOW_VLLM:
+    elif not launch_plan.LEAST_VLLM <= version < launch_plan.BELOW_VLLM:
         what, got = "this version of vLLM is not supported", f"vllm {version_of('vllm')}"
         expected = "0.28 to 0.30, for TRL 1.16 and torch 2.13"
-        yield ConfigError(what, where=where, got=got, expected=expected, hint=servers.INSTALL_VLLM)
+        yield ConfigError(what, where=where, got=got, expected=expected, hint=launch_plan.INSTALL_VLLM)
     key, what = "model.build", "vLLM cannot serve an embedded model" if model.build is not None else ""
     if launch.rollout_gpus and Path(os.path.expanduser(str(model.path)), "adapter_config.json").is_file():
         key, what = "model.path", "vllm serve needs a whole model, but this is an adapter"
@@ -154,9 +154,6 @@ def sandbox_problems(subject: Subject) -> Findings:
             running.protections(cast(running.Isolation, isolation))
         except RewardError as error:
             yield anchored(error, args_key=f"rewards.{name}.args", place=subject.where)
-
-
-DEADLINE = ("launch", "must_save_by")
 
 
 def has_passed(deadline: str, *, grace_s: float = 0.0) -> bool:

@@ -27,6 +27,10 @@ from rlhf_cli.tables.passes import ATTENTIONS, READS_IMAGES, Passes, refused_pac
 from rlhf_cli.text.json_values import JsonTree
 from rlhf_cli.text.suggest import nearest
 
+_WEIGHT_FILES = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack")
+_AS_SFT = ("GKDTrainer", "GOLDTrainer")  # trainers that extend SFTTrainer, and refuse what it refuses
+_CONFIG_CLASS = re.compile(r'"([\w.-]+)"[,:]\s*"(\w+Config)"')
+
 
 def policy_problems(subject: Subject) -> Check[str]:
     """Check the model that is trained, and return its description in words. Raise ModelError if it does not exist, is
@@ -154,10 +158,6 @@ def critic_problems(subject: Subject) -> Findings:
         describe_critic(critic.init, policy, model.tokenizer, where=subject.where("critic.init"))
 
 
-_WEIGHT_FILES = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack")
-_AS_SFT = ("GKDTrainer", "GOLDTrainer")  # trainers that extend SFTTrainer, and refuse what it refuses
-
-
 def weight_problems(subject: Subject) -> Findings:
     """Yield an error for every model folder without weights, or whose weights are truncated or Git LFS pointers."""
     for key, folder in subject.loaded_models():
@@ -233,10 +233,6 @@ def adapter_problems(subject: Subject) -> Findings:
             yield ConfigError(what, where=subject.where(key), got=", ".join(listed), expected=expected, hint=hint)
 
 
-_CONFIG_CLASS = re.compile(r'"([\w.-]+)"[,:]\s*"(\w+Config)"')
-_ENCODER = "is_encoder_decoder"
-
-
 def config_problems(subject: Subject) -> Findings:
     """Yield an error for every config.json that transformers refuses, and for a class that TRL would not find."""
     trains_classifier = subject.experiment.trainer.row.trains == "reward model"
@@ -260,41 +256,33 @@ def _mistake(config: JsonTree, *, needs_class: bool) -> tuple[str, str, str] | N
     if config.get("auto_map") or not config:
         return None
     installed, kinds = f"transformers {version_of('transformers')}", _config_classes()
+    models = package_dir("transformers") / "models"
     kind, classes = str(config.get("model_type")), config.get("architectures")
     if kind not in kinds:
         expected = f"a model type of {installed}, such as {nearest(kind, kinds) or 'llama'}"
         return "transformers does not know this model type", f"model_type: {kind}", expected
+    if not needs_class:
+        return None
     name = classes[0] if isinstance(classes, list) and classes else None
-    if needs_class and not (isinstance(name, str) and _is_class(name)):
+    is_class = isinstance(name, str) and (  # the tables of the automatic classes name nearly all
+        f'"{name}"' in (models / "auto" / "modeling_auto.py").read_text("utf-8")
+        or any(f"class {name}(" in file.read_text("utf-8") for file in models.glob("*/modeling_*.py"))
+    )
+    if not is_class:
         what = "transformers does not know this architecture"
         return what, f"architectures: {classes}", f"the name of a class in {installed}"
-    has_encoder = config.get(_ENCODER, _encodes(kind))
+    defaults = [file.read_text("utf-8") for file in (models / kind.replace("-", "_")).glob("configuration_*.py")]
+    encodes = any(re.search(r"is_encoder_decoder(: bool)? = True", text) for text in defaults)
     is_classifier = str(name).endswith(files.CLASSIFIERS)  # the check of the policy refuses it
-    if needs_class and not is_classifier and (has_encoder or not is_language_model(config)):
+    if not is_classifier and (config.get("is_encoder_decoder", encodes) or not is_language_model(config)):
         what, expected = "this is no causal language model", "a model that continues a text, such as ...ForCausalLM"
         return what, f"architectures: {classes}", expected
     return None
 
 
-def _models() -> Path:
-    return package_dir("transformers") / "models"
-
-
 @cache
 def _config_classes() -> dict[str, str]:
     """Return model type -> the name of its configuration class."""
-    files = [_models() / "auto" / name for name in ("auto_mappings.py", "configuration_auto.py")]
+    folder = package_dir("transformers") / "models" / "auto"
+    files = [folder / name for name in ("auto_mappings.py", "configuration_auto.py")]
     return dict(_CONFIG_CLASS.findall("".join(file.read_text("utf-8") for file in files if file.is_file())))
-
-
-def _is_class(name: str) -> bool:
-    # The tables of the automatic classes name nearly all.
-    if f'"{name}"' in (_models() / "auto" / "modeling_auto.py").read_text("utf-8"):
-        return True
-    return any(f"class {name}(" in file.read_text("utf-8") for file in _models().glob("*/modeling_*.py"))
-
-
-def _encodes(kind: str) -> bool:
-    """Return whether a model type has an encoder, by transformers' default for the key in its config.json."""
-    files = (_models() / kind.replace("-", "_")).glob("configuration_*.py")
-    return any(re.search(rf"{_ENCODER}(: bool)? = True", file.read_text("utf-8")) for file in files)

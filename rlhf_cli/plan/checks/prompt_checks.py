@@ -58,8 +58,7 @@ def tokenizer_problems(subject: Subject, data: DataFacts) -> Check[files.Tokeniz
     has_files = any((folder / name).is_file() for name in files.TOKENIZER_FILES)  # else another check reports it
     if tokenizer.chat_template is None and has_conversations(experiment, data) and has_files:
         yield files.no_chat_template(folder, where=where)
-    # Some tokenizers list spare added tokens beyond the vocabulary that no text produces (Gemma 3's, for images). So
-    # only the vocabulary itself and the special tokens count.
+    # Spare added tokens beyond the vocabulary, which no text produces (Gemma 3's, for images), do not count.
     config, tokens = subject.config_below(model.path or str(files.EMBEDDED_TOKENIZER)), tokenizer.tokens
     size = files.vocab_size_of(config)
     beyond = [token for token, number in tokens.items() if size is not None and number >= size]
@@ -263,15 +262,14 @@ def is_chat_model(folder: Path, tokenizer: files.TokenizerFiles | None) -> bool:
     return run is None or isinstance(section(run.read_config(), "data").get("prompt"), list)
 
 
-_DECODED = 64
-"""In how many rows of a source the images are decoded to their ends; of others, only the beginning is read."""
+_DECODED = 64  # rows of a source whose images are decoded to their ends; of others, only the beginning is read
 
 
 def image_problems(subject: Subject, data: DataFacts) -> Findings:
-    """Yield an error for all that keeps images from a model that reads them; another model is refused with its rows."""
+    """Yield an error for all that keeps images from a model that reads them; another is refused with its rows."""
     experiment, trainer, where = subject.experiment, subject.experiment.trainer, subject.where
     column = next((name for name in IMAGES if any(name in read.columns for read in data.sources)), None)
-    if column is None:
+    if column is None or not subject.reads_images:
         return
     if trainer.has_critic or "images" not in trainer.row.along:
         what, expected = f"trainer={trainer.name} does not train on images", "trainer=grpo, rloo, sft or dpo"

@@ -122,6 +122,21 @@ def function_problems(subject: Subject) -> Check[dict[str, Path]]:
     return {key: file for key, fn in named.items() if (file := functions.source_file(fn)) is not None}
 
 
+_UNSET = "the environment variable {} is not set"
+_EACH = "return one entry per completion: [score(text) for text in completions]"
+_RETURNED = (
+    (r"values for \d+ completions|a list: (?:float|int|bool|str):", _EACH),
+    (r"a list: dict: \{'(\w+)'", 'return the list in it: result["{}"]'),
+    (r"a list: NoneType", f"it ends without `return`; {_EACH}"),
+    (r"a list: \w+", "return list(scores)"),
+    (r"row \d+: dict: \{'(\w+)'", 'return [result["{}"] for result in results]'),
+    (r"row \d+: -?(?:nan|inf|\d)", "return None instead of NaN or infinity: the row then has no score"),
+    (r"a number for row", "return [float(score) for score in scores]"),
+    (r"", "return the numbers that are expected"),
+)
+"""What a function returned -> what to do, with the key of a dictionary."""
+_OF_THE_TRIAL = re.compile(r"'(NoneType|int|float|bool|StateOfTrainer)'")
+"""Types that a function may have made of the completion of the trial, or that a run replaces."""
 TRIAL_S, _QUIET_S = 20.0, 2.0
 LATE = "no answer within"
 _ANSWERS = ("answer", "solution", "ground_truth", "target")
@@ -260,23 +275,6 @@ def _reason(error: RlhfError, fn: str, function: Callable[..., object]) -> tuple
     code = getattr(own, "__code__", None) or getattr(type(own).__call__, "__code__", None)
     line = lines[-1] if lines else getattr(code, "co_firstlineno", 1)
     return f"{got:.300}", f" ({file.name}:{line})" if file is not None else ""
-
-
-_UNSET = "the environment variable {} is not set"
-_EACH = "return one entry per completion: [score(text) for text in completions]"
-_RETURNED = (
-    (r"values for \d+ completions|a list: (?:float|int|bool|str):", _EACH),
-    (r"a list: dict: \{'(\w+)'", 'return the list in it: result["{}"]'),
-    (r"a list: NoneType", f"it ends without `return`; {_EACH}"),
-    (r"a list: \w+", "return list(scores)"),
-    (r"row \d+: dict: \{'(\w+)'", 'return [result["{}"] for result in results]'),
-    (r"row \d+: -?(?:nan|inf|\d)", "return None instead of NaN or infinity: the row then has no score"),
-    (r"a number for row", "return [float(score) for score in scores]"),
-    (r"", "return the numbers that are expected"),
-)
-"""What a function returned -> what to do, with the key of a dictionary."""
-_OF_THE_TRIAL = re.compile(r"'(NoneType|int|float|bool|StateOfTrainer)'")
-"""Types that a function may have made of the completion of the trial, or that a run replaces."""
 
 
 def advice_on(name: str, got: str, row: Mapping[str, object], template: Template | None) -> str:

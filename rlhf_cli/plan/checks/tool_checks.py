@@ -28,6 +28,10 @@ from rlhf_cli.text.json_values import JsonTree, JsonValue
 from rlhf_cli.text.suggest import nearest
 from rlhf_cli.tools_and_environments import NO_TOOLS, UNKNOWN, Counts, Function, ToolError, tools_of
 
+Tried: TypeAlias = tuple[str, str] | None
+"""What failed and why. Before a failed call, which may not fail in a run, stands a line with its effect."""
+_EXAMPLES: dict[str, JsonValue] = {"integer": 1, "number": 1.5, "boolean": True, "array": [], "object": {}}
+
 
 def interaction_problems(subject: Subject) -> Check[dict[str, Path]]:
     """Import all tools, environments and the rollout function; return their files by key."""
@@ -130,9 +134,6 @@ def conversation_problems(subject: Subject, data: DataFacts) -> Findings:
             yield DataError(what, where=where, got=got, expected=expected, advice=advice)
 
 
-_EXAMPLES: dict[str, JsonValue] = {"integer": 1, "number": 1.5, "boolean": True, "array": [], "object": {}}
-
-
 def _example_calls(tools: Mapping[str, Function]) -> dict[str, JsonTree]:
     """Return name -> arguments made up by their types; a text is "1"."""
     made = dict[str, JsonTree]()
@@ -216,10 +217,6 @@ def _problem_of_call(
     return what, f"{called[len(prefix) :]!r} was read as {parsed}", f"tool_calls: {[call]}"
 
 
-Tried: TypeAlias = tuple[str, str] | None
-"""What failed and why. Before a failed call, which may not fail in a run, stands a line with its effect."""
-
-
 def episode_problems(subject: Subject, data: DataFacts) -> Findings:
     """Call every tool once with made-up arguments; construct each environment and reset it with the first row. Yield an
     error where the run would end, and a notice where the model would read an error.
@@ -229,14 +226,10 @@ def episode_problems(subject: Subject, data: DataFacts) -> Findings:
         return
     row = dict(data.sources[0].rows[0]) if data.sources and data.sources[0].rows else {}
     calls = _example_calls(_all_tools(subject))
-    tries = {
-        f"tools.{name}": partial(_try_tool, experiment, name, calls[name]) for name in experiment.tools if name in calls
-    }
-    for name in experiment.environments:
-        tries[environment_key(name)] = partial(_try_environment, experiment, name, calls, row)
     limits = {f"tools.{name}": tool.seconds for name, tool in experiment.tools.items()}
-    for key, attempt in tries.items():
-        if (failure := in_fork(attempt, TRIAL_S, key)) is None:
+    tools = [f"tools.{name}" for name in experiment.tools if name in calls]
+    for key in (*tools, *map(environment_key, experiment.environments)):
+        if (failure := in_fork(partial(_try_all, experiment, key, calls, row), TRIAL_S, key)) is None:
             continue
         place, got = failure if failure[1] else (key, failure[0])
         effect, is_call, called = place.partition("\n")
@@ -260,20 +253,15 @@ def _try(key: str, call: Function, arguments: Mapping[str, object], counts: Coun
     return None
 
 
-def _try_tool(experiment: Experiment, name: str, arguments: JsonTree) -> Tried:
-    interactions = interactions_of(experiment)
+def _try_all(experiment: Experiment, key: str, calls: Mapping[str, JsonTree], row: Mapping[str, object]) -> Tried:
+    """Try the tool that `key` names, or construct and reset that environment, and try its tools."""
+    interactions, name, made = interactions_of(experiment), key.partition(".")[2], list[Any]()
     assert interactions is not None
-    return _try(f"tools.{name}", interactions.tools[name], arguments, interactions.counts)
-
-
-def _try_environment(
-    experiment: Experiment, name: str | None, calls: Mapping[str, JsonTree], row: Mapping[str, object]
-) -> Tried:
-    interactions, key, made = interactions_of(experiment), environment_key(name), list[Any]()
-    assert interactions is not None
-    make = interactions.environments[name]
-    given = {column: value for column, value in row.items() if name is None or column != ENVIRONMENT_COLUMN}
     attempt = partial(_try, counts=interactions.counts)
+    if key.startswith("tools."):
+        return attempt(key, interactions.tools[name], calls[name])
+    make = interactions.environments[name or None]
+    given = {column: value for column, value in row.items() if not name or column != ENVIRONMENT_COLUMN}
     if failure := attempt(key, lambda: made.append(make()), {}) or attempt(key, lambda: made[0].reset(**given), {}):
         return failure
     told = (attempt(f"{key}: {tool}", getattr(made[0], tool), calls[tool]) for tool in tools_of(type(made[0])))
