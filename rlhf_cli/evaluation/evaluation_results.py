@@ -12,7 +12,7 @@ from functools import cache
 from itertools import starmap
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field, TypeAdapter
 
@@ -62,8 +62,8 @@ class PartEvaluation:
     tokens: TokenEstimate
 
 
-Attempts = dict[Literal["pass", "maj"], dict[int, Estimate]]
-"""The pass@k and maj@k of one reward, by k: one of k samples is right, or their most frequent answer is."""
+Attempts = dict[str, dict[int, Estimate]]
+"""One reward's `pass` and `maj` by k: the share with a right one of k samples, or whose most frequent answer is."""
 
 
 @dataclass(frozen=True)
