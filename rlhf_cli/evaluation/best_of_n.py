@@ -292,7 +292,7 @@ def generate(
     Either the `policy` answers in one piece, or `interact` as in the training. Raise ConfigError if answers have no
     total of their own and `by` is the total.
     """
-    from rlhf_cli.evaluation.evaluation_run import answer_prompts, sampling_of, score_answers  # torch
+    from rlhf_cli.evaluation.evaluation_run import policy_answers, sampling_of  # torch
 
     end = end_of_run(target)
     reason = why_no_total(experiment.rewards, experiment.aggregate, end.running) if request.by == TOTAL else None
@@ -303,11 +303,11 @@ def generate(
     each = request.num_samples
     sampling = sampling_of(experiment, each, request.batch_size or BATCH, on_batch)
     if interact is not None:
-        part = interact(target.model, experiment, rows, each, sampling.batch_size, end)[0][SAMPLED]
+        parts, _ = interact(target.model, experiment, rows, each, sampling.batch_size, end)
     else:
         assert policy is not None
-        answers = answer_prompts(policy, rows, sampling)
-        part = PartAnswers(each, answers, score_answers(experiment, [answers], policy, end)[0].rows)
+        parts, _ = policy_answers(policy, experiment, rows, {SAMPLED: sampling}, end)
+    part = parts[SAMPLED]
     best = best_of_n(part, by=request.by)
     made = {
         PAIRS: preference_pairs(rows, part, by=request.by, least_margin=request.least_margin),

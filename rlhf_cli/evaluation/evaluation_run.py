@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -182,7 +182,8 @@ def _policy(
     if asked.interact is not None:
         parts, no_total = asked.interact(target.model, experiment, rows, sampling.each, sampling.batch_size, end)
     else:
-        parts, no_total = policy_answers(policy, experiment, rows, sampling, end)
+        ways = {GREEDY: replace(sampling, each=1, is_greedy=True), SAMPLED: sampling}
+        parts, no_total = policy_answers(policy, experiment, rows, ways, end)
     evaluation = sum_up_answers(
         parts, list(experiment.rewards), no_total=no_total, trained_on=held_out.trained_on or frozenset()
     )
@@ -235,13 +236,16 @@ def load_policy(path: Path, experiment: Experiment) -> PolicyModel:
 
 
 def policy_answers(
-    policy: PolicyModel, experiment: Experiment, rows: list[Row], sampling: Sampling, end: EndOfRun
+    policy: PolicyModel, experiment: Experiment, rows: list[Row], ways: Mapping[str, Sampling], end: EndOfRun
 ) -> tuple[dict[str, PartAnswers], str | None]:
-    """Return a greedy and `sampling.each` sampled answers per row by mode, with scores, and why they have no total."""
-    ways = {GREEDY: replace(sampling, each=1, is_greedy=True), SAMPLED: sampling}
+    """Return the answers to each row by decoding mode, scored as at the run's `end`, and why they have no total."""
     answered = {name: answer_prompts(policy, rows, way) for name, way in ways.items() if way.each}
     # Apart, as in a training: a reward that compares the answers to a prompt must not compare greedy with sampled ones.
-    scored = score_answers(experiment, list(answered.values()), policy, end)
+    batches = [[answer.as_row() for answer in answers] for answers in answered.values()]
+    if experiment.rewards:
+        scored = score_each(experiment, batches, device=policy.device, decode=policy.decode, end=end)
+    else:
+        scored = [CompletionScores([ScoredRow(None, {}) for _ in answers]) for answers in batches]
     parts = {
         name: PartAnswers(ways[name].each, answers, scores.rows)
         for (name, answers), scores in zip(answered.items(), scored, strict=True)
@@ -259,13 +263,3 @@ def answer_prompts(policy: PolicyModel, rows: list[Row], sampling: Sampling) -> 
         completion = [answer.message or {"role": "assistant", "content": answer.text}] if is_chat else answer.text
         answers.append(AnsweredPrompt(row, completion, answer.ids, answer.is_truncated))
     return answers
-
-
-def score_answers(
-    experiment: Experiment, batches: Sequence[Sequence[AnsweredPrompt]], policy: PolicyModel, end: EndOfRun
-) -> list[CompletionScores]:
-    """Score each batch of answers as at the `end` of a run. Without rewards, no answer has a score."""
-    if not experiment.rewards:
-        return [CompletionScores([ScoredRow(None, {}) for _ in answers]) for answers in batches]
-    rows = [[answer.as_row() for answer in answers] for answers in batches]
-    return score_each(experiment, rows, device=policy.device, decode=policy.decode, end=end)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,9 @@ ROWS = [{"prompt": "1+1=", "a": 1, "b": 1, "answer": "2"}, {"prompt": "1+2=", "a
 
 def evaluated(policy: Any, *, samples: int = 4, **rewards: Any) -> tuple[Any, list[Any]]:
     asked = experiment(**rewards)
-    parts, no_total = policy_answers(policy, asked, ROWS, sampling_of(asked, samples, 8), EndOfRun())
+    sampling = sampling_of(asked, samples, 8)
+    ways = {"greedy": replace(sampling, each=1, is_greedy=True), "sampled": sampling}
+    parts, no_total = policy_answers(policy, asked, ROWS, ways, EndOfRun())
     return sum_up_answers(parts, list(rewards), no_total=no_total), completions_of(parts)
 
 
