@@ -41,8 +41,7 @@ def leave(code: int) -> NoReturn:
     """Run the registered exit functions, flush the output and end this process with `code`.
 
     Unloading some 600 modules takes as long as composing an experiment. After FSDP 2, the interpreter's last garbage
-    collection can loop forever in a broken list (torch 2.13, on CPUs in three of four runs): the run would be finished,
-    but its command would not return.
+    collection can loop forever in a broken list (torch 2.13, on CPUs in three of four runs).
     """
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
@@ -229,10 +228,7 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def temporary_attributes(owner: object, **values: object) -> Iterator[None]:
-    """Open a context in which an instance or a module has `values` as its own attributes.
-
-    On exit its own attributes are restored. Those it did not have are removed, so that its class's apply again.
-    """
+    """Give an instance or a module `values` as its own attributes in this context; then restore those it had itself."""
     own = vars(owner)
     before = {name: own[name] for name in values if name in own}
     own.update(values)

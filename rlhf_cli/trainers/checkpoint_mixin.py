@@ -17,7 +17,7 @@ import dataclasses
 import logging
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
@@ -289,7 +289,9 @@ def save_rollouts(trainer: TrlTrainer, folder: Path) -> None:
         # At the end of a window TRL generates new rollouts, so the buffer is not needed.
         is_used_up = trainer._step % (trainer.args.steps_per_generation * trainer.num_iterations) == 0
         state |= {"step": trainer._step, "inputs": None if is_used_up else trainer._buffered_inputs}
-        state["table"] = _table(getattr(trainer, "_logs", {}))  # SDFT has none
+        # Without the newest completions, a log within a window replaces that step's table by an empty one.
+        table = _listed(getattr(trainer, "_logs", {}))  # SDFT has none
+        state["table"] = redacted_tree(table, values_only=True) if _is_plain(table) else {}
     torch.save(state, folder / _state_file(trainer))
     reference, is_sharded = _moving_reference(trainer), trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
     if reference is not None and trainer.args.should_save and not is_sharded:
@@ -347,14 +349,9 @@ def _moving_reference(trainer: TrlTrainer) -> torch.nn.Module | None:
     return trainer.ref_model if getattr(trainer.args, "sync_ref_model", False) else None
 
 
-def _table(logs: Mapping[str, Iterable[object]]) -> dict[str, Any]:
-    """Return the newest rollout's completions, which TRL writes at every log; empty if they are not plain values."""
-
-    def listed(column: Any) -> Any:
-        return {name: listed(inner) for name, inner in column.items()} if isinstance(column, dict) else list(column)
-
-    plain = listed(dict(logs))
-    return redacted_tree(plain, values_only=True) if _is_plain(plain) else {}
+def _listed(column: Any) -> Any:
+    """Return a table's column as a list, and columns by name as a plain dict of such lists."""
+    return {name: _listed(inner) for name, inner in column.items()} if isinstance(column, dict) else list(column)
 
 
 def _is_plain(value: object) -> bool:

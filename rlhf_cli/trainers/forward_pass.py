@@ -5,8 +5,7 @@ count masked tokens only. Sorting rows by length inside one accumulation window 
 if the loss is normalised by row or by window. Rows are never moved across optimizer steps.
 
 PPO compares the policy in training with the policy of the rollout, token by token. With dropout, both are randomly
-thinned models, whose ratio is not 1 even without an update. So TRL's PPOTrainer (until 1.12), verl and others train
-without dropout.
+thinned models, whose ratio is not 1 even without an update. So TRL's PPOTrainer (until 1.12) and verl train without it.
 """
 
 from __future__ import annotations

@@ -64,12 +64,9 @@ def _rows(inputs: object, decode: Callable[[list[int]], object]) -> list[dict[st
 
 def _round(logs: TrlBatch) -> list[dict[str, object]]:
     """Return the rows of the newest round of all ranks: prompt, completion, each named reward, advantage."""
-    columns: dict[str, Iterable[object]] = {
-        "prompt": logs.get("prompt", ()),
-        "completion": logs.get("completion", ()),
-        **{f"rewards/{name}": values for name, values in logs.get("rewards", {}).items()},
-        "advantage": logs.get("advantages", ()),
-    }
+    columns: dict[str, Iterable[object]] = {name: logs.get(name, ()) for name in ("prompt", "completion")}
+    columns |= {f"rewards/{name}": values for name, values in logs.get("rewards", {}).items()}
+    columns["advantage"] = logs.get("advantages", ())
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=False)]
 
 

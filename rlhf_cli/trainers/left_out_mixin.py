@@ -62,8 +62,17 @@ class LeftOutMixin(ExtendedTrainer):
         return batches[self._step % self.args.steps_per_generation]
 
     def _counted(self, batches: list[TrlBatch]) -> list[TrlBatch]:
-        """Return the micro-batches of a round with what counts in them."""
-        counts, shares = counts_and_shares(batches, self.accelerator)
+        """Return the micro-batches of a round with what counts in them, and the shares that are kept, 1 for none.
+
+        The host waits for the device once.
+        """
+        own = torch.stack([rows_and_tokens(batch) for batch in batches])
+        num_rows = sum(len(batch["completion_mask"]) for batch in batches)
+        others = torch.stack([(own[:, 0] > 0).sum(), own.new_tensor(num_rows), own.new_tensor(len(batches))])
+        reduced = self.accelerator.reduce(torch.cat([own.flatten(), others]), reduction="sum").cpu()
+        counts, (m, all_rows, all_batches) = reduced[:-3].view(-1, 2), reduced[-3:].tolist()
+        n = float(counts[:, 0].sum())
+        shares = {KEPT_ROWS: n / all_rows if n else 1.0, KEPT_BATCHES: m / all_batches if m else 1.0}
         window = min(self.args.gradient_accumulation_steps, len(batches))
         means = [part.mean(dim=0).tolist() for part in counts.split(window) for _ in part]
         return [batch | shares | {IN_WINDOW: mean} for batch, mean in zip(batches, means, strict=True)]
@@ -88,17 +97,6 @@ class LeftOutMixin(ExtendedTrainer):
         divisor = self.loss_divisor or POLICY_LOSSES[self.loss_type]
         key = KEPT_BATCHES if divisor == "micro-batch" else KEPT_ROWS
         return 1.0 if divisor == "window" else float(inputs.get(key, 1.0))
-
-
-def counts_and_shares(batches: list[TrlBatch], accelerator: Accelerator) -> tuple[Tensor, dict[str, float]]:
-    """Return (batches, 2) rows and tokens that count on all ranks, and the kept shares of a round (1 for none)."""
-    own = torch.stack([rows_and_tokens(batch) for batch in batches])
-    num_rows = sum(len(batch["completion_mask"]) for batch in batches)
-    others = torch.stack([(own[:, 0] > 0).sum(), own.new_tensor(num_rows), own.new_tensor(len(batches))])
-    reduced = accelerator.reduce(torch.cat([own.flatten(), others]), reduction="sum").cpu()
-    counts, (m, all_rows, all_batches) = reduced[:-3].view(-1, 2), reduced[-3:].tolist()
-    n = float(counts[:, 0].sum())
-    return counts, {KEPT_ROWS: n / all_rows if n else 1.0, KEPT_BATCHES: m / all_batches if m else 1.0}
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ from rlhf_cli.runs import heartbeat as phases
 from rlhf_cli.tables.trl_trainers import data_key, too_short_for_all
 from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.trainers.extensions import ExtendedTrainer
-from rlhf_cli.trainers.step_profile import count_rows, is_reference, uncounted
+from rlhf_cli.trainers.step_profile import count, is_reference, uncounted
 from rlhf_cli.trainers.trl_protocol import EvaluationOutput
 
 _BATCH = 1000
@@ -71,12 +71,10 @@ def _in_phase(name: str, phase: str, *, is_watched: bool = True) -> Callable[...
 
 
 class LoggingMixin(ExtendedTrainer):
-    """For any TRL trainer: report phases to `extensions.heartbeat`, log the profile, and put TRL's tables into a file.
-
-    `lengths` maps the name of the data to its measured rows, if TRL prepares rows.
-    """
+    """For any TRL trainer: report phases to `extensions.heartbeat`, log the profile, write TRL's tables into a file."""
 
     lengths: dict[str, PreparedLengths]
+    """Name of the data -> its measured rows, if TRL prepares rows."""
 
     get_batch_samples = _in_phase("get_batch_samples", phases.DATA)
     _prepare_inputs = _in_phase("_prepare_inputs", phases.DATA)
@@ -104,7 +102,10 @@ class LoggingMixin(ExtendedTrainer):
         """Compute the loss. Count the tokens of a trainer that learns from rows."""
         with phases.during(self.extensions.heartbeat, phases.FORWARD):
             if self.extensions.rewards is None and self.extensions.profile is not None:
-                count_rows(inputs)
+                for name, ids in inputs.items():  # the ids of the answers include those of the prompts
+                    if name.endswith("input_ids") and not name.startswith("prompt") and isinstance(ids, Tensor):
+                        mask = inputs.get(f"{name.removesuffix('input_ids')}attention_mask")
+                        count(ids.numel(), ids.numel() if mask is None else mask.sum())
             return super().compute_loss(model, inputs, *args, **named)
 
     def evaluation_loop(self, *args: Any, **named: Any) -> EvaluationOutput:

@@ -89,30 +89,6 @@ def why_no_varlen_for(model: PreTrainedModel | PeftModel, accelerator: Accelerat
     return why_no_varlen(heads_of_model(model, accelerator.device, dtype))
 
 
-def why_packed_is_wrong(
-    model: nn.Module, accelerator: Accelerator, what: str, padded: Callable[[], Tensor], packed: Callable[[], Tensor]
-) -> str | None:
-    """Return a description of what is wrong with packed rows, or None; it is the same on every rank.
-
-    Both functions return the numbers of the same tokens; `what` names them, for example `its log-probabilities`.
-    """
-    inner, raised = accelerator.unwrap_model(model), "a pass raised on another rank"
-    with forward_pass.in_evaluation_mode(model), torch.no_grad(), uncounted():  # a run that resumes tries again
-        expected = padded()
-        difference = torch.tensor(torch.inf, device=expected.device)
-        try:
-            difference = (expected - packed()).abs().sum() / max(expected.numel(), 1)
-        except torch.OutOfMemoryError:
-            raise
-        except (RuntimeError, TypeError, ValueError) as error:
-            raised = f"a pass raised {in_a_line(error)}"
-    farthest = accelerator.gather(difference.float().reshape(1)).max().item()
-    is_half = accelerator.mixed_precision != "no" or inner.dtype.itemsize < 4
-    if farthest <= (_TOLERANCE_IN_HALF if is_half else _TOLERANCE):
-        return None
-    return raised if farthest == torch.inf else f"{what} were {farthest:.2g} off"
-
-
 class PassMixin(ExtendedTrainer):
     """For a TRL trainer that generates: compute the results of `_get_per_token_logps_and_entropies`."""
 
@@ -299,10 +275,26 @@ class PassMixin(ExtendedTrainer):
     def _try(
         self, model: torch.nn.Module, what: str, padded: Callable[[], Tensor], packed: Callable[[], Tensor]
     ) -> None:
-        """Compare packed with padded rows in one of the models; if they differ, all models use trimmed rows."""
-        wrong = why_packed_is_wrong(model, self.accelerator, what, padded, packed)
-        if wrong is not None:
-            self.passes = Passes("trimmed", f"packed, {wrong}")
+        """Compare packed with padded rows in one of the models; if they differ on any rank, all use trimmed rows.
+
+        Both functions return the numbers of the same tokens; `what` names them, for example `its log-probabilities`.
+        """
+        wrong = "a pass raised on another rank"
+        with forward_pass.in_evaluation_mode(model), torch.no_grad(), uncounted():  # a run that resumes tries again
+            expected = padded()
+            difference = torch.tensor(torch.inf, device=expected.device)
+            try:
+                difference = (expected - packed()).abs().sum() / max(expected.numel(), 1)
+            except torch.OutOfMemoryError:
+                raise
+            except (RuntimeError, TypeError, ValueError) as error:
+                wrong = f"a pass raised {in_a_line(error)}"
+        farthest = self.accelerator.gather(difference.float().reshape(1)).max().item()
+        is_half = self.accelerator.mixed_precision != "no" or self.accelerator.unwrap_model(model).dtype.itemsize < 4
+        if farthest <= (_TOLERANCE_IN_HALF if is_half else _TOLERANCE):
+            return
+        wrong = wrong if farthest == torch.inf else f"{what} were {farthest:.2g} off"
+        self.passes = Passes("trimmed", f"packed, {wrong}")
 
 
 def _put_together(parts: list[tuple[Tensor, Scored]]) -> Scored:

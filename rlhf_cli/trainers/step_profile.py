@@ -23,7 +23,6 @@ from torch import Tensor
 from rlhf_cli.process import temporary_attributes
 from rlhf_cli.runs.phase_clock import REWARD, PhaseClock
 from rlhf_cli.tables import metrics as columns
-from rlhf_cli.trainers.trl_protocol import TrlBatch
 
 _DIGITS = 6
 """A clock is accurate to a microsecond at best, and every log event has some twenty of these numbers."""
@@ -53,8 +52,7 @@ _listeners: list[TokenSlots] = []
 def count(slots: int, tokens: int | Tensor) -> None:
     """Record that a model's pass had `slots` positions for `tokens` tokens of the rows.
 
-    Each row counts all its tokens, even if rows share the slots of their prompt, so the ratio may be below 1. `tokens`
-    is a number, or a scalar tensor.
+    Each row counts all its tokens, even if rows share the slots of their prompt, so the ratio may be below 1.
     """
     for slots_of in _listeners:
         slots_of.add(slots, tokens)
@@ -121,14 +119,6 @@ def is_reference(model: torch.nn.Module, reference: object) -> bool:
         return model is reference
     layer = next((module for module in model.modules() if isinstance(module, BaseTunerLayer)), None)
     return layer is not None and (layer.disable_adapters or "ref" in layer.active_adapters)
-
-
-def count_rows(inputs: TrlBatch) -> None:
-    """Count a batch of a trainer that learns from rows; the ids of the answers include those of the prompts."""
-    for name, ids in inputs.items():
-        if name.endswith("input_ids") and not name.startswith("prompt") and isinstance(ids, Tensor):
-            mask = inputs.get(f"{name.removesuffix('input_ids')}attention_mask")
-            count(ids.numel(), ids.numel() if mask is None else mask.sum())
 
 
 _COLLECTIVES = (

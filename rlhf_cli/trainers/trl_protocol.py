@@ -10,11 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 TrlBatch: TypeAlias = dict[str, Any]
-"""A dictionary that TRL's trainers pass on: rows, a scored generation batch, a micro-batch.
-
-Nearly all values are tensors per row or per token; others are images, counts and None. The contents depend on the
-trainer and its arguments, and TRL does not type them, so neither do we.
-"""
+"""A dictionary that TRL's trainers pass on: rows, a scored generation batch, a micro-batch; most values are tensors per
+row or token. What it holds depends on the trainer and its arguments, and TRL does not type it, so neither do we."""
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -67,9 +64,7 @@ if TYPE_CHECKING:
         def _run_epoch(self, *args: Any, **named: Any) -> None: ...
         def _save_checkpoint(self, model: Any, trial: Any) -> None: ...
 
-        def _calculate_rewards(
-            self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
-        ) -> Tensor: ...
+        def _calculate_rewards(self, *args: Any) -> Tensor: ...
         def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor: ...
         def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]: ...
         def _generate_single_turn(self, *args: Any, **named: Any) -> Any: ...

@@ -281,8 +281,8 @@ def test_control_left_as_it_is_the_step_shrinks(
     """Without the correction half of the rows halve the step, but where tokens of the round are what it divides by."""
     trainer = trainer_of(name, loss_type)
     made = round_of(trainer, is_per_token=name == "ppo")
-    counts_of, whole = left_out_mixin.counts_and_shares, {"kept_rows": 1.0, "kept_batches": 1.0}
-    monkeypatch.setattr(left_out_mixin, "counts_and_shares", lambda *given: (counts_of(*given)[0], whole))
+    counted, whole = LeftOutMixin._counted, {"kept_rows": 1.0, "kept_batches": 1.0}
+    monkeypatch.setattr(LeftOutMixin, "_counted", lambda *given: [batch | whole for batch in counted(*given)])
     found, expected = learn_from(trainer, made, NUM_ROWS), learn_from(trainer, kept_rows(made), len(KEPT.nonzero()))
     is_right = loss_type is not None and name != "gmpo" and POLICY_LOSSES[loss_type] == "window"
     assert_near(found.gradient, expected.gradient * (1.0 if is_right else 0.5))
@@ -333,7 +333,8 @@ class Alone(LeftOutMixin):
     """A trainer of one rank with nothing below the mixin."""
 
     def __init__(self) -> None:
-        self.accelerator: Any = SimpleNamespace(gather=lambda tensor: tensor)
+        self.accelerator: Any = SimpleNamespace(gather=lambda tensor: tensor, reduce=lambda tensor, reduction: tensor)
+        self.args: Any = SimpleNamespace(gradient_accumulation_steps=1)
 
 
 def batch() -> dict[str, Any]:
@@ -363,8 +364,7 @@ def test_the_shares_of_a_round_that_are_kept(out: list[bool], shares: tuple[floa
     """Of rows, and of micro-batches with a row that counts; with nothing left there is nothing to correct."""
     output = batch()
     Alone().drop_rows(output, torch.tensor(out))
-    accelerator: Any = SimpleNamespace(reduce=lambda tensor, reduction: tensor)
-    _, found = left_out_mixin.counts_and_shares([output], accelerator)
+    (found,) = Alone()._counted([output])
     assert (found[left_out_mixin.KEPT_ROWS], found[left_out_mixin.KEPT_BATCHES]) == shares
 
 

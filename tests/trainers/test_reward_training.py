@@ -19,7 +19,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from rlhf_cli.cli import main
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import read_json
-from rlhf_cli.trainers import reward_samples
+from rlhf_cli.trainers import evaluation_mixin
 from tests.support.float64 import in_float64, no_float32
 from tests.support.small_reward_runs import from_file, samples, sums
 from tests.support.tolerances import ARITHMETIC, EXACT, MODEL, assert_equal
@@ -194,13 +194,13 @@ def test_the_first_pairs_are_shown_once_a_step_and_again_if_the_model_is_another
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: int, asked: int, count: int
 ) -> None:
     """Of the first of several sets. A resumed run writes the rows of later steps again; one rank writes at all."""
-    monkeypatch.setattr(reward_samples, "score_pairs", lambda _, rows: [(1.0, 0.0)] * len(rows))
+    monkeypatch.setattr(evaluation_mixin, "score_pairs", lambda _, rows: [(1.0, 0.0)] * len(rows))
     rows = Dataset.from_list([{"chosen_ids": [1, 2], "rejected_ids": [1, 3], "margin": 0.5}] * 3).select(range(there))
     tokenizer = SimpleNamespace(decode=lambda ids, skip_special_tokens: f"{ids[-1]} ß http://user:word@host")
     trainer: Any = SimpleNamespace(train_dataset=None, eval_dataset={"a": rows, "b": None}, processing_class=tokenizer)
     shown: list[int] = []
     file = tmp_path / "samples.jsonl"
-    of = reward_samples.RewardSamples(trainer, asked, file=file, on_pairs=lambda pairs: shown.append(len(pairs)))
+    of = evaluation_mixin.RewardSamples(trainer, asked, file=file, on_pairs=lambda pairs: shown.append(len(pairs)))
     args, best = (SimpleNamespace(load_best_model_at_end=loads) for loads in (False, True))
     for step, call, given, rank in (
         *((4, of.on_evaluate, args, 0), (4, of.on_evaluate, args, 0), (4, of.on_train_end, args, 0)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,15 +15,8 @@ from trl.trainer.utils import use_adapter
 
 from rlhf_cli.runs.phase_clock import PhaseClock
 from rlhf_cli.tables.metrics import PHASES
-from rlhf_cli.trainers.step_profile import (
-    StepProfile,
-    TokenSlots,
-    count_rows,
-    counted_slots,
-    is_reference,
-    timed_waits,
-    uncounted,
-)
+from rlhf_cli.trainers.logging_mixin import LoggingMixin
+from rlhf_cli.trainers.step_profile import StepProfile, TokenSlots, counted_slots, is_reference, timed_waits, uncounted
 
 # Metrics of where the time went, of ranks whose clocks the test sets, and which pass is the reference's.
 
@@ -119,6 +113,12 @@ IDS = torch.zeros(2, 5, dtype=torch.long)
 MASK = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]])
 
 
+class Trl:
+    """Stands for TRL's trainer."""
+
+    def compute_loss(self, *given: object) -> None: ...
+
+
 @pytest.fixture
 def slots() -> Iterator[TokenSlots]:
     with counted_slots() as counted:
@@ -135,10 +135,12 @@ def test_a_batch_of_rows_is_counted_by_its_masks(slots: TokenSlots) -> None:
         "prompt_input_ids": IDS,
         "labels": IDS,
     }
-    count_rows(batch)
+    trainer: Any = object.__new__(type("Rows", (LoggingMixin, Trl), {}))
+    trainer.extensions = SimpleNamespace(heartbeat=None, rewards=None, profile=object())
+    trainer.compute_loss(None, batch)
     assert slots.taken() == (14, 10)
     assert slots.taken() == (0, 0)
     with counted_slots() as other, uncounted():
-        count_rows(batch)
-    count_rows(batch)
+        trainer.compute_loss(None, batch)
+    trainer.compute_loss(None, batch)
     assert (slots.taken(), other.taken()) == ((14, 10), (0, 0))

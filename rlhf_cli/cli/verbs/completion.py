@@ -133,13 +133,6 @@ def _paths(typed: str, ending: str = "") -> list[str]:
     return [path for path in found if path.endswith(("/", ending))]
 
 
-def _functions(typed: str) -> Iterable[str]:
-    """Yield `./file.py:function` for the Python files that begin with what was typed."""
-    for file in [typed.partition(":")[0]] if ":" in typed else glob.glob(f"{glob.escape(typed or './')}*.py"):
-        with contextlib.suppress(UserError):
-            yield from (f"{file}:{name}" for name in functions_in(file))
-
-
 def _metrics(words: Sequence[str]) -> list[str]:
     """Return the rewards of the run or experiment that words name, and the metrics of the newest run with a log."""
     runs = [run for word in words for run in runs_below(_folder_of(word))] or runs_below(Path("runs"))
@@ -217,5 +210,8 @@ def _values(key: str, typed: str, earlier: list[str]) -> Iterable[str]:
         return section(_tree_of(earlier), "rewards")
     reference = key_reference(key)
     found = list(reference.values if reference is not None else ())
-    found += _functions(typed) if name in _HOLDS_FUNCTION else []
+    if name in _HOLDS_FUNCTION:
+        for file in [typed.partition(":")[0]] if ":" in typed else glob.glob(f"{glob.escape(typed or './')}*.py"):
+            with contextlib.suppress(UserError):
+                found += [f"{file}:{function}" for function in functions_in(file)]
     return found + ([*_runs(typed), *_paths(typed)] if name in _HOLDS_PATH else [])

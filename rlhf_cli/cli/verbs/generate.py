@@ -78,8 +78,7 @@ def run(options: Options) -> int:
     screen = Screen(stderr=options.as_json)
     policy, data = load_policy(target.model, experiment), options.text("--data")
     room = prompt_room(experiment, policy.config, policy.tokenizer)
-    held_out = options.on("--held-out")
-    rows, which = prompts_of(experiment, data=data, held_out=held_out, limit=limit, room=room)
+    rows, which = prompts_of(experiment, data=data, held_out=options.on("--held-out"), limit=limit, room=room)
     total = len(rows) * num_samples
     asked = f"{total} completions of {len(rows)} prompts, {num_samples} each"
     screen.print(f"[bold]{target.label}[/] on {which}: {asked}")

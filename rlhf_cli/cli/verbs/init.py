@@ -53,25 +53,18 @@ def run(options: Options) -> int:
     if folder.resolve() != Path.cwd().resolve():
         commands.insert(0, f"cd {shlex.quote(str(folder))}")
     if options.as_json:
-        print_json(
-            {
-                "folder": str(folder.resolve()),
-                "files": files,
-                "trains": choices.training.name,
-                "model": choices.model.path or choices.model.group,
-                "data": choices.rows.path if choices.rows is not None else project.SAMPLE,
-                "rename": rename,
-                "next": commands,
-            }
-        )
+        content = {"folder": str(folder.resolve()), "files": files, "trains": choices.training.name}
+        content["model"] = choices.model.path or choices.model.group
+        content["data"] = choices.rows.path if choices.rows is not None else project.SAMPLE
+        print_json({**content, "rename": rename, "next": commands})
         return EXIT_OK
     console = Screen()
     console.print(Text.assemble("a project in ", (str(folder), "bold")))
-    kinds = {name: _TEST if name.startswith(_TEST) else name for name in files}
-    says = {
-        name: _SAYS.get(kind) or _SAYS.get(Path(name).suffix, "a sample to start with") for name, kind in kinds.items()
-    }
-    console.print(facts_grid(((f"  {name}", text) for name, text in says.items()), style="cyan"))
+    rows = list[tuple[str, str]]()
+    for name in files:
+        says = _SAYS.get(_TEST if name.startswith(_TEST) else name)
+        rows.append((f"  {name}", says or _SAYS.get(Path(name).suffix, "a sample to start with")))
+    console.print(facts_grid(rows, style="cyan"))
     for role, column in rename.items():
         console.print(Text(f"data.rename in the experiment reads the column {column!r} as {role}"))
     console.print("next:")
@@ -94,8 +87,7 @@ def _choices(options: Options, folder: Path) -> project.ProjectChoices:
     training = training_named(options.text("--trains") or "grpo")
     starting, rows = project.read_starting_model(model or project.TINY), None
     if data != project.SAMPLE:
-        rows = read_own_rows(data, training, typed)
-        rows = replace(rows, path=project.path_from(folder, data))
+        rows = replace(read_own_rows(data, training, typed), path=project.path_from(folder, data))
     if starting.is_folder:
         starting = replace(starting, path=project.path_from(folder, str(model)))
     return project.ProjectChoices(training, starting, rows)

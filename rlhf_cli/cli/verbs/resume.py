@@ -20,7 +20,6 @@ of a sweep
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
@@ -28,6 +27,7 @@ from rlhf_cli.cli.run_arguments import one_named
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK, RunError
 from rlhf_cli.launch.freeze import refuse_foreign_code
+from rlhf_cli.launch.group import Leader
 from rlhf_cli.launch.one_run import planned_json, show_plan
 from rlhf_cli.launch.resuming import resume_once, resumed, say_finished
 from rlhf_cli.launch.run_states import without_lost_jobs
@@ -35,9 +35,6 @@ from rlhf_cli.plan.prepare import is_run_name, prepare_from
 from rlhf_cli.runs.run_folder import SWEEP, open_run, typed_path
 from rlhf_cli.runs.run_status import FINISHED, QUEUED, newest_run, own_job_id, read_status, run_result, with_newest
 from rlhf_cli.sweeps.sweep import resume_sweep
-
-if TYPE_CHECKING:
-    from rlhf_cli.launch.group import Leader
 
 
 def run(options: Options, leader: Leader | None = None) -> int:

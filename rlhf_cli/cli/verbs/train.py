@@ -18,21 +18,18 @@ submitted to Slurm; `rlhf status` shows its state.
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
 
 from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_OK
 from rlhf_cli.launch.freeze import existing_run
+from rlhf_cli.launch.group import Leader
 from rlhf_cli.launch.one_run import planned_json, run_once, show_plan
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.run_status import run_result
-
-if TYPE_CHECKING:
-    from rlhf_cli.launch.group import Leader
 
 
 def run(options: Options, leader: Leader | None = None) -> int:

@@ -41,7 +41,7 @@ from rlhf_cli.trainers.assemble import policy_loading
 from rlhf_cli.trainers.assemble.algorithm import algorithm_of
 from rlhf_cli.trainers.assemble.trl_config import callbacks_of, trainer_class_of, trl_config
 from rlhf_cli.trainers.checkpoint_mixin import CheckpointMixin
-from rlhf_cli.trainers.evaluation_mixin import EvaluationMixin
+from rlhf_cli.trainers.evaluation_mixin import EvaluationMixin, RewardSamples
 from rlhf_cli.trainers.extensions import ExtendedTrainer, Extensions, KeepGroups, RewardSetup
 from rlhf_cli.trainers.guard_mixin import GuardMixin
 from rlhf_cli.trainers.logging_mixin import LoggingMixin
@@ -287,8 +287,6 @@ def _show_pairs(trainer: ExtendedTrainer, experiment: Experiment, folder: RunFol
             logging.getLogger("rlhf").warning("pairs left out of %s: %s", name, reasons)
     num_samples = (experiment.reward_model or RewardModel()).show_samples
     if num_samples != 0:
-        from rlhf_cli.trainers.reward_samples import RewardSamples
-
         trainer.add_callback(RewardSamples(trainer, num_samples, file=folder.samples, on_pairs=on_pairs))
 
 

@@ -30,8 +30,8 @@ from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.trainers.assemble import policy_loading, ppo_setup
 from rlhf_cli.trainers.assemble import trainer as assembling
 from rlhf_cli.trainers.assemble.trainer import TrainingEvaluation, _check_learns, _trl_arguments, are_conversations
+from rlhf_cli.trainers.evaluation_mixin import RewardSamples
 from rlhf_cli.trainers.extensions import Extensions, KeepGroups, RewardSetup
-from rlhf_cli.trainers.reward_samples import RewardSamples
 from rlhf_cli.trainers.step_profile import StepProfile
 
 Built = Callable[..., Any]
