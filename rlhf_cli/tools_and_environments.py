@@ -79,11 +79,6 @@ def tells_of_error(message: Mapping[str, object]) -> bool:
     return message.get("role") == "tool" and str(message.get("content")).startswith(_TOLD)
 
 
-def tells_of_timeout(message: Mapping[str, object]) -> bool:
-    """Return whether a message is a tool's that tells the model that the tool was late."""
-    return tells_of_error(message) and _LATE in str(message.get("content"))[: len(_TOLD) + len(_LATE) + 4]
-
-
 def failed_calls(completions: Sequence[object]) -> list[str]:
     """Return a warning if calls of the model failed; none otherwise."""
     messages = [message for completion in completions if isinstance(completion, list) for message in completion]
@@ -95,10 +90,7 @@ def failed_calls(completions: Sequence[object]) -> list[str]:
 
 
 def as_text(result: object, max_characters: int) -> object:
-    """Return what the model reads of a tool's result, cut at a number of characters; TRL's images with their texts.
-
-    Raise ToolError for an object that has no text of its own.
-    """
+    """Return what the model reads of a tool's result, cut; TRL's images with texts. Raise ToolError for no text."""
     parts = [part for part in result if isinstance(part, dict)] if isinstance(result, list) else []
     kinds = [part.get("type") for part in parts]
     if kinds and len(parts) == len(cast(list[object], result)) and all(kind in ("text", "image") for kind in kinds):
@@ -414,7 +406,7 @@ def ending_of(completion: object, *, is_cut: bool, max_calls: int | None, flag: 
         return Ending.LENGTH
     if calling[-1] == len(messages) - 1:
         return Ending.TURNS if len(calling) > max_calls else Ending.LENGTH
-    results = messages[calling[-1] + 1 :]
-    if any(map(tells_of_timeout, results)):
+    errors = [str(message.get("content")) for message in messages[calling[-1] + 1 :] if tells_of_error(message)]
+    if any(_LATE in text[: len(_TOLD) + len(_LATE) + 4] for text in errors):
         return Ending.TIMEOUT
-    return Ending.TOOL_ERROR if any(map(tells_of_error, results)) else Ending.FINISHED
+    return Ending.TOOL_ERROR if errors else Ending.FINISHED

@@ -24,14 +24,15 @@ from rlhf_cli.tools_and_environments import (
     Limits,
     ToolError,
     checked_rollout,
+    ending_of,
     environment_class,
     environment_factory,
     failed_calls,
     limited,
     tells_of_error,
-    tells_of_timeout,
     tools_of,
 )
+from rlhf_cli.truncation import Ending
 
 
 def add(a: int, b: int) -> int:
@@ -152,7 +153,8 @@ def test_an_error_is_told_and_counted(function: Any, arguments: Any, told: str, 
     assert counts.drain() == {"calc": counted}
     message = {"role": "tool", "content": str({"error": told})}
     assert tells_of_error(message)
-    assert tells_of_timeout(message) == bool(counted[2])
+    rollout = [{"role": "assistant", "tool_calls": [{}]}, message, {"role": "assistant"}]
+    assert ending_of(rollout, is_cut=False, max_calls=2) is (Ending.TIMEOUT if counted[2] else Ending.TOOL_ERROR)
     assert not tells_of_error({"role": "assistant", "content": message["content"]})
 
 

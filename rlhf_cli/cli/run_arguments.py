@@ -71,8 +71,7 @@ def none_named(
 ) -> RunError:
     """Return the error for a command line without a run; `got` are the runs, where it has too many."""
     problem = "one run at a time" if got else "no run was named"
-    hint = hint or with_newest(verb, all_of_it=all_of_it)
-    return RunError(problem, got=got or None, expected=expected, hint=hint)
+    return RunError(problem, got=got or None, expected=expected, hint=hint or with_newest(verb, all_of_it=all_of_it))
 
 
 def run_at(named: str, words: list[str], *, where: str) -> RunFolder:

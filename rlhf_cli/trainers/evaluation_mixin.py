@@ -42,8 +42,6 @@ from rlhf_cli.trainers.trl_protocol import EvaluationOutput, TrlTrainer
 if TYPE_CHECKING:
     from rlhf_cli.evaluation.evaluation_results import AnsweredPrompt, PartAnswers
 
-_IDS = ("chosen_ids", "rejected_ids")
-
 
 class EvaluationMixin(RewardMixin):
     """For a TRL trainer that samples: evaluate twice; `extensions.rewards.sum_up` is called on every rank."""
@@ -199,10 +197,10 @@ def score_pairs(trainer: TrlTrainer, rows: Dataset) -> list[tuple[float, float]]
     """Return `(chosen, rejected)` scores of a trainer's tokenised rows; the model's mode is restored."""
     model, size = trainer.model, trainer.args.per_device_eval_batch_size
     scores: list[tuple[float, float]] = []
+    pairs = rows.select_columns(["chosen_ids", "rejected_ids"])
     with in_evaluation_mode(model), torch.no_grad():
         for start in range(0, len(rows), size):
-            batch = rows.select(range(start, min(start + size, len(rows)))).select_columns(list(_IDS))
-            inputs = trainer.data_collator(list(batch))
+            inputs = trainer.data_collator(list(pairs.select(range(start, min(start + size, len(rows))))))
             inputs = {name: tensor.to(trainer.args.device) for name, tensor in inputs.items()}
             with trainer.compute_loss_context_manager():
                 logits = model(**inputs, use_cache=False).logits

@@ -53,9 +53,8 @@ def _rows(inputs: object, decode: Callable[[list[int]], object]) -> list[dict[st
             mask = inputs.get(name.removesuffix("ids") + "mask", other_mask)
             is_mask = isinstance(mask, Tensor) and mask.shape == tensor.shape
             known = mask.bool() if is_mask else tensor != _NO_LABEL
-            columns[name.removesuffix("_ids")] = [
-                decode(ids[is_known].tolist()) for ids, is_known in zip(tensor, known, strict=True)
-            ]
+            kept = [ids[is_known].tolist() for ids, is_known in zip(tensor, known, strict=True)]
+            columns[name.removesuffix("_ids")] = list(map(decode, kept))
         elif tensor.ndim == 1 or name in _PER_TOKEN:
             columns[name] = tensor.tolist()
     num_rows = max(map(len, columns.values()), default=0)
@@ -229,8 +228,7 @@ class GuardMixin(ExtendedTrainer):
     def refuse_non_finite(self, losses: Sequence[Tensor], trained: Named, *, with_gradient: bool = True) -> None:
         """Raise GuardStopped on every rank if any rank has a loss, gradient or weight that is not finite.
 
-        losses: scalars of the micro-batches of one step. trained: frozen parameters in it are skipped. The cost is a
-        reduction of three numbers over the ranks, and a pass over gradient and weights.
+        losses: scalars of the micro-batches of one step. trained: frozen parameters in it are skipped.
         """
         parameters = {name: parameter for name, parameter in trained if parameter.requires_grad}
         # Under fp16, overflowing gradients are normal: the scaler skips that step and reduces its scale.

@@ -110,8 +110,7 @@ class PassMixin(ExtendedTrainer):
         """Return how packed rows attend, None if rows are not packed."""
         if self.passes.mode != "packed":
             return None
-        model = self.accelerator.unwrap_model(self.model)
-        why = why_no_varlen_for(model, self.accelerator)
+        why = why_no_varlen_for(self.accelerator.unwrap_model(self.model), self.accelerator)
         return ALL_ROWS_AT_ONCE if why is None else f"one row at a time (SDPA): {why}"
 
     def slow_paths(self) -> dict[str, str]:
