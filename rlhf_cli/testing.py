@@ -24,10 +24,9 @@ from typing import NoReturn, TypeAlias
 from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.completion_text import Completion, text_of
 from rlhf_cli.rewards.dense import Span
-from rlhf_cli.rewards.stack.component import token_ids
 from rlhf_cli.rewards.stack.returned_scores import TokenValues, as_scores, as_token_values, named_spans, place_spans
 from rlhf_cli.rewards.stack.reward_functions import required_columns, resolve
-from rlhf_cli.rewards.stack.token_offsets import characters
+from rlhf_cli.rewards.stack.token_offsets import characters, token_ids
 
 Value: TypeAlias = float | TokenValues | list[Span] | None
 """A row's reward: a number, None (does not apply), one entry per token, or (start, end, value) spans."""

@@ -130,9 +130,7 @@ def k1(logp: Tensor, logq: Tensor) -> Tensor:
     """Return log p - log q: unbiased, of either sign.
 
     Like k3 an estimator of KL(p || q) = E_p[log p - log q] from a sample of p (Schulman, "Approximating KL Divergence",
-    http://joschu.net/blog/kl-approx.html): the mean over tokens drawn from p.
-
-    logp, logq: same shape, log p and log q of the drawn token.
+    http://joschu.net/blog/kl-approx.html): the mean over drawn tokens, whose log p and log q are `logp` and `logq`.
     """
     return logp - logq
 

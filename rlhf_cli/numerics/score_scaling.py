@@ -66,11 +66,8 @@ def divisors(
 
 
 def deviation(values: Array) -> Array:
-    """Return the unbiased deviation over the last dimension (kept), ignoring NaN; 0 for fewer than two values.
-
-    In float64: the float32 mean of a constant 1000.1 is off by more than `_LEAST_DEVIATION`.
-    """
-    exact = values.astype(numpy.float64)
+    """Return the unbiased deviation over the last dimension (kept), ignoring NaN; 0 for fewer than two values."""
+    exact = values.astype(numpy.float64)  # the float32 mean of a constant 1000.1 is off by more than _LEAST_DEVIATION
     count = (~numpy.isnan(exact)).sum(axis=-1, keepdims=True)
     mean = numpy.nansum(exact, axis=-1, keepdims=True) / count.clip(min=1)
     squares = numpy.nansum((exact - mean) ** 2, axis=-1, keepdims=True)

@@ -1,7 +1,4 @@
-"""Reward code for running and for passing tests, inside `rlhf_cli/services/sandbox`.
-
-Code that does not end, crashes or hits a limit scores 0. A failure of the sandbox itself raises.
-"""
+"""Reward code that runs or passes tests in a sandbox: a crash or a limit scores 0, a failure of the sandbox raises."""
 
 from __future__ import annotations
 

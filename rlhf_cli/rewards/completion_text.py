@@ -88,10 +88,7 @@ def refused_by(check: Callable[..., object]) -> Callable[[_Reward], _Reward]:
 
 
 def checked_columns(**checks: ColumnCheck) -> Callable[[_Reward], _Reward]:
-    """Mark a reward function: before a run, values of these columns are passed to their checks.
-
-    A check raises RewardError for a value that the reward refuses, and returns what else is wrong with it, or None.
-    """
+    """Mark a reward function: before a run, checks of columns raise RewardError, or return what is odd in a value."""
     return _marked(COLUMN_CHECKS, checks)
 
 

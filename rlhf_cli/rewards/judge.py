@@ -1,7 +1,4 @@
-"""Score by a language model: send a filled rubric per row to an OpenAI-compatible server.
-
-The score is parsed from the text of the reply.
-"""
+"""Score by a language model: send a filled rubric per row to an OpenAI-compatible server, and parse the reply."""
 
 from __future__ import annotations
 
@@ -65,9 +62,8 @@ class Judge:
 
     def __post_init__(self) -> None:
         if len(self.scale) != 2 or not self.scale[0] < self.scale[1]:
-            raise RewardError(
-                "the scale has no range", where="args.scale", got=list(self.scale), expected="[lowest, highest]"
-            )
+            what, expected = "the scale has no range", "[lowest, highest]"
+            raise RewardError(what, where="args.scale", got=list(self.scale), expected=expected)
         try:
             self._pattern = re.compile(self.score_pattern, re.IGNORECASE)
         except (re.error, TypeError) as error:
@@ -76,13 +72,19 @@ class Judge:
         if self._pattern.groups < 1:
             what, expected = "the score pattern has no group", r"a group that matches the number: score: (\d+)"
             raise RewardError(what, where="args.score_pattern", got=self.score_pattern, expected=expected)
-        self._rubric = Rubric(self.rubric, self.answer_field)
+        # Its columns become parameters of the reward, so their names must be identifiers.
+        self._template = parse(self.rubric, where="args.rubric", error=RewardError, only_identifiers=True)
+        if self.answer_field not in self._template.columns:
+            what = f"the rubric does not contain the {self.answer_field}"
+            expected = f"a text with {{{self.answer_field}}} in it"
+            raise RewardError(what, where="args.rubric", got=self.rubric[:200], expected=expected)
+        self._columns = [name for name in self._template.columns if name not in ("prompt", self.answer_field)]
         self._client = JsonClient.of(self, path="/chat/completions")
         folder = Path(self.cache_dir).expanduser() if self.cache_dir else cache_folder("judge")
         self._cache = ReplyCache(folder) if self.cache else None
         kind = inspect.Parameter
         parameters = [kind(name, kind.POSITIONAL_OR_KEYWORD) for name in ("prompts", "completions")]
-        parameters += [kind(name, kind.KEYWORD_ONLY) for name in self._rubric.columns]
+        parameters += [kind(name, kind.KEYWORD_ONLY) for name in self._columns]
         # So that missing columns are noticed before training starts.
         self.__signature__ = inspect.Signature([*parameters, kind("columns", kind.VAR_KEYWORD)])
 
@@ -96,9 +98,9 @@ class Judge:
         asked: dict[str, int] = {}  # rubric text -> the first row with it
         rows: list[str | None] = []
         for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-            values = {name: columns[name][row] for name in self._rubric.columns}
+            values = {name: columns[name][row] for name in self._columns}
             values |= {"prompt": prompt_text(prompt), "completion": text_of(completion)}
-            text = self._rubric.fill(values, row)
+            text = self._filled(values, row)
             rows.append(text)
             if text is not None:
                 asked.setdefault(text, row)
@@ -107,6 +109,16 @@ class Judge:
             scores = await together(replies)
         score_of = dict(zip(asked, scores, strict=True))
         return [None if text is None else score_of[text] for text in rows]
+
+    def _filled(self, values: Mapping[str, object], row: int) -> str | None:
+        """Return the rubric for one row, or None if a column is null. Raise RewardError for one that is no text."""
+        for name in self._template.columns:
+            if values[name] is None:
+                return None
+            if not is_text(values[name]):
+                what, got = f"the column {name!r} cannot be put into a rubric", f"a {type(values[name]).__name__}"
+                raise RewardError(what, where=f"args.rubric, row {row}", got=got, expected="text or a number")
+        return self._template.fill(values)
 
     async def _reply(self, post: Post, text: str, row: int, parsed: Callable[[str, str], Parsed]) -> Parsed:
         """Return what `parsed(reply, finish)` makes of the reply to a text; the reply may be from the cache."""
@@ -149,28 +161,6 @@ class Judge:
             what = f"the judge's score {score:g} is not on the scale"
             raise RewardError(what, where=where, got=got, expected=f"{low:g} to {high:g}")
         return (score - low) / (high - low)
-
-
-class Rubric:
-    """A parsed rubric; RewardError for a malformed text, and for one without the field `answer`."""
-
-    def __init__(self, text: str, answer: str = "completion") -> None:
-        # Its columns become parameters of the reward, so their names must be identifiers.
-        self._template = parse(text, where="args.rubric", error=RewardError, only_identifiers=True)
-        if answer not in self._template.columns:
-            what, expected = f"the rubric does not contain the {answer}", f"a text with {{{answer}}} in it"
-            raise RewardError(what, where="args.rubric", got=text[:200], expected=expected)
-        self.columns = [name for name in self._template.columns if name not in ("prompt", answer)]
-
-    def fill(self, values: Mapping[str, object], row: int) -> str | None:
-        """Return the text for one row, or None if a column is null. Raise RewardError for one that is no text."""
-        for name in self._template.columns:
-            if values[name] is None:
-                return None
-            if not is_text(values[name]):
-                what, got = f"the column {name!r} cannot be put into a rubric", f"a {type(values[name]).__name__}"
-                raise RewardError(what, where=f"args.rubric, row {row}", got=got, expected="text or a number")
-        return self._template.fill(values)
 
 
 def ends_of(reply: str) -> str:

@@ -44,11 +44,8 @@ class RankingJudge(Judge):
     async def __call__(
         self, prompts: Sequence[Completion], completions: Sequence[Completion], **columns: Sequence[object]
     ) -> list[float | RewardError | None]:
-        """Return a score per row, in 0..1, None, or why the reply to its prompt is no ranking.
-
-        The error is no reason to ask again for single rows: a row alone has no rank.
-        """
-        named = {name: columns[name] for name in self._rubric.columns}
+        """Return a score per row, in 0..1, None, or why the reply to its prompt is no ranking."""
+        named = {name: columns[name] for name in self._columns}
         groups: dict[str, list[int]] = {}  # prompt and columns -> rows
         for row, prompt in enumerate(prompts):
             groups.setdefault(repr([prompt_text(prompt), *(column[row] for column in named.values())]), []).append(row)
@@ -59,7 +56,7 @@ class RankingJudge(Judge):
             listed = "\n\n".join(f"[{number}] {answer}" for number, answer in enumerate(answers, 1))
             values = {name: column[rows[0]] for name, column in named.items()}
             values |= {"prompt": prompt_text(prompts[rows[0]]), "completions": listed}
-            text = self._rubric.fill(values, rows[0])
+            text = self._filled(values, rows[0])
             if text is not None and len(answers) > 1:
                 asked.append((text, answers, rows))
         async with self._client.session() as post:
@@ -76,7 +73,7 @@ class RankingJudge(Judge):
             found = await self._reply(post, text, row, partial(self._ranking, row, len(answers)))
         except ServerSilent:
             raise
-        except RewardError as error:
+        except RewardError as error:  # no reason to ask again for single rows: a row alone has no rank
             return error
         return dict(zip(answers, found, strict=True))
 

@@ -136,10 +136,7 @@ def only_number(text: str) -> Fraction | None:
 
 
 def marked_answer(text: str) -> str | None:
-    r"""Return the rest of the line after the last `####` with a number, else the content of the last `\boxed{...}`.
-
-    The box is closed, and of nested ones the outer one counts. Return None without a mark.
-    """
+    r"""Return the line behind the last `####` with a number, else what the last outer `\boxed{...}` holds, or None."""
     if marked := _MARKED.findall(text):
         return str(marked[-1])
     content: str | None = None

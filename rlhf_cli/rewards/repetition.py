@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal
 
 from annotated_types import Ge
 
 from rlhf_cli.rewards.completion_text import Completion, text_of
-
-NgramUnit: TypeAlias = Literal["words", "characters"]
 
 
 def repetition(
     completions: Sequence[Completion],
     *,
     ngram_size: Annotated[int, Ge(1)] = 3,
-    unit: NgramUnit = "words",
+    unit: Literal["words", "characters"] = "words",
     **kwargs: object,
 ) -> list[float]:
     """Score minus the share of the completion's n-grams that are repeats, in (-1.0, 0.0]; thinking counts.

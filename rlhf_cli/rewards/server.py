@@ -59,14 +59,13 @@ class RewardServer:
                     json.dumps(finite, allow_nan=False)
                     sent[name] = finite
         starts = range(0, len(completions), self.batch_size)
-        parts = [slice(start, start + self.batch_size) for start in starts]
         batches = [
             {
                 "prompts": list(prompts[part]),
                 "completions": list(completions[part]),
                 "columns": {name: values[part] for name, values in sent.items()},
             }
-            for part in parts
+            for part in (slice(start, start + self.batch_size) for start in starts)
         ]
         async with self._client.session() as post:
             answers = await together([post(batch) for batch in batches])

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.completion_text import Completion, refused_by, text_of
-
-TagMode: TypeAlias = Literal["strict", "soft"]
 
 DEFAULT_TAGS = ("think", "answer")
 """The tags in the template of DeepSeek-R1-Zero (arXiv:2501.12948, table 1)."""
@@ -26,7 +24,7 @@ def format_tags(
     completions: Sequence[Completion],
     *,
     tags: Sequence[str] = DEFAULT_TAGS,
-    mode: TagMode = "strict",
+    mode: Literal["strict", "soft"] = "strict",
     prefilled: bool = False,
     **kwargs: object,
 ) -> list[float]:

@@ -15,7 +15,7 @@ import pytest
 
 from rlhf_cli.errors import RewardError, ServerSilent
 from rlhf_cli.project.reward_reference import worked_examples
-from rlhf_cli.rewards.judge import Judge, Rubric, prompt_text
+from rlhf_cli.rewards.judge import Judge, prompt_text
 from rlhf_cli.rewards.judge_ranking import RankingJudge
 from rlhf_cli.rewards.server import RewardServer
 from rlhf_cli.rewards.stack.component import Component
@@ -198,13 +198,13 @@ def test_a_ranking_takes_no_arguments_of_scores() -> None:
 def test_rubrics() -> None:
     asked = [{"role": "system", "content": "Be short."}, {"content": "1+1?"}]
     assert [prompt_text(prompt) for prompt in ("p", asked[1:], asked)] == ["p", "1+1?", "system: Be short.\nuser: 1+1?"]
-    assert Rubric('{{"a": {completion}}}').fill({"completion": "{x}"}, 0) == '{"a": {x}}'
+    assert Judge("http://127.0.0.1/", "m", '{{"a": {completion}}}')._filled({"completion": "{x}"}, 0) == '{"a": {x}}'
     for text, values, where in (
         ("{completion", {}, "args.rubric"),
         ("{completion}{gold}", {"completion": "x", "gold": [1]}, "args.rubric, row 3"),
     ):
         with pytest.raises(RewardError) as caught:
-            Rubric(text).fill(values, 3)
+            Judge("http://127.0.0.1/", "m", text)._filled(values, 3)
         assert caught.value.where == where
 
 

@@ -24,8 +24,7 @@ def aggregated(
 ) -> Array:
     """Return the (N,) totals that the user's function computes, NaN for rows it gives no total.
 
-    `effective` is (N, K), NaN if the reward does not apply. Raise RewardFailed if the function raises, RewardError if
-    it does not return one finite number or None per row.
+    `effective`: (N, K). Raise RewardFailed if the function raises, RewardError for other than finite numbers and None.
     """
     import numpy  # not needed to check a configuration
 
@@ -54,9 +53,8 @@ def aggregated(
 
 @dataclass(frozen=True)
 class Schedule:
-    """A ramp from `start` to `end` over `steps` optimizer steps, or over a `fraction` of training; then constant.
+    """A ramp from `start` to `end` over `steps` optimizer steps, a `fraction` of training, or all of it; then constant.
 
-    Without either it takes the whole training.
     linear: start + (end - start) p. cosine: start + (end - start)(1 - cos(pi p)) / 2. step: `start` until p = 1, then
     `end`. p is the completed share of the ramp, 0 at the first step.
     """
@@ -76,10 +74,6 @@ class Schedule:
         elif self.shape == "cosine":
             passed = (1 - math.cos(math.pi * passed)) / 2
         return self.start + (self.end - self.start) * passed
-
-
-Weight = float | Schedule
-"""Never normalised: changing one weight leaves the others unchanged."""
 
 
 class _Rules(Protocol):

@@ -27,21 +27,12 @@ from typing import NoReturn
 from rlhf_cli.errors import Interrupted, RewardError, ServerSilent
 from rlhf_cli.process import abandoned, is_ctrl_c_pythons_own, start_timer
 from rlhf_cli.rewards.completion_text import text_of
-from rlhf_cli.rewards.stack.component import (
-    Batch,
-    Component,
-    FailedCall,
-    KeepFailure,
-    RewardOutcome,
-    RewardTimeout,
-    by_row,
-    fail,
-    token_ids,
-)
+from rlhf_cli.rewards.stack.component import Batch, Component, FailedCall, RewardOutcome, RewardTimeout, by_row
 from rlhf_cli.rewards.stack.returned_scores import Offset, Score, TokenValues, as_scores, as_token_values, named_spans
 from rlhf_cli.rewards.stack.reward_functions import compares_rows
-from rlhf_cli.rewards.stack.token_offsets import as_turn_values, characters, turns_of
+from rlhf_cli.rewards.stack.token_offsets import as_turn_values, characters, token_ids, turns_of
 from rlhf_cli.tables.trl_values import TRAINERS_OWN
+from rlhf_cli.temporary_attributes import temporary_attributes
 
 _AGAIN_S = 1.0
 """Seconds between repeated alarms, for a call that catches the first one and continues."""
@@ -120,12 +111,8 @@ def staying() -> Iterator[None]:
             end(status)
         raise SystemExit(f"os._exit({status})")
 
-    os._exit = stay
-    try:
-        with as_exceptions():
-            yield
-    finally:
-        os._exit = end
+    with temporary_attributes(os, _exit=stay), as_exceptions():
+        yield
 
 
 _END_S = 1.0
@@ -253,13 +240,10 @@ class ComponentRun:
     batch: Batch
     run_async: RunAsync
     offsets: Callable[[Batch, int], Sequence[Offset]]
-    keep: KeepFailure
+    keep: Callable[[FailedCall], str | None]
 
     def on(self, rows: Sequence[int]) -> RewardOutcome:
-        """Return the outcome on the whole batch; compute only `rows` and leave the others empty.
-
-        Raise RewardError or RewardFailed if a row fails and `on_error` is `raise`.
-        """
+        """Return the batch's outcome, with only `rows` computed. Raise RewardError or RewardFailed as `fail` does."""
         self.outcome = RewardOutcome.empty(len(by_row(self.batch, "completions")))
         began = time.perf_counter()
         if rows:
@@ -316,7 +300,7 @@ class ComponentRun:
         outcome = self.outcome
         for row, score in sorted(zip(rows, scores, strict=True), key=lambda pair: isinstance(pair[1], BaseException)):
             if isinstance(score, BaseException):
-                fail(FailedCall(self.component, self.batch, asked, row, score), outcome, self.keep)
+                FailedCall(self.component, self.batch, asked, row, score).fail(self.outcome, self.keep)
             elif isinstance(score, list):
                 (outcome.tokens if self.component.per is None else outcome.turns)[row] = score
                 outcome.raw[row] = sum(value for value in score if value is not None)
@@ -340,9 +324,9 @@ class ComponentRun:
             parts = [*together.values()]
         if isinstance(error, RewardError) and is_last:
             row = None if error.row is None else rows[error.row]
-            fail(FailedCall(component, batch, rows, row, error), self.outcome, self.keep)
+            FailedCall(component, batch, rows, row, error).fail(self.outcome, self.keep)
         if len(parts) == 1 or isinstance(error, RewardTimeout | ServerSilent):
-            fail(FailedCall(component, batch, rows, row, error), self.outcome, self.keep)
+            FailedCall(component, batch, rows, row, error).fail(self.outcome, self.keep)
             return
         for number, part in enumerate(parts, 1):
             try:
@@ -355,9 +339,9 @@ class ComponentRun:
                 is_slow = False
                 self._store(part, returned, rows)
             if failed and (not is_last or is_slow or len(failed) < number or number == len(parts)):
-                fail(failed.pop(0), self.outcome, self.keep)
+                failed.pop(0).fail(self.outcome, self.keep)
         if not self.outcome.num_errors:
             call = FailedCall(component, batch, rows, None, error)
             if is_last:
-                fail(call, self.outcome, self.keep)
+                call.fail(self.outcome, self.keep)
             self.keep(call)

@@ -13,21 +13,16 @@ from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from rlhf_cli.errors import RewardError, RewardFailed, described
-from rlhf_cli.rewards.stack.aggregating import Weight
+from rlhf_cli.rewards.stack.aggregating import Schedule
 from rlhf_cli.rewards.stack.returned_scores import Spread, TokenValues
 
 if TYPE_CHECKING:
     from rlhf_cli.rewards.dense import Span
 
-OnError = Literal["raise", "exclude"] | float
-
 
 @dataclass(frozen=True)
 class ScoreGate:
-    """A gate that is open if `low <= raw score of `by` <= high`, and closed if that score is missing.
-
-    Closed, it gives a number that enters the total unchanged, or excludes the row.
-    """
+    """A gate, open if `low <= raw score of `by` <= high`; closed, its number enters the total or it excludes rows."""
 
     by: str
     low: float = float("-inf")
@@ -40,10 +35,7 @@ class ScoreGate:
 
 
 def levels(reads: Mapping[str, Collection[str]]) -> list[list[str]]:
-    """Return the names in levels; each needs only the levels before it. Raise CycleError if there are none.
-
-    `reads` maps a reward to those of its gates.
-    """
+    """Return names in levels that need only those before, from reward -> rewards of its gates, or raise CycleError."""
     sorter = TopologicalSorter(reads)
     sorter.prepare()
     order, in_order = list(reads), []
@@ -63,12 +55,12 @@ class Component:
 
     name: str
     score: Callable[..., object]
-    weight: Weight = 1.0
+    weight: float | Schedule = 1.0  # never normalised: changing one leaves the others unchanged
     gates: tuple[ScoreGate, ...] = ()
     offset: float = 0.0
     clip: tuple[float, float] | None = None
     normalize: Literal["none", "batch", "group", "running"] = "none"
-    on_error: OnError = "raise"
+    on_error: Literal["raise", "exclude"] | float = "raise"
     timeout_s: float | None = None
     eager: bool = False
     spread: Spread = "last"
@@ -83,8 +75,7 @@ class RewardOutcome:
     `raw[i]` is the score, or None. `fixed[i]` is a number that replaces the processed score, after a closed gate or a
     failure. If both are None the row is excluded: the component does not apply to it. `tokens[i]` are the values of a
     dense reward, None for a plain score. `spans[i]` are the spans it returned, None if it returned one value per token.
-    `turns[i]` are values per turn, None for any other reward; they get their tokens later.
-    `calls` and `calls_saved` count the rows that were computed, and those that gates closed.
+    `turns[i]` are values per turn, which get tokens later. `calls` counts computed rows, `calls_saved` closed ones.
     """
 
     raw: list[float | None]
@@ -138,14 +129,6 @@ def by_row(batch: Batch, name: str) -> Sequence[object]:
     return values
 
 
-def token_ids(batch: Batch, row: int) -> Sequence[int]:
-    """Return the token ids of a row's completion. Raise TypeError if they are not a sequence."""
-    ids = by_row(batch, "completion_ids")[row]
-    if not isinstance(ids, Sequence):
-        raise TypeError(f"`completion_ids` of row {row} is not a list: {type(ids).__name__}")
-    return ids
-
-
 class RewardTimeout(Exception):
     """Raised if a reward function did not answer in time."""
 
@@ -170,51 +153,47 @@ class FailedCall:
         """Return whether the call timed out."""
         return isinstance(self.error, RewardTimeout)
 
-    def describe_row(self, row: int) -> str:
-        """Return a row's completion and prompt for messages."""
-        completion, prompt = by_row(self.batch, "completions")[row], by_row(self.batch, "prompts")[row]
-        return f"the completion {completion!r:.200} of the prompt {prompt!r:.120}"
+    def fail(self, outcome: RewardOutcome, keep: Callable[[FailedCall], str | None]) -> None:
+        """Apply `on_error` to the row to blame, or to all; if it is `raise`, raise RewardFailed, or the RewardError.
 
-
-KeepFailure = Callable[[FailedCall], str | None]
-"""Keep a failed call; return the command that replays it, or None."""
+        `keep` keeps the call and returns the command that replays it, or None.
+        """
+        component, error, key = self.component, self.error, f"rewards.{self.component.name}"
+        replay = keep(self)
+        if component.on_error == "raise":
+            asked = None
+            if self.row is not None:
+                completion, prompt = (by_row(self.batch, name)[self.row] for name in ("completions", "prompts"))
+                asked = f"the completion {completion!r:.200} of the prompt {prompt!r:.120}"
+            if isinstance(error, RewardError):
+                if error.row is not None and self.row is not None:
+                    error.what = error.what.replace(f"row {error.row}", f"row {self.row}")
+                    error.got = f"{error.got}, for {asked}"
+                    error.row = self.row
+                error.hint = ", or ".join(filter(None, (error.hint, hints(replay=replay)))) or None
+                raise error
+            rows = f"a batch of {len(self.rows)} rows" if self.row is None else f"row {self.row}"
+            has_passed = any(score is not None for score in outcome.raw)
+            failed = RewardFailed(
+                f"reward {component.name!r} failed on {rows}",
+                where=key,
+                got=self.message,
+                expected=None if asked is None else f"a score for {asked}",
+                hint=hints(
+                    f"{key}.on_error=exclude  # continues without such rows" if has_passed else None,
+                    f"{key}.timeout_s=off  # or a number of seconds" if self.is_timeout else None,
+                    replay=replay,
+                ),
+            )
+            failed.reward, failed.row = component.name, self.row
+            raise failed from error
+        for row in self.rows if self.row is None else [self.row]:
+            outcome.errors[row] = self.message
+            outcome.timeouts += self.is_timeout
+            outcome.fixed[row] = None if component.on_error == "exclude" else component.on_error
 
 
 def hints(*lines: str | None, replay: str | None) -> str | None:
     """Return the hint of an error: how to replay the call, if it was kept, and `lines`; None if all are None."""
     first = None if replay is None else f"{replay}  # scores these rows again"
     return "\n".join(line for line in (first, *lines) if line is not None) or None
-
-
-def fail(call: FailedCall, outcome: RewardOutcome, keep: KeepFailure) -> None:
-    """Apply `on_error` to the row to blame, or to all; if it is `raise`, raise RewardFailed, or the RewardError."""
-    component = call.component
-    key = f"rewards.{component.name}"
-    replay = keep(call)
-    if component.on_error == "raise":
-        if isinstance(error := call.error, RewardError):
-            if error.row is not None and call.row is not None:
-                error.what = error.what.replace(f"row {error.row}", f"row {call.row}")
-                error.got = f"{error.got}, for {call.describe_row(call.row)}"
-                error.row = call.row
-            error.hint = ", or ".join(filter(None, (error.hint, hints(replay=replay)))) or None
-            raise error
-        rows = f"a batch of {len(call.rows)} rows" if call.row is None else f"row {call.row}"
-        has_passed = any(score is not None for score in outcome.raw)
-        failed = RewardFailed(
-            f"reward {component.name!r} failed on {rows}",
-            where=key,
-            got=call.message,
-            expected=None if call.row is None else f"a score for {call.describe_row(call.row)}",
-            hint=hints(
-                f"{key}.on_error=exclude  # continues without such rows" if has_passed else None,
-                f"{key}.timeout_s=off  # or a number of seconds" if call.is_timeout else None,
-                replay=replay,
-            ),
-        )
-        failed.reward, failed.row = component.name, call.row
-        raise failed from call.error
-    for row in call.rows if call.row is None else [call.row]:
-        outcome.errors[row] = call.message
-        outcome.timeouts += call.is_timeout
-        outcome.fixed[row] = None if component.on_error == "exclude" else component.on_error

@@ -38,13 +38,10 @@ RewardFunction = Callable[..., object]
 
 
 class WithArguments(functools.partial[object]):
-    """A reward with the `args` of the configuration, called with the columns that its signature has.
-
-    A column of the data does not replace an argument of the same name.
-    """
+    """A reward with the configuration's `args`, which no column replaces, called with the columns that it takes."""
 
     def __call__(self, /, *given: object, **columns: object) -> object:
-        """Call the reward with the columns that it takes and that are not arguments; fill parameters before a `/`."""
+        """Call the reward; fill parameters before a `/`, too."""
         taken = {name: column for name, column in columns.items() if name not in self.keywords}
         parameters = inspect.signature(self.func).parameters
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):

@@ -253,8 +253,7 @@ def token_rewards(
     completion's last token. A row whose rewards a penalty replaces has everything on the last token: the rewards cancel
     there, and no earlier token pays for what others earned. An excluded component rewards no position.
 
-    token_values: `RewardStack.token_values`. is_in_completion: (rows, tokens), True = not padding. own_rows: this
-    rank's rows of `settled`, which has those of all ranks.
+    token_values: as of RewardStack. is_in_completion: (rows, tokens), True = no padding. own_rows: this rank's.
     """
     # Filled as lists: setting single entries of a tensor costs more than everything else here.
     num_rows, num_tokens = is_in_completion.shape

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 _COUNTED = ("num_open", "num_excluded", "num_errors", "timeouts", "calls", "calls_saved", "seconds")
-TOTAL_COLUMN = "total"
-"""Column of the completions table with the rows' totals; `reward` is their mean."""
 _MAX_CORRELATED = 8
 """Limit on the components whose pairs are logged; more pairs would not be read."""
 ROUNDING = 4 * torch.finfo(torch.float32).eps
@@ -104,11 +102,8 @@ def spread_within(values: Tensor) -> Tensor:
 def table_columns(
     settled: Settled, components: Sequence[Component], outcomes: Sequence[RewardOutcome], rows: slice
 ) -> dict[str, list[object]]:
-    """Return columns of the completions table for this rank's `rows`: totals, effective and weighted values, gates.
-
-    Each batch has the same columns: TRL keeps a table whose columns must stay equally long.
-    """
-    columns: dict[str, list[object]] = {TOTAL_COLUMN: list(map(finite_or_none, settled.row_totals[rows].tolist()))}
+    """Return columns of the completions table for this rank's `rows`, the same in each batch, as TRL's table needs."""
+    columns: dict[str, list[object]] = {"total": list(map(finite_or_none, settled.row_totals[rows].tolist()))}
     contributions = settled.contributions
     for index, name in enumerate(settled.names):
         columns[f"{name}.effective"] = settled.effective[rows, index].tolist()
@@ -158,14 +153,11 @@ def explain_dead_round(
     """
     weighted = settled.contributions.double()
     sizes = dict(zip(settled.names, weighted.nan_to_num(0.0).abs().amax(dim=0).tolist(), strict=True))
-    spreads = dict[str, float]()
-    for name, column in zip(settled.names, weighted.T, strict=True):
-        spread = spread_within(column.unflatten(0, (-1, group_size))).max().item()
+    spreads, lines = dict[str, float](), list[str]()
+    for index, name in enumerate(settled.names):
+        spread = spread_within(weighted[:, index].unflatten(0, (-1, group_size))).max().item()
         spreads[name] = spread if spread > ROUNDING * sizes[name] else 0.0
-    lines = [
-        f"{name}: {_describe(settled, index, components, counts, spreads[name])}"
-        for index, name in enumerate(settled.names)
-    ]
+        lines.append(f"{name}: {_describe(settled, index, components, counts, spreads[name])}")
     varying, largest = [name for name in spreads if spreads[name]], max(sizes, key=sizes.__getitem__)
     if left_out == 1.0:
         return DeadRound(step, "every completion was truncated, and the policy excludes such rows", lines, True)

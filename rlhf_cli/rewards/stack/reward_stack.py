@@ -153,9 +153,8 @@ class RewardStack:
     def _keep(self, reward: str, row: int, message: str, batch: Batch) -> None:
         """Pass a failed row to the recorder."""
         if self._record_error is not None:
-            prompt, completion = by_row(batch, "prompts")[row], by_row(batch, "completions")[row]
-            record = {"reward": reward, "row": row, "error": message}
-            self._record_error({**record, "prompt": prompt, "completion": completion})
+            texts = {name: by_row(batch, f"{name}s")[row] for name in ("prompt", "completion")}
+            self._record_error({"reward": reward, "row": row, "error": message, **texts})
 
     def _keep_call(self, call: FailedCall) -> str | None:
         """Pass a failed call to the recorder; remember the newest replay command for the error that ends a run."""

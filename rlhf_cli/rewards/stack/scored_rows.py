@@ -147,16 +147,11 @@ def settled_rows(
         totals[is_given] = aggregated(aggregate, list(rules), effective[is_given], weights)
     elif no_total is None:
         totals[is_given] = sum(numpy.where(numpy.isnan(weighted), 0.0, weighted)[is_given].T)
-    rows = [
-        ScoredRow(
-            finite_or_none(total),
-            {
-                name: ScoredReward(score, finite_or_none(value), finite_or_none(product), *details(row, name))
-                for name, score, value, product in zip(rules, *scored, strict=True)
-            },
-        )
-        for row, (total, *scored) in enumerate(
-            zip(totals.tolist(), raw, effective.tolist(), weighted.tolist(), strict=True)
-        )
-    ]
+    rows = []
+    columns = zip(totals.tolist(), raw, effective.tolist(), weighted.tolist(), strict=True)
+    for row, (total, *scored) in enumerate(columns):
+        rewards = {}
+        for name, score, value, product in zip(rules, *scored, strict=True):
+            rewards[name] = ScoredReward(score, finite_or_none(value), finite_or_none(product), *details(row, name))
+        rows.append(ScoredRow(finite_or_none(total), rewards))
     return CompletionScores(rows, no_total=no_total)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, cast
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.completion_text import Completion, as_completion, calls_text, content_text, text_of
-from rlhf_cli.rewards.stack.component import Batch, RewardOutcome, by_row, token_ids
+from rlhf_cli.rewards.stack.component import Batch, RewardOutcome, by_row
 from rlhf_cli.rewards.stack.returned_scores import Offset, Spread, TokenValues, as_numbers
 from rlhf_cli.tables.trl_values import TURN_TEXTS
 
@@ -30,6 +30,14 @@ if TYPE_CHECKING:
 Decode = Callable[[Sequence[int]], str]
 
 _UNKNOWN = "\ufffd"  # a decoder writes this for bytes that are no character (yet)
+
+
+def token_ids(batch: Batch, row: int) -> Sequence[int]:
+    """Return the token ids of a row's completion. Raise TypeError if they are not a sequence."""
+    ids = by_row(batch, "completion_ids")[row]
+    if not isinstance(ids, Sequence):
+        raise TypeError(f"`completion_ids` of row {row} is not a list: {type(ids).__name__}")
+    return ids
 
 
 def token_offsets(
@@ -226,10 +234,7 @@ def place_turns(name: str, outcome: RewardOutcome, is_action: Sequence[Sequence[
 def parts_of_row(
     outcome: RewardOutcome, batch: Batch, row: int, offsets: Callable[[Batch, int], Sequence[Offset]] | None
 ) -> list[ScoredPart] | None:
-    """Return the parts of a dense row with their rewards, or its rewarded turns; None for a plain score.
-
-    `offsets` gives the ranges of a row's tokens. Without them, a row with values per token is a single part.
-    """
+    """Return a dense row's parts or rewarded turns, one part if its tokens have no place; None for a plain score."""
     tokens, spans, turns = outcome.tokens[row], outcome.spans[row], outcome.turns[row]
     if turns is not None:  # a part's tokens are those that were rewarded, if they are placed yet
         runs = runs_of([value is not None for value in tokens]) if tokens is not None else []

@@ -134,8 +134,7 @@ def readable_rows(
 ) -> tuple[Dataset, dict[str, Dataset]]:
     """Return training rows and evaluation sets that the model at `policy` can read.
 
-    Raise ModelError if its tokenizer has no end-of-sequence token or, for conversations, no chat template. Raise
-    DataError for prompts that leave no room to answer, unless `data.overlong_prompts` says how to handle them.
+    Raise ModelError for a tokenizer without end or chat template, DataError for prompts that leave no room to answer.
     """
     model, row = experiment.model, experiment.trainer.row
     config = AutoConfig.from_pretrained(policy, revision=model.revision, trust_remote_code=model.trust_remote_code)

@@ -66,16 +66,12 @@ def are_conversations(rows: Dataset) -> bool | None:
     return any(isinstance(text, list) and bool(text) and isinstance(text[0], dict) for text in first)
 
 
-LeftOut = dict[str, dict[str, int]]
-"""Name of the data -> reason -> number of pairs that were left out."""
-
-
-def training_rows(experiment: Experiment) -> tuple[Dataset, dict[str, Dataset], LeftOut]:
-    """Return training rows, the evaluation sets by name ('' for a single one), and the pairs that were left out.
+def training_rows(experiment: Experiment) -> tuple[Dataset, dict[str, Dataset], dict[str, dict[str, int]]]:
+    """Return training rows, evaluation sets by name ('' for a single one), and how many pairs are left out, and why.
 
     Pairs are judged first, so that messages use the data's row numbers. Raise DataError for invalid pairs that stay in.
     """
-    data, row, left_out = experiment.data, experiment.trainer.row, LeftOut()
+    data, row, left_out = experiment.data, experiment.trainer.row, dict[str, dict[str, int]]()
     rules = planned.preference_rules(experiment) if "reward_model" in row.sections else None
 
     def load(sources: list[DataSource], name: str) -> Dataset:
@@ -121,7 +117,7 @@ def assemble(
 ) -> ExtendedTrainer:
     """Return the trainer that runs `experiment` in `folder`, with data and models loaded; `heartbeat` gets its phases.
 
-    It logs what `profiled` measures. Raise UserError for what only the libraries detect: a value that TRL rejects.
+    It logs what `profiled` measures, and shows scored pairs by `on_pairs`. Raise UserError for what libraries reject.
     """
     row = experiment.trainer.row
     trainer_class = trainer_class_of(experiment.trainer)
@@ -201,11 +197,7 @@ def assemble(
 
 
 def extended_class(trl_trainer: type, extensions: Extensions) -> type[ExtendedTrainer]:
-    """Return the subclass of a TRL trainer with the mixins that `extensions` need.
-
-    It keeps TRL's class name, which TRL writes into profiling metrics and model cards. The mixins stand outermost
-    first; docs/development/architecture.md says what each of them does, and why their order matters.
-    """
+    """Return TRL's trainer with the mixins that `extensions` need, in the order of docs/development/architecture.md."""
     mixins: tuple[type, ...] = (LoggingMixin, CheckpointMixin, GuardMixin)
     if extensions.rewards is not None:
         mixins = (LoggingMixin, CheckpointMixin, RolloutMixin, GuardMixin, EvaluationMixin, PassMixin, RewardMixin)
@@ -218,6 +210,7 @@ def extended_class(trl_trainer: type, extensions: Extensions) -> type[ExtendedTr
 
         mixins = (*mixins[:3], PpoMixin, *mixins[3:])
     own = {"__module__": __name__, "__doc__": trl_trainer.__doc__, "extensions": extensions}
+    # TRL writes the class's name into profiling metrics and model cards.
     return type(trl_trainer.__name__, (*mixins, trl_trainer), own)
 
 
@@ -302,17 +295,14 @@ def _check_learns(trainer: ExtendedTrainer) -> None:
 
 @dataclass
 class TrainingEvaluation:
-    """Summarise a policy's answers in a trainer's evaluation; every rank has one, and only the first `writes`.
-
-    `data` describes the rows of each set; `trained_on` holds the `prompt_key` of prompts also trained on.
-    """
+    """Summarise a policy's answers in a trainer's evaluation; every rank has one, and only the first `writes`."""
 
     folder: RunFolder
     components: Sequence[Component]
-    data: Mapping[str, str]
+    data: Mapping[str, str]  # describes the rows of each set
     writes: bool
     aggregate: Aggregate = "sum"
-    trained_on: frozenset[bytes] = frozenset()
+    trained_on: frozenset[bytes] = frozenset()  # `prompt_key` of prompts also trained on
     _has_warned: bool = False
 
     def __call__(
@@ -323,11 +313,7 @@ class TrainingEvaluation:
         running: Mapping[str, RunningDeviation] | None = None,
         eval_set: str = "",
     ) -> dict[str, float | None]:
-        """Return metric -> value: totals with their intervals, raw rewards, truncation, tokens, pass@k, maj@k.
-
-        running: the training's divisors by reward, if it has scored rows already. Write `eval/training/step-N.json`,
-        or `step-N-NAME.json` of a named set, and its completions.
-        """
+        """Return metric -> value, and write the evaluation and its completions. running: the divisors in training."""
         from rlhf_cli.evaluation.evaluation_results import settled_answers, sum_up_answers
 
         parts, no_total = settled_answers(

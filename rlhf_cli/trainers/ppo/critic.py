@@ -73,12 +73,9 @@ def _recompute_activations(model: PreTrainedModel | PeftModel, args: TrlArgument
 
 
 class TrainedCritic:
-    """A token-classification model with one label, its optimizer and its checkpoints.
+    """A token-classification model with one label, its optimizer and its checkpoints."""
 
-    `shares_backward`: the value loss is part of the policy's backward pass, as with SharedLoraCritic.
-    """
-
-    shares_backward = False
+    shares_backward = False  # True: the value loss is part of the policy's backward pass
     model: PreTrainedModel | PeftModel
 
     def __init__(self, model: PreTrainedModel | PeftModel, settings: CriticSettings) -> None:
@@ -211,10 +208,8 @@ class TrainedCritic:
         return prepared
 
     def states(self, ids: Tensor, mask: Tensor, num_completion: int, *, is_packed: bool) -> Tensor:
-        """Return (states, H): the head's input for (B, P + C) rows, normalised to RMS 1, for a trial of packing.
-
-        Values would not work: a new head is 0, and all its values are equal.
-        """
+        """Return (states, H): the head's input for (B, P + C) rows, normalised to RMS 1, for a trial of packing."""
+        # Values would not work: a new head is 0, and all its values are equal.
         inputs, places = self._laid_out(ids, mask, num_completion, is_packed=is_packed)
         found = self._every_state(inputs).flatten(0, 1)[places].float()
         return torch.nn.functional.rms_norm(found, found.shape[-1:])

@@ -42,8 +42,7 @@ _SHAPE = (
 class SharedLoraCritic(TrainedCritic):
     """A LoRA adapter of the policy's shape and a float32 linear head, with an optimizer of their own.
 
-    model: a PeftModel. The head becomes its child `critic_head`, so that it is placed and synchronised between ranks
-    with it; neither the head nor the adapter is saved with the policy.
+    The head becomes a child of the model, to be placed and synchronised with it; the policy's files hold neither.
     """
 
     shares_backward = True

@@ -91,7 +91,11 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
         lengths = output["completion_mask"].sum(dim=1)
         is_bootstrapped = self.truncation.goes_on(self._endings)[self._own_rows].to(lengths.device)
         is_action = tokens_in_loss(output).bool()
-        scores = self._scores(output["completion_mask"].bool())
+        is_token = output["completion_mask"].bool()
+        if self.is_dense and not callable(self.aggregate):
+            scores, _ = token_rewards(self.reward_stack.token_values, self._settled, is_token, self._own_rows)
+        else:
+            scores = last_token_rewards(self._settled, is_token, self._own_rows)
         if self.truncation.replaces:  # the critic's value replaces the score of an unfinished row
             self._warn_of_dense_rewards()
             scores = without_last(scores, lengths, is_bootstrapped)
@@ -144,12 +148,6 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
         # TRL leaves the policy in training mode for the rollout's log-probabilities
         with contextlib.nullcontext() if torch.is_grad_enabled() else in_evaluation_mode(model):
             return super()._get_per_token_logps_and_entropies(model, *args, **named)
-
-    def _scores(self, is_in_completion: Tensor) -> Tensor:
-        """Return (K, rows of this rank, tokens): every component's weighted reward at its tokens."""
-        if self.is_dense and not callable(self.aggregate):
-            return token_rewards(self.reward_stack.token_values, self._settled, is_in_completion, self._own_rows)[0]
-        return last_token_rewards(self._settled, is_in_completion, self._own_rows)
 
     # --- the update ---
 
@@ -232,9 +230,9 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
         metrics["ppo/policy_loss"].append(loss_mean)
 
     def _log_means(self, inputs: TrlBatch, tokens: dict[str, Tensor]) -> None:
-        """Append the sums of (B, T) over all ranks' actions by the actions of a micro-batch on average.
+        """Append means of (B, T) over the actions of all ranks.
 
-        The log averages a window's micro-batches.
+        The log averages a window's micro-batches: each is divided by the actions of a micro-batch on average.
         """
         mask = tokens_in_loss(inputs).bool()
         sums = [mask.sum().double(), *(values.detach().double().where(mask, 0.0).sum() for values in tokens.values())]

@@ -20,7 +20,7 @@ import pytest
 from rlhf_cli.cli import main
 from rlhf_cli.errors import RewardError, RewardFailed, ServerSilent, described, in_a_line, message_of, shortened
 from rlhf_cli.rewards.stack.calling import with_own_arguments
-from rlhf_cli.rewards.stack.component import Component, OnError, RewardTimeout, ScoreGate
+from rlhf_cli.rewards.stack.component import Component, RewardTimeout, ScoreGate
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.text.redaction import traceback_of
 from tests.support.reward_bench import BATCH, Bench, Rows, picky, raises
@@ -46,7 +46,7 @@ class TestOneRow:
     @pytest.mark.parametrize(("on_error", "fixed"), [("exclude", None), (-1.0, -1.0), (0.0, 0.0)])
     @pytest.mark.fault(30)
     def test_is_blamed_alone(
-        self, bench: Bench, do: Any, message: str, is_async: bool, on_error: OnError, fixed: float | None
+        self, bench: Bench, do: Any, message: str, is_async: bool, on_error: Any, fixed: float | None
     ) -> None:
         found = bench(picky(2, do, is_async), on_error=on_error)
         assert found.raw == [0.0, 10.0, None, 30.0]
@@ -127,7 +127,7 @@ def test_the_rows_of_a_prompt_are_tried_again_together_if_the_reward_compares_th
 
 
 @pytest.mark.parametrize("on_error", ["raise", "exclude", 0.5])
-def test_negative_control_nothing_fails(bench: Bench, on_error: OnError) -> None:
+def test_negative_control_nothing_fails(bench: Bench, on_error: Any) -> None:
     found = bench(picky(99, raises(ValueError("odd"))), on_error=on_error)
     assert found.raw == [0.0, 10.0, 20.0, 30.0]
     assert (found.num_errors, found.calls, bench.recorded) == (0, 4, [])
@@ -335,7 +335,7 @@ def test_a_task_of_an_async_reward_s_own(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("on_error", ["raise", "exclude"])
-def test_ctrl_c_during_a_reward_is_not_a_failure_of_the_reward(bench: Bench, on_error: OnError) -> None:
+def test_ctrl_c_during_a_reward_is_not_a_failure_of_the_reward(bench: Bench, on_error: Any) -> None:
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         bench(picky(2, lambda: signal.raise_signal(signal.SIGINT)), on_error=on_error)
