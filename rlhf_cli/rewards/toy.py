@@ -11,7 +11,6 @@ from rlhf_cli.rewards.dense import Span
 # Does not match the 7 or the 5 of `7.5`, nor the 2 of `x2`; the minus of `3-4` subtracts and is not a sign. More than
 # 18 digits is a stuck policy: sums of the toy world are shorter, and int() of thousands of digits raises.
 _INTEGER = re.compile(r"(?<![0-9A-Za-z_])(?<![0-9]\.)(?:(?<!\))-)?[0-9]{1,18}(?![0-9A-Za-z_]|\.[0-9])")
-_DIGITS = re.compile(r"[0-9]+")
 
 
 def sums_correct(
@@ -52,7 +51,7 @@ def sums_true(prompts: Sequence[Completion], completions: Sequence[Completion], 
 
 def digits_only(completions: Sequence[Completion], **kwargs: object) -> list[float]:
     """Score 1.0 if the completion consists of digits 0 to 9, ignoring white space at its ends, else 0.0."""
-    return [float(_DIGITS.fullmatch(text_of(completion).strip()) is not None) for completion in completions]
+    return [float(re.fullmatch("[0-9]+", text_of(completion).strip()) is not None) for completion in completions]
 
 
 def score_speakers(

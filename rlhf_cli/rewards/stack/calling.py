@@ -32,7 +32,6 @@ from rlhf_cli.rewards.stack.returned_scores import Offset, Score, TokenValues, a
 from rlhf_cli.rewards.stack.reward_functions import compares_rows
 from rlhf_cli.rewards.stack.token_offsets import as_turn_values, characters, token_ids, turns_of
 from rlhf_cli.tables.trl_values import TRAINERS_OWN
-from rlhf_cli.temporary_attributes import temporary_attributes
 
 _AGAIN_S = 1.0
 """Seconds between repeated alarms, for a call that catches the first one and continues."""
@@ -111,8 +110,12 @@ def staying() -> Iterator[None]:
             end(status)
         raise SystemExit(f"os._exit({status})")
 
-    with temporary_attributes(os, _exit=stay), as_exceptions():
-        yield
+    os._exit = stay
+    try:
+        with as_exceptions():
+            yield
+    finally:
+        os._exit = end
 
 
 _END_S = 1.0

@@ -121,7 +121,8 @@ def import_function(fn: str, *, where: str) -> RewardFunction:
     """Return what `module:function` or `./file.py:function` names. Raise RewardError with the real import error."""
     module_name, colon, attribute = fn.rpartition(":")
     is_file = module_name.endswith(".py")
-    if not colon or not _is_name(attribute) or (not is_file and set("/:") & set(module_name)):
+    is_name = all(map(str.isidentifier, attribute.split(".")))
+    if not colon or not is_name or (not is_file and set("/:") & set(module_name)):
         expected = "package.module:function, or ./file.py:function"
         raise RewardError("invalid function name", where=where, got=fn, expected=expected, hint=_meant_name(fn))
     # Unlike `python -m`, a console script does not have the current folder on its path, but users expect it.
@@ -167,18 +168,13 @@ _PACKAGES = ("accelerate", "datasets", "numpy", "pandas", "peft", "tokenizers", 
 """What training imports after the folders of the user's functions are on the path."""
 
 
-def _is_name(attribute: str) -> bool:
-    """Return whether this is `function` or `object.method`."""
-    return all(part.isidentifier() for part in attribute.split("."))
-
-
 def _meant_name(fn: str) -> str | None:
     """Return the name that was meant by `./file.py`, `./file.py::f`, `./file:f` or `module.f`, or None."""
     parts = [part for part in fn.split(":") if part]
     typed = parts[0] if parts else ""
     file = f"{typed}/__init__.py" if Path(typed).expanduser().is_dir() else f"{typed.removesuffix('.py')}.py"
     if Path(file).expanduser().is_file():
-        is_name = len(parts) > 1 and _is_name(parts[-1])
+        is_name = len(parts) > 1 and all(map(str.isidentifier, parts[-1].split(".")))
         return f"{file}:{parts[-1] if is_name else 'FUNCTION'}"
     module, dot, function = fn.rpartition(".")
     return f"{module}:{function}" if dot and Path(f"{module.replace('.', '/')}.py").is_file() else None

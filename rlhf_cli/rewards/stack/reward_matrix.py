@@ -180,9 +180,8 @@ def find_truncated(
 ) -> list[bool]:
     """Return one bool per row: it reached the limit without an ending token.
 
-    `ending_ids` are all end-of-sequence ids that the model declares. `has_stopped` says whether a row ends at a stop
-    string, also at the limit. A row that stopped before the limit otherwise (an environment that ended the episode) is
-    terminated. Without a limit, only a row with such an id or a stop string is.
+    `ending_ids` are all end-of-sequence ids of the model; `has_stopped` knows rows that end at a stop string.
+    A row that an environment ended before the limit is terminated. Without a limit, only a row with such an end is.
     """
     return [
         len(ids) >= (max_completion_length or 0) and (not ids or ids[-1] not in ending_ids) and not has_stopped(ids)

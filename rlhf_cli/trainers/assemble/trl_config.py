@@ -3,8 +3,6 @@
 FSDP's version is explicit because accelerate's own default is 1. The state dict is full, so that the saved model loads
 without the run. DeepSpeed's numbers are "auto": transformers fills them in from the arguments of all strategies.
 
-torch's own store listens on every interface without a password, and holds pickles. So rank 0 opens it at MASTER_ADDR
-only; the library that starts the process group then connects to it as to the store of torchrun's agent.
 `TrainingArguments._setup_devices` (transformers 5.23) omits the timeout if `use_cpu` is set, and torch then waits
 1800 s for a rank that hangs. accelerate uses an existing process group, but on a CPU it does not pass it to DeepSpeed:
 each rank of ZeRO-3 would behave as if it were alone.

@@ -154,18 +154,14 @@ class TrainedCritic:
             return contextlib.nullcontext()
         return cast("AbstractContextManager[None]", self._wrapped.no_sync())
 
-    def step(self) -> float:
-        """Take one optimizer step, and return the norm of the gradient before it was clipped."""
+    def step(self) -> tuple[float, float]:
+        """Take one optimizer step, and return its learning rate and the norm of the gradient before it was clipped."""
+        rate = float(self._schedule.get_last_lr()[0])
         norm = torch.nn.utils.clip_grad_norm_(self.parameters(), self.settings.max_grad_norm)
         self._optimizer.step()
         self._schedule.step()
         self._optimizer.zero_grad()
-        return float(norm)
-
-    @property
-    def learning_rate(self) -> float:
-        """Return the learning rate of the next step."""
-        return float(self._schedule.get_last_lr()[0])
+        return rate, float(norm)
 
     def hidden_from_policy(self) -> AbstractContextManager[None]:
         """Exclude the critic from what the policy trains and saves in this context."""

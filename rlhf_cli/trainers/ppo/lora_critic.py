@@ -82,7 +82,7 @@ class SharedLoraCritic(TrainedCritic):
         return cast(Optimizer, trainer.accelerator.prepare(optimizer))
 
     def _every_state(self, inputs: Mapping[str, object]) -> Tensor:
-        model = self._base_model()
+        model = cast(PreTrainedModel, self.model.get_base_model())
         self._take_gradients()
         with self._active(), self._autocast():
             return cast(Tensor, getattr(model, model.base_model_prefix)(**inputs, use_cache=False).last_hidden_state)
@@ -127,15 +127,12 @@ class SharedLoraCritic(TrainedCritic):
     def save(self, folder: Path) -> None:
         """Save adapter and head in PEFT's format, for AutoPeftModelForTokenClassification.from_pretrained(folder)."""
         config = LoraConfig(**{**asdict(self.model.peft_config[ADAPTER]), "task_type": "TOKEN_CLS"})
-        config.base_model_name_or_path = self._base_model().config.name_or_path
+        config.base_model_name_or_path = cast(PreTrainedModel, self.model.get_base_model()).config.name_or_path
         config.modules_to_save, config.inference_mode = [self._name_of_head], True
         config.save_pretrained(str(folder))
         weights: dict[str, Tensor] = get_peft_model_state_dict(self.model, adapter_name=ADAPTER)
         weights |= {self._head_prefix + name: value for name, value in self._head.state_dict().items()}
         save_file({name: value.contiguous() for name, value in weights.items()}, folder / _WEIGHTS)
-
-    def _base_model(self) -> PreTrainedModel:
-        return cast(PreTrainedModel, self.model.get_base_model())
 
     def _load_weights(self, folder: Path) -> None:
         state, prefix = load_file(folder / _WEIGHTS), self._head_prefix

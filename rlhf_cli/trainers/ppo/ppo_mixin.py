@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -179,8 +179,9 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
             if self.accelerator.sync_gradients:
                 if not self.critic.shares_backward:
                     self.refuse_non_finite([], self._named_of_critic())
-                self._metrics["train"]["critic/learning_rate"].append(self.critic.learning_rate)
-                self._metrics["train"]["critic/grad_norm"].append(self.critic.step())
+                rate, norm = self.critic.step()
+                self._metrics["train"]["critic/learning_rate"].append(rate)
+                self._metrics["train"]["critic/grad_norm"].append(norm)
         if self.state.global_step < self.critic.settings.warmup_steps:
             with self.critic.hidden_from_policy():
                 for parameter in filter(lambda parameter: parameter.requires_grad, model.parameters()):
@@ -288,8 +289,7 @@ class PpoMixin(GuardMixin, PassMixin, RewardMixin):
         self.critic.load_state(Path(self.state.best_model_checkpoint, "critic"))
 
     def _sum_over_ranks(self, sums: Tensor) -> Tensor:
-        summed: Tensor = self.accelerator.reduce(sums, reduction="sum")
-        return summed
+        return cast(Tensor, self.accelerator.reduce(sums, reduction="sum"))
 
     @property
     def _mode(self) -> str:

@@ -171,7 +171,7 @@ class TestCritic:
         for factor in (1.0, 0.5):  # transformers halves the policy's rate after an evaluation
             policy.param_groups[0]["lr"] = 0.1 * factor
             critic.step()
-            found.append(critic.learning_rate)
+            found.append(critic._schedule.get_last_lr()[0])
         assert found == pytest.approx(rates)
 
     @pytest.mark.parametrize(

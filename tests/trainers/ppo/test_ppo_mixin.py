@@ -30,8 +30,6 @@ CRITIC = ["critic.weight", "critic.bias"]
 class Critic:
     """Notes its calls."""
 
-    learning_rate = 0.25
-
     def __init__(self, calls: list[Any], *, shares: bool) -> None:
         self.calls, self.shares_backward = calls, shares
         self.model, self.settings = torch.nn.Linear(1, 1), SimpleNamespace(warmup_steps=2)
@@ -39,9 +37,9 @@ class Critic:
     def backward(self, loss: str) -> None:
         self.calls.append(("backward", loss))
 
-    def step(self) -> float:
+    def step(self) -> tuple[float, float]:
         self.calls.append("step")
-        return 0.5
+        return 0.25, 0.5
 
     @contextlib.contextmanager
     def hidden_from_policy(self) -> Iterator[None]:
