@@ -30,10 +30,8 @@ _TURNS = (*DIALOGUES, "prompt", *ANSWERS)
 _SETTINGS = ("tools", "chat_template_kwargs")
 _GOOD, _BAD = ("true", "yes", "1", "good", "desirable"), ("false", "no", "0", "bad", "undesirable")
 _CALLS = ("function_call", "function-call", "tool_call")
-_SENDERS = ("from", "speaker")
-"""Keys for who says a message, of ShareGPT and of transcripts."""
-_EXCHANGES = (("input", "output"), ("human", "assistant"))
-"""Keys of a turn that is a question and its answer, of XTuner, and of Firefly and ms-swift."""
+_SENDERS = ("from", "speaker")  # keys for who says a message, of ShareGPT and of transcripts
+_EXCHANGES = (("input", "output"), ("human", "assistant"))  # a question and its answer, of XTuner, Firefly and ms-swift
 THOUGHTS = ("reasoning_content", "thinking", "reasoning")
 """Keys of a message's reasoning; templates read the first, and some only the second."""
 SPEAKERS = {
@@ -45,10 +43,8 @@ SPEAKERS = {
     "system": "system",
 }
 """ShareGPT's `from` -> OpenAI's role."""
-ROLES = (*dict.fromkeys(SPEAKERS.values()), "developer", "ipython")
-"""The roles that chat templates know."""
-SYSTEM = ("system", "system_prompt")
-"""Columns with the text of a dialogue's system message."""
+ROLES = (*dict.fromkeys(SPEAKERS.values()), "developer", "ipython")  # the roles that chat templates know
+SYSTEM = ("system", "system_prompt")  # columns with the text of a dialogue's system message
 
 
 def _messages_in(value: object) -> object:

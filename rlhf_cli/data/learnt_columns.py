@@ -29,10 +29,8 @@ from rlhf_cli.errors import DataError
 from rlhf_cli.tables.trl_trainers import IMAGES, TEXT, TrainerRow
 from rlhf_cli.text.suggest import nearest
 
-_WITH_IDS = ("labels", "completion_mask", "assistant_masks")
-"""Columns that SFT reads beside `input_ids` only."""
-ASKING = ("system", "developer", "user", "tool")
-"""Roles that do not answer."""
+_WITH_IDS = ("labels", "completion_mask", "assistant_masks")  # columns that SFT reads beside `input_ids` only
+ASKING = ("system", "developer", "user", "tool")  # roles that do not answer
 _ANSWERING = ("assistant", "model")
 _SWITCHES = ("weight", "train", "training", "train_detail", "loss", "loss_scale", "loss_mask", "step_loss_mask")
 """Keys by which OpenAI, axolotl, ms-swift, verl and slime leave a message, or part of it, out of the loss."""
@@ -48,10 +46,8 @@ _OTHER_NAMES = {
     "answer": "ground_truth final_answer solution target label gold expected reference result",
     "solution": "ground_truth answer",
 }
-OTHER_NAMES = {column: tuple(names.split()) for column, names in _OTHER_NAMES.items()}
-"""Map a column to its names in other datasets, the likeliest first."""
-XLAM = ("query", "answers")
-"""The columns of Salesforce's function calls: a question, and the calls that answer it, beside the tools."""
+OTHER_NAMES = {column: tuple(names.split()) for column, names in _OTHER_NAMES.items()}  # the likeliest first
+XLAM = ("query", "answers")  # Salesforce's question, and the calls that answer it, beside the tools
 
 
 def learnt_columns(

@@ -14,8 +14,7 @@ from rlhf_cli.data.rows import RowTable
 from rlhf_cli.data.source import DataSource, Row, Template
 
 _PART = r"\s*train(\[-?[\d_]*%?:-?[\d_]*%?\])?(\([^)]*\))?\s*"
-_SPLIT = rf"{_PART}(\+{_PART})*"
-"""A split of a file or a world, in the syntax of `datasets`."""
+_SPLIT = rf"{_PART}(\+{_PART})*"  # a split of a file or a world, in the syntax of `datasets`
 
 
 @dataclass(frozen=True)

@@ -18,16 +18,13 @@ from rlhf_cli.data.rows import Dataset, Table, at_rows, is_empty, values_of
 from rlhf_cli.data.source import missing_column
 from rlhf_cli.errors import DataError
 
-IDS = ("chosen_ids", "rejected_ids")
-"""Columns of pairs that are token ids already."""
-MARGIN = "margin"
-"""The column that TRL's RewardTrainer subtracts in its loss if it exists."""
+IDS = ("chosen_ids", "rejected_ids")  # columns of pairs that are token ids already
+MARGIN = "margin"  # the column that TRL's RewardTrainer subtracts in its loss if it exists
 
 _TEXTS = ("chosen", "rejected")
 _LEFT_OUT = "_left_out"
 _EMPTY, _NO_MARGIN = "empty_answers", "no_sound_margin"
-IDENTICAL = "identical_answers"
-"""Why a pair teaches nothing: both answers are the same."""
+IDENTICAL = "identical_answers"  # why a pair teaches nothing: both answers are the same
 _SHOWN = 3
 
 

@@ -14,8 +14,7 @@ from rlhf_cli.errors import DataError
 TEMPLATE_ERRORS = (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, RecursionError)
 """What a chat template may raise on a conversation that it does not take."""
 _ROWS = 200
-Write: TypeAlias = Callable[[Messages, Mapping[str, object]], str]
-"""Takes messages and variables of the template, returns the text."""
+Write: TypeAlias = Callable[[Messages, Mapping[str, object]], str]  # (messages, variables of the template) -> the text
 
 
 def check_rendering(table: Table, columns: Sequence[str], write: Write, *, name: str) -> None:

@@ -81,10 +81,8 @@ def map_rows(
     return mapped
 
 
-DIALOGUES = ("messages", "conversations")
-"""Columns that hold whole conversations."""
-TEXT_PARTS = ("full_text", "text", "content", "value", *DIALOGUES)
-"""Keys under which an object holds its text or its messages."""
+DIALOGUES = ("messages", "conversations")  # columns that hold whole conversations
+TEXT_PARTS = ("full_text", "text", "content", "value", *DIALOGUES)  # an object's keys for its text or its messages
 _PAIRS = (("chosen", "rejected"), ("chosen_ids", "rejected_ids"))
 _WHOLE = ("text", "input_ids")
 _ASSISTANT = ("assistant", "gpt")

@@ -13,10 +13,8 @@ from rlhf_cli.errors import DataError, UserError
 from rlhf_cli.tables.trl_trainers import TrainerRow
 from rlhf_cli.text.suggest import nearest
 
-Row = dict[str, object]
-"""Column -> value of one dataset row."""
-Template: TypeAlias = str | Sequence[Mapping[str, str]]
-"""A prompt with `{column}` fields: a text, or messages with `role` and `content`."""
+Row = dict[str, object]  # column -> value of one dataset row
+Template: TypeAlias = str | Sequence[Mapping[str, str]]  # a text, or messages, with `{column}` fields
 
 SUFFIXES = {
     ".jsonl": "jsonl",
@@ -76,12 +74,9 @@ class DataSource:
     transcripts: bool = False
     trainer: TrainerRow | None = None
     is_read: Callable[[str], bool] = bool
-    paths: tuple[str, ...] = field(init=False)
-    """`path` as a tuple; empty for a world."""
-    is_hub: bool = field(init=False)
-    """Whether `path` is a hub id: like `owner/name` or `name`, without a file suffix, and not on disk."""
-    bounds: tuple[int, int] | None = field(init=False)
-    """`select` as [start, stop) in rows; None for all of them."""
+    paths: tuple[str, ...] = field(init=False)  # `path` as a tuple; empty for a world
+    is_hub: bool = field(init=False)  # an id like `owner/name` or `name`, without a file suffix, and not on disk
+    bounds: tuple[int, int] | None = field(init=False)  # `select` as [start, stop) in rows; None for all of them
 
     def __post_init__(self) -> None:
         if (self.world is None) == (self.path is None):

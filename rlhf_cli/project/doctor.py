@@ -68,8 +68,7 @@ _PURPOSES = {
 }
 
 
-InstalledVersion = Callable[[str], str | None]
-"""Maps a package to its version, or None if it is not installed."""
+InstalledVersion = Callable[[str], str | None]  # maps a package to its version, or None if it is not installed
 
 
 def package_conditions(installed: InstalledVersion = version_of) -> list[Condition]:

@@ -79,8 +79,7 @@ def _plain(text: str) -> str:
     return re.sub(r"\[`~?([^`\]]+)`\](?:\([^)]*\))?", lambda match: match[1].rpartition(".")[2], text).rstrip()
 
 
-NO_DEFAULT = inspect.Parameter.empty
-"""Marks a parameter that must be given."""
+NO_DEFAULT = inspect.Parameter.empty  # marks a parameter that must be given
 
 
 def as_tree(value: DataclassInstance) -> dict[str, Any]:
@@ -88,8 +87,7 @@ def as_tree(value: DataclassInstance) -> dict[str, Any]:
     return asdict(value, dict_factory=lambda pairs: {name: one for name, one in pairs if one is not NO_DEFAULT})
 
 
-_FOLLOWED = "rlhf_cli.services.sandbox"
-"""Modules whose constants are looked up when a reward's signature uses them."""
+_FOLLOWED = "rlhf_cli.services.sandbox"  # modules whose constants are looked up when a reward's signature uses them
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 

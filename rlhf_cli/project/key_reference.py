@@ -31,8 +31,7 @@ from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.text.json_values import JsonTree, JsonValue, leaves, section
 from rlhf_cli.text.suggest import nearest
 
-ANY_NAME = "NAME"
-"""Placeholder in a key for a name that the user chooses, as in `rewards.NAME.weight`."""
+ANY_NAME = "NAME"  # placeholder in a key for a name that the user chooses, as in `rewards.NAME.weight`
 
 
 @dataclass(frozen=True)
@@ -229,8 +228,7 @@ def _cells(line: str) -> list[str]:
     return [_LINK.sub(r"\1", cell.strip()).replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
 
 
-_WHOLE = ("model.build",)
-"""Sections whose parts have no meaning without the rest."""
+_WHOLE = ("model.build",)  # sections whose parts have no meaning without the rest
 
 
 def unlike_default(tree: JsonTree, prefix: str = "") -> JsonTree:

@@ -64,8 +64,7 @@ _ROWS = (
     Training("reward", "RewardTrainer", "a reward model on pairs of two answers", "pairs", "1.0e-3", "1.0e-5"),
 )
 
-TRAININGS: dict[str, Training] = {row.name: row for row in _ROWS}
-"""Maps a name, as in `trainer=NAME`, to its training, in display order."""
+TRAININGS: dict[str, Training] = {row.name: row for row in _ROWS}  # by name, as in `trainer=NAME`, in display order
 
 
 def training_named(word: str) -> Training:
@@ -80,8 +79,7 @@ def training_named(word: str) -> Training:
 _LOOKED_AT_ROWS = 200
 _SUM = re.compile(r"[\d\s+*/=?().-]{1,24}")
 _ANSWER = "answer"
-_LAST_NUMBER = re.compile(r"\d[\d,]*(\.\d+)?\D{0,3}$")
-"""Finds a number at the end of an answer: `22`, `#### 1,234`, `= 5.5 m`."""
+_LAST_NUMBER = re.compile(r"\d[\d,]*(\.\d+)?\D{0,3}$")  # at the end of an answer: `22`, `#### 1,234`, `= 5.5 m`
 
 
 _HOLDS: dict[str, tuple[str, ...]] = {

@@ -72,8 +72,7 @@ _HELD_OUT = 0.1
 _FEWEST_TO_HOLD_OUT = 40
 _GROUP = 8
 _FEWEST_TO_READ = 16
-_PPO_MINIBATCHES = 4
-"""Minibatches per PPO round, as in conf/trainer/ppo.yaml."""
+_PPO_MINIBATCHES = 4  # minibatches per PPO round, as in conf/trainer/ppo.yaml
 
 
 @dataclass(frozen=True)

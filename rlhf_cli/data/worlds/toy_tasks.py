@@ -224,8 +224,7 @@ def generate_judgements(num_rows: int, seed: int, max_value: int = 20) -> list[d
 
 
 _DIALOGUES = Path(__file__).with_name("hh_pairs.jsonl.gz")
-_HELD_OUT_OF = 5
-"""Of each five dialogues in the file's order the last one is held out."""
+_HELD_OUT_OF = 5  # of each five dialogues in the file's order the last one is held out
 
 
 def generate_dialogues(

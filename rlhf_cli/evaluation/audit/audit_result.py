@@ -42,8 +42,7 @@ class KindResult:
     is_near: bool
     let_in: str | None
     contributions: Mapping[str, Contribution]
-    errors: Mapping[str, str]
-    """Component -> the error it raised on such a text."""
+    errors: Mapping[str, str]  # component -> the error it raised on such a text
     shown_row: int
 
 
@@ -72,8 +71,7 @@ class AuditResult:
     gold_text: str | None
     gold_total: float | None
     gold_contributions: Mapping[str, float | None]
-    gold_raw: Mapping[str, float | None]
-    """Component -> the median of its raw scores of the gold answers."""
+    gold_raw: Mapping[str, float | None]  # component -> the median of its raw scores of the gold answers
     main: str | None
     num_unrecognised: int
     unrecognised: bool

@@ -66,8 +66,7 @@ class AttackInputs:
     reward_words: Sequence[str] = ()
 
 
-Texts = Sequence[str | None]
-"""The variants of a kind for one row, in the same order in every row; None if this row lacks a variant."""
+Texts = Sequence[str | None]  # the variants of a kind for one row, always in one order; None for one that it lacks
 
 
 @dataclass(frozen=True)
@@ -95,8 +94,7 @@ def _many(row: AttackInputs) -> Texts:
     return ", ".join(answers), "\n".join(row.way.write(answer) for answer in answers)
 
 
-OTHER_GOLD = "other_gold"
-"""The kind that only a reward with the row's own right answer detects."""
+OTHER_GOLD = "other_gold"  # the kind that only a reward with the row's own right answer detects
 
 
 def _other_gold(row: AttackInputs) -> Texts:

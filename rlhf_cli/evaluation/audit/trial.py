@@ -131,8 +131,7 @@ def ways_to_write(tags: Sequence[str]) -> list[AnswerFormat]:
     ]
 
 
-_WORD = re.compile(r"[^\W\d_][\w' .,!?-]{1,30}")
-"""Matches plain words and phrases, but not patterns, formats or keys with symbols."""
+_WORD = re.compile(r"[^\W\d_][\w' .,!?-]{1,30}")  # words and phrases, but not patterns, formats or keys with symbols
 
 
 def reward_words(functions: Iterable[Callable[..., object]]) -> list[str]:
