@@ -60,8 +60,7 @@ def learnt_columns(
 ) -> tuple[str, ...]:
     """Return the columns that `trainer` learns from, with those that it reads beside them.
 
-    `text_field` is the column that SFTTrainer reads as plain text. Raise DataError, with the existing columns and
-    those that lie inside a column of the `first` row, if no set is complete.
+    Raise DataError, with the existing columns and those inside a column of the `first` row, if no set is complete.
     """
     if names := read_columns(trainer, columns, text_field=text_field):
         return tuple(names)
@@ -288,8 +287,7 @@ def _is_learnt(switch: object) -> bool:
 def _has_prompt(dataset: Table, columns: Sequence[str], name: str) -> bool:
     """Return whether TRL should read the column `prompt` of pairs, or find their prompt in both answers.
 
-    False if both answers repeat it and the column is text. Raise DataError if pairs have no prompt: TRL would take the
-    letters that both answers begin with.
+    False if both repeat a text. Raise DataError for pairs without a prompt: TRL would take the letters both begin with.
     """
     first, pairs = dataset[0], zip(*(values_of(dataset, column) for column in ("chosen", "rejected")), strict=True)
     is_whole = all(

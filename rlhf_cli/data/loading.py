@@ -1,7 +1,4 @@
-"""Build one `datasets.Dataset` from sources.
-
-Files are parsed once into Arrow files in the cache folder of `datasets`, and memory-mapped from there.
-"""
+"""Build one `datasets.Dataset` from sources; files are parsed once, into Arrow files in the cache of `datasets`."""
 
 from __future__ import annotations
 

@@ -15,8 +15,7 @@ _BATCH = 1000
 def prompt_limit(read: object, served: object, completion: object, *, where: str) -> int | None:
     """Return how many tokens a prompt may have, or None if the model's context is unknown.
 
-    `read` is the model's own limit, `served` the limit of the server that generates, `completion` the most tokens of an
-    answer; each may be None. Raise ConfigError, naming `where`, if no token is left for a prompt.
+    `read` limits the model, `served` its server, `completion` an answer, if known. Raise ConfigError if none is left.
     """
     context = min((number for number in (read, served) if isinstance(number, int) and number > 0), default=None)
     if context is None:
@@ -41,8 +40,7 @@ def without_overlong(
 ) -> tuple[Dataset, list[str]]:
     """Return the rows without prompts of more than `limit` tokens, according to `policy`, and what happened to them.
 
-    `longer_than(limit, prompts)` returns row -> tokens of those that are longer, `last(text, limit)` the end of a text.
-    Raise DataError like `check_overlong`.
+    `longer_than(limit, prompts)` gives row -> tokens, `last(text, limit)` a text's end. Raise like `check_overlong`.
     """
     overlong: dict[int, int] = {}
     for first in range(0, len(dataset), _BATCH):

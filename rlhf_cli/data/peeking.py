@@ -30,8 +30,7 @@ class Preview:
 def peek(source: DataSource, limit: int = 8, *, seed: int = 0) -> Preview:
     """Return columns, first `limit` rows and row count of a source; `seed` is for a world without its own.
 
-    Files of text are checked to the end; of Parquet, only the schema and these rows are read. A hub dataset is not
-    accessed. Raise DataError if the source is invalid.
+    Text files are checked to the end; of Parquet only these rows are read, of the hub nothing. Raise DataError.
     """
     if not source.is_hub and re.fullmatch(_SPLIT, source.split or "train") is None:
         raise source.no_such_split()
@@ -56,8 +55,7 @@ def prepare_preview(
 ) -> tuple[tuple[str, ...], RowTable | None]:
     """Return the columns of a previewed source as the trainer will see them, and its selected rows.
 
-    The columns are empty if the preview does not know them (hub). The rows are None if they are not among those of the
-    preview (a hub dataset, a slice of a split, rows far down). Raise DataError like `prepare`.
+    Columns are empty if unknown (hub), rows None if the preview has none of those selected. Raise DataError.
     """
     if prompt is not None:
         template_columns(prompt)  # checks the template's syntax even if the columns are unknown

@@ -1,9 +1,7 @@
-"""Find what is wrong with preference pairs, and compute their margins.
+"""Find what is wrong with preference pairs, which TRL accepts silently, and compute their margins.
 
 Llama 2 (arXiv 2307.09288, 3.2.2) puts a margin into the loss, -log sigmoid(r_chosen - r_rejected - margin), so that the
 scores of a clearly better answer are pushed further apart.
-
-TRL silently accepts an unwanted `margin` column, pairs of equal answers, and empty answers.
 """
 
 from __future__ import annotations
@@ -61,11 +59,10 @@ def check_pair_columns(columns: Sequence[str], rules: PairRules, *, name: str = 
 
 
 def judge_pairs(dataset: Dataset, rules: PairRules, *, name: str = "data") -> Dataset:
-    """Return all rows, with their margin and with the reason why `leave_out` drops a row.
+    """Return all rows with their margin, if the rules have one, and with the reason why `leave_out` drops a row.
 
-    A margin column is removed unless the rules have one. Bad rows stay until the evaluation rows are held out, because
-    dropping them earlier would change that split. Raise DataError for pairs that are equal, empty or without a valid
-    margin, unless the rules drop them.
+    Bad rows stay until the evaluation rows are held out, because dropping them earlier would change that split. Raise
+    DataError for pairs that are equal, empty or without a valid margin, unless the rules drop them.
     """
     check_pair_columns(dataset.column_names, rules, name=name)
     bad, margins = sound_pairs(dataset, rules, name=name)

@@ -1,7 +1,4 @@
-"""Turn the rows of a source into those that a trainer sees: rename, read conversations, fill in the prompt, sort.
-
-The functions take a `datasets.Dataset` or a `RowTable`, so that `rlhf check` does not import `datasets`.
-"""
+"""Turn the rows of a source into those that a trainer sees: rename, read conversations, fill in the prompt, sort."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ def prepare(
     """Return the rows of a source after `rename` (new -> old), `transcripts`, the prompt template, `keep`, `sort`.
 
     `is_alone`: the source is no part of a mixture. `is_whole`: these are all of its rows, so `keep` has to keep one.
-    Raise DataError if `rename` or the template uses a column that the source lacks, or if a row cannot be read.
+    Raise DataError for a column that the source lacks, or a row that cannot be read.
     """
     table = renamed(table, source)
     read = read_columns(source.trainer, (*table.column_names, "prompt")) if source.trainer is not None else []

@@ -1,7 +1,4 @@
-"""Hold rows out for evaluation, look for empty rows, and count prompts that two sets share.
-
-All of it works without `datasets`, so that the checks run before it is imported.
-"""
+"""Hold rows out, look for empty ones, and count prompts that two sets share, all without the slow `datasets`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Export a model: find the weights of a run, refuse incomplete ones, and write the folder with its model card.
-
-The card comes from huggingface_hub's ModelCard and the template beside this file. Does not import torch unless an
-adapter must be merged.
-"""
+"""Export the weights of a run with a model card, which huggingface_hub makes; only to merge, import torch."""
 
 from __future__ import annotations
 

@@ -45,18 +45,13 @@ def read_docstring(raw: str | None) -> Docstring:
                 heading = ""  # prose continues after the arguments
             parts.setdefault(heading, []).append(line)
     summary, _, text = "\n".join(parts[""]).strip().partition("\n\n")
-    return Docstring(_plain(one_line(summary)), _plain(text.strip("\n")), _arguments(parts.get("Args", [])))
-
-
-def one_line(text: str) -> str:
-    """Return a text without its line breaks."""
-    return " ".join(text.split())
+    return Docstring(_plain(" ".join(summary.split())), _plain(text.strip("\n")), _arguments(parts.get("Args", [])))
 
 
 def sentences_about(docstring: str | None, name: str) -> str:
     """Return the sentences of a text that name `name` in backticks, on one line; '' if there are none."""
     # A sentence ends before a capital letter or the next name, but not inside `0.5` or at `i.e.`.
-    sentences = re.split(r"(?<=[.!?])\s+(?=[A-Z`(])", one_line(docstring or ""))
+    sentences = re.split(r"(?<=[.!?])\s+(?=[A-Z`(])", " ".join((docstring or "").split()))
     return " ".join(sentence for sentence in sentences if re.search(rf"`{re.escape(name)}(`|: )", sentence))
 
 
@@ -72,7 +67,7 @@ def _arguments(lines: list[str]) -> dict[str, str]:
         else:
             for name in names:
                 texts[name].append(line)
-    return {name: _plain(one_line("\n".join(text))).strip() for name, text in texts.items()}
+    return {name: _plain(" ".join(" ".join(text).split())).strip() for name, text in texts.items()}
 
 
 def _plain(text: str) -> str:

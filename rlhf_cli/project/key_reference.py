@@ -66,11 +66,10 @@ def keys_below(key: str) -> list[KeyReference]:
         return []
     found = [_of_field(section, name, f"{key}.{name}" if key else name) for name in keys_of_section(_path(key))]
     if section is Lora:
-        fields = [trl_args.lora_fields()[name] for name in own_fields()]
-        for field in fields:
-            text = f"`{field.name}` of peft.LoraConfig."
-            name = f"{key}.{field.name}"
-            found.append(KeyReference(name, field.annotation, field.default, field.choices, text, holds=()))
+        for name in own_fields():
+            field, text = trl_args.lora_fields()[name], f"`{name}` of peft.LoraConfig."
+            below = f"{key}.{name}"
+            found.append(KeyReference(below, field.annotation, field.default, field.choices, text, holds=()))
     return found
 
 
@@ -313,10 +312,9 @@ COMPUTED_DEFAULTS: dict[str, object] = {
 
 @dataclass(frozen=True)
 class TrainerArgument:
-    """An argument of a trainer. `default` is TRL's, or None if there is none or it is computed.
+    """An argument of a trainer, which `config_class` defines; `default` is TRL's, None if it is computed or missing.
 
-    `home` is the key that sets it instead, or None if it is set under `trainer.args`. `ours` is the value that the conf
-    files set, None if they do not set it. `config_class` is the class that defines it.
+    `home` is the key that sets it instead of `trainer.args`, `ours` the value that the conf files set; or None.
     """
 
     name: str

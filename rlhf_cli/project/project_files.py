@@ -29,8 +29,7 @@ TINY, SMOLLM2 = "tiny", "smollm2"
 class StartingModel:
     """A model to start from: a folder or hub id in `path`, or None for the option `group` of conf/model.
 
-    `context_tokens` is its context length, None if only the hub knows. `is_folder` says whether `path` is a folder,
-    `is_chat` whether a folder holds a model that is made for conversations.
+    `context_tokens` is None if only the hub knows; `is_chat` says whether a folder's model is made for conversations.
     """
 
     path: str | None
@@ -79,8 +78,7 @@ _PPO_MINIBATCHES = 4  # minibatches per PPO round, as in conf/trainer/ppo.yaml
 class ProjectChoices:
     """What an experiment is made from: the training, the starting model, and the rows (None: the sample's).
 
-    `name` is the experiment's. `reward_module` is the file of the rewards without its ending, `theirs` the functions in
-    it that the user wrote and this data suits.
+    `name` is the experiment's, `reward_module` the stem of the rewards' file, `theirs` the user's functions in it.
     """
 
     training: Training

@@ -29,8 +29,7 @@ from rlhf_cli.errors import DataError
 def without_repeats(pool_size: int, count: int, rng: Random) -> Iterator[int]:
     """Yield `count` indices in [0, pool_size): one shuffle of the pool after another.
 
-    A Fisher-Yates shuffle that stores only the places it moved, so a pool of 10^12 costs no more than `count`, and the
-    first n draws do not depend on `count`.
+    Fisher-Yates that stores only what it moved: 10^12 cost no more than `count`, on which the first draws do not rest.
     """
     moved: dict[int, int] = {}
     for drawn in range(count):
@@ -60,8 +59,7 @@ def demonstrations(
 ) -> list[dict[str, str]]:
     """Return rows of `prompt`, `completion` without an end-of-text token, for a warm start that leaves room to improve.
 
-    Independently of each other, a share `wrong_fraction` is off by 1, 2 or 10 and a share `wordy_fraction` is wrapped
-    in words (`it is 22.`) instead of bare digits.
+    Independently, a share `wrong_fraction` is off by 1, 2 or 10, and a share `wordy_fraction` has words (`it is 22.`).
     """
     check_bounds("wrong_fraction", wrong_fraction, 0, 1)
     check_bounds("wordy_fraction", wordy_fraction, 0, 1)
@@ -82,8 +80,7 @@ def call_demonstrations(
 ) -> list[dict[str, str]]:
     """Return rows of `prompt`, `completion` in the template of models/tiny.py, for a model that seldom calls `add`.
 
-    Half of the rows answer a question: a share `call_fraction` by a call, the others by any number. The other half
-    reads the result of a call.
+    Half of the rows answer, a share `call_fraction` by a call, others by any number; half read the result of a call.
     """
     check_bounds("call_fraction", call_fraction, 0, 1)
     rng = Random(seed)
@@ -190,8 +187,7 @@ def true_score(prompt: str, completion: str) -> float:
 def preferences(num_rows: int, seed: int, max_value: int = 20) -> list[dict[str, str | float]]:
     """Return rows of `prompt`, `chosen`, `rejected`, their true `score_chosen` > `score_rejected`, and `reference`.
 
-    Both answers are drawn from seven levels of quality, from bare right digits to a long-winded dodge. The reference is
-    the sum in bare digits, the best answer there is.
+    Answers have one of seven qualities, from bare right digits to a long dodge; the reference is the best, bare digits.
     """
     rng = Random(seed)
     # A separate random stream, so that the pairs are those of toy_sums and the first n rows do not depend on num_rows.

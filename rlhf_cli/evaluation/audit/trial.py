@@ -21,7 +21,7 @@ from statistics import fmean
 from types import CodeType, FunctionType
 
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.reward_sections import AGGREGATES
+from rlhf_cli.config.schema.reward_sections import AGGREGATES, Reward
 from rlhf_cli.data.source import Row, missing_column
 from rlhf_cli.errors import ConfigError, RewardError, ServerSilent, in_one_line
 from rlhf_cli.evaluation.score_completions import policy_tokenizer, score_with
@@ -65,10 +65,9 @@ class AnswerFormat:
 
 
 def find_gold(rows: Sequence[Row], required: Sequence[str], *, named: str | None) -> Gold | None:
-    """Return the gold answers of the rows, or None if no column qualifies.
+    """Return the gold answers of the rows, or None if no column qualifies; those that rewards require come first.
 
-    required: the columns that the rewards read; they are preferred among the known names. named: a column, or a text
-    with `{column}`, from the user. Raise ConfigError or DataError if it is invalid.
+    named: a column, or a text with `{column}`, from the user. Raise ConfigError or DataError if it is invalid.
     """
     columns = list(rows[0])
     if named is not None and "{" in named:
@@ -208,8 +207,7 @@ class GoldAnswers:
 class Trial:
     """A scorer of texts with one reward stack, which must stay open.
 
-    `gold` are the right answers, if a column contains them; `tags` those that a reward requires; `limit_tokens` is the
-    longest answer of the training. `notes` list the differences from a training.
+    `gold` are right answers, if known; `tags` those that a reward requires; `notes` the differences from a training.
     """
 
     def __init__(
@@ -266,17 +264,7 @@ def open_trial(
     experiment: Experiment, rows: list[Row], *, left_out: Mapping[str, str], gold: str | None
 ) -> Iterator[Trial]:
     """Open a trial of an experiment's rewards without those in `left_out`; `gold` is `named` of `find_gold`."""
-    tried, notes = _as_tried(experiment, left_out)
-    stack = reward_stack(tried, device="cpu")
-    try:
-        yield Trial(tried, stack, rows, gold=gold, notes=notes)
-    finally:
-        stack.close()
-
-
-def _as_tried(experiment: Experiment, left_out: Mapping[str, str]) -> tuple[Experiment, list[str]]:
-    notes = []
-    rewards = {}
+    notes, rewards = list[str](), dict[str, Reward]()
     for name, reward in experiment.rewards.items():
         if name in left_out:
             continue
@@ -297,7 +285,12 @@ def _as_tried(experiment: Experiment, left_out: Mapping[str, str]) -> tuple[Expe
     if aggregate == "normalize_then_sum" or (left_out and aggregate not in AGGREGATES):
         why = "z-scores need a group of a training" if aggregate in AGGREGATES else "its function reads skipped rewards"
         aggregate, notes = "sum", [*notes, f"aggregate is sum here: {why}"]
-    return experiment.model_copy(update={"rewards": rewards, "aggregate": aggregate}), notes
+    tried = experiment.model_copy(update={"rewards": rewards, "aggregate": aggregate})
+    stack = reward_stack(tried, device="cpu")
+    try:
+        yield Trial(tried, stack, rows, gold=gold, notes=notes)
+    finally:
+        stack.close()
 
 
 def _written(gold: Gold, row: int, way: AnswerFormat) -> str:
