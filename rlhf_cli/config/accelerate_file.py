@@ -133,8 +133,7 @@ def accelerate_environment(file: Path, *, where: str) -> dict[str, str]:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         hint = "accelerate config --config_file FILE"
         raise ConfigError(f"accelerate refuses {file}", where=where, got=lines[-1], hint=hint)
-    variables: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
-    return variables
+    return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
 def set_by_accelerate(file: str) -> dict[str, str]:

@@ -282,9 +282,8 @@ def _refuse_unread_group(tree: JsonTree, origins: Origins, overrides: Sequence[s
         if not equals or group not in _SOURCES or (file := conf_folders.find(f"{group}/{option}")) is None:
             continue
         named = yaml.load(file.read_text(encoding="utf-8"), Loader=SAFE_LOADER) or {}
-        if all(named.get(key) in (None, "???") for key in _SOURCES[group]):
-            continue
-        for key in _SOURCES[group]:
+        has_source = any(named.get(key) not in (None, "???") for key in _SOURCES[group])
+        for key in _SOURCES[group] if has_source else ():
             origin, value = origins.by_key.get(f"{group}.{key}"), section(tree, group).get(key)
             if value is not None and origin is not None and origin.file not in (None, file):
                 what = f"{origin} sets {group}.{key}, so {override} has no effect"
@@ -294,10 +293,9 @@ def _refuse_unread_group(tree: JsonTree, origins: Origins, overrides: Sequence[s
 
 def _refuse_replaced_values(origins: Origins, chosen: Path | None) -> None:
     """Raise ConfigError for a value of the chosen experiment that an experiment in its defaults replaces."""
-    if chosen is None:
-        return
     own = Origins()
-    own.add_file(chosen, "")
+    if chosen is not None:
+        own.add_file(chosen, "")
     for key, origin in own.by_key.items():
         last = origins.by_key.get(key, origin)
         if last.file not in (None, chosen) and last.file.parent.name == "exp" and key in own.single:

@@ -16,6 +16,8 @@ from rlhf_cli.text.regular_files import parse_python
 from rlhf_cli.truncation import Bootstrap
 from rlhf_cli.user_files import class_file
 
+_LISTS = ("list", "List", "Sequence", "tuple")
+
 
 def expanded(experiment: Experiment) -> Experiment:
     """Return the experiment with `primary` as gates of all rewards but those before it, and with `truncation.mode`."""
@@ -93,10 +95,6 @@ def _returns_lists(fn: str) -> bool:
             returned = ast.parse(returned.value, mode="eval").body
     except (SyntaxError, ValueError):
         return False  # not Python, which preflight reports, or prose in quotes, which Python allows there
-    lists = [node for node in ast.walk(returned) if _is_list(node)] if returned is not None else []
-    return any(_is_list(inner) for outer in lists for inner in ast.walk(outer) if inner is not outer)
-
-
-def _is_list(node: ast.AST) -> bool:
-    lists = {"list", "List", "Sequence", "tuple"}
-    return isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id in lists
+    nodes = ast.walk(returned) if returned is not None else ()
+    lists = [node for node in nodes if isinstance(node, ast.Subscript) and ast.unparse(node.value) in _LISTS]
+    return any(inner in lists for outer in lists for inner in ast.walk(outer) if inner is not outer)

@@ -33,9 +33,8 @@ def configuration_schema(group: str = "exp") -> JsonTree:
     if section is Experiment:
         _at(schema, "$defs", "Trainer", "properties")["args"] = _arguments()
         lora = _at(schema, "$defs", "Lora")
-        _at(lora, "properties").update(
-            {name: {"anyOf": [trl_args.json_schema(trl_args.lora_fields()[name]), _REFERENCE]} for name in own_fields()}
-        )
+        of_peft = {name: trl_args.json_schema(field) for name, field in own_fields().items()}
+        _at(lora, "properties").update({name: {"anyOf": [one, _REFERENCE]} for name, one in of_peft.items()})
         lora["additionalProperties"] = False
         warn = _at(schema, "$defs", "Warn", "properties")
         warn |= {kind: {**cast(JsonTree, may_be), "anyOf": [_SWITCH]} for kind, may_be in warn.items()}

@@ -50,10 +50,8 @@ def validate(composed: Composed) -> Experiment:
     if refused is not None or wrong:
         from rlhf_cli.config.schema_errors import argument_problems, schema_problems  # needed only for a mistake
 
-        for found in (
-            schema_problems(refused, tree, origins) if refused else (),
-            argument_problems(wrong, tree, origins),
-        ):
+        of_schema = schema_problems(refused, tree, origins) if refused else ()
+        for found in (of_schema, argument_problems(wrong, tree, origins)):
             places = {problem.where for problem in problems}  # a place is reported once
             problems += [problem for problem in found if problem.where not in places]
     if experiment is not None and experiment.trainer.trl in TRAINERS:

@@ -47,10 +47,7 @@ def slot_for(job: ReadyJob, threads: int | None) -> tuple[HeldGpus, dict[str, st
 
 
 def threads_of_each(at_once: int) -> int | None:
-    """Return each job's share of the usable cores, at most what the user asked for; None for one job at a time.
-
-    More threads than cores block one another: two jobs with two threads each took twenty times as long on two cores.
-    """
+    """Return a job's share of the cores, at most what is asked; None for one. More threads than cores are slower."""
     if at_once == 1:
         return None
     cores, asked = num_cores(), os.environ.get(_THREADS, "")
@@ -83,11 +80,7 @@ class JobsToCome:
 def run_jobs(
     console: Console, jobs: Sequence[ReadyJob], options: SweepOptions, to_come: JobsToCome | None = None
 ) -> int:
-    """Run the jobs, then those `to_come`, and return the exit code of the sweep.
-
-    0 if all are done, 75 if it was stopped, 1 if a job crashed, 2 if all failures were the user's errors.
-    Raise RlhfError if the process that forks the jobs has died.
-    """
+    """Run jobs, then those `to_come`. Return 0 if all are done, 75 if stopped, 1 for a crash, 2 for users' errors."""
     runner = _Runner(console, jobs, options, to_come or JobsToCome())
     asking = dict.fromkeys((signal.SIGTERM, signal.SIGUSR1, signal.SIGINT), runner.ask)
     with handled(asking | {signal.SIGHUP: signal.SIG_IGN}):

@@ -243,12 +243,10 @@ def show_expectations(console: Console, folders: Sequence[RunFolder]) -> None:
         with contextlib.suppress(RunError):  # already listed as left out above
             verified.append(verify(folder))
     judged = [run for run in verified if run.outcomes]
-    if not judged:
-        return
-    if (line := shortened_line(judged[0].typed)) is not None:
+    if judged and (line := shortened_line(judged[0].typed)) is not None:
         console.print(Text(line, "dim"), soft_wrap=True)
-        return
-    console.print(Text.assemble("expectations: ", tally(verified), "; rlhf verify lists them"))
+    elif judged:
+        console.print(Text.assemble("expectations: ", tally(verified), "; rlhf verify lists them"))
 
 
 def report(console: Console, folder: Path) -> None:
@@ -259,12 +257,10 @@ def report(console: Console, folder: Path) -> None:
     from rlhf_cli.display.page.page_content import report_at_the_end
     from rlhf_cli.runs.tracking.wandb_files import unsent
 
-    def say(line: str) -> None:
-        console.print(line, soft_wrap=True, markup=False)
-
-    say(report_at_the_end(folder))
+    console.print(report_at_the_end(folder), soft_wrap=True, markup=False)
     if any(unsent(run.path) for run in runs):
-        say(f"wandb recorded the runs offline; `rlhf sync {RunFolder(folder).typed}` sends them")
+        line = f"wandb recorded the runs offline; `rlhf sync {RunFolder(folder).typed}` sends them"
+        console.print(line, soft_wrap=True, markup=False)
 
 
 def print_folder(console: Console, folder: Path) -> None:

@@ -257,8 +257,7 @@ def from_section(section: Mapping[str, str], rewards: Iterable[str], typed: Iter
         if not keys:
             expected = f"rewards.NAME.weight, of {', '.join(names)}" if names else "an experiment with rewards"
             raise ConfigError(f"{key} matches no reward", where=f"sweep.space.{key}", expected=expected)
-        word = f"{keys[0]}={text}"
-        override = _parse(word)
+        override = _parse(f"{keys[0]}={text}")
         if override is None or not override.is_sweep_override():
             what = f"{key} has only one value, so there is nothing to search"
             raise ConfigError(what, where=f"sweep.space.{key}", got=text, expected=_EXPECTED)
@@ -427,8 +426,7 @@ def _refuse(space: Space, objectives: Sequence[Objective], rewards: list[str]) -
 
 
 def _is_of_section(word: str) -> bool:
-    key = word.partition("=")[0].lstrip("+")
-    return key == SECTION or key.startswith(f"{SECTION}.")
+    return re.match(rf"\+*{SECTION}([.=]|$)", word) is not None
 
 
 def few_digits(value: str) -> str:

@@ -151,11 +151,7 @@ def redacted(text: str) -> str:
 
 
 def redacted_tree(node: _Node, *, values_only: bool = False) -> _Node:
-    """Return lists, dicts and texts with every text redacted; hide the whole value of a secret key.
-
-    Other types are returned unchanged. With `values_only`, what only looks like a secret stays, as models and data
-    write it.
-    """
+    """Return lists, dicts and texts redacted; `values_only` leaves what only looks like a secret, as in data."""
     return cast(_Node, _redacted(node, _text_hider(values_only=values_only), values_only))
 
 

@@ -114,10 +114,10 @@ _UNTRIED = {
 """Fields that are refused -> why."""
 
 
-def own_fields() -> dict[str, object]:
-    """Return the fields of peft's that `model.lora` takes beside those of the schema, with their defaults."""
-    known = trl_args.lora_fields()
-    return {name: known[name].default for name in known if name not in {*Lora.model_fields, *_UNTRIED}}
+def own_fields() -> dict[str, trl_args.TrlField]:
+    """Return the fields of peft's that `model.lora` takes beside those of the schema."""
+    known = {*Lora.model_fields, *_UNTRIED}
+    return {name: field for name, field in trl_args.lora_fields().items() if name not in known}
 
 
 def adapter_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
@@ -286,10 +286,8 @@ def _shared_body_conflicts(experiment: Experiment, critic: Critic) -> Iterator[C
         what, got = "critic.share=lora needs a LoRA adapter on the policy as well", "no model.lora"
         yield "critic.share", what, got, "+model.lora.r=16"
     # TRL's default is on; transformers reads the other name first.
-    is_on = {
-        "gradient": args.get("gradient_checkpointing") is not False,
-        "activation": args.get("activation_checkpointing"),
-    }
+    is_on = {"gradient": args.get("gradient_checkpointing") is not False}
+    is_on["activation"] = bool(args.get("activation_checkpointing"))
     for kind in filter(is_on.get, is_on):
         key, what = f"{_ARGS}{kind}_checkpointing", f"{kind} checkpointing does not work with critic.share=lora"
         off = f"{key}=false" if kind == "gradient" else f"'~{key}'"
