@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, cast
 
@@ -51,19 +51,6 @@ class ExpectationOutcome:
     value: float
     why: str | None = None
 
-    def as_json(self) -> dict[str, object]:
-        """Return everything as JSON values, null for a missing number or bound."""
-        return {
-            "name": self.name,
-            "metric": self.metric,
-            "at": self.expectation.at,
-            "at_least": finite_or_none(self.expectation.low),
-            "at_most": finite_or_none(self.expectation.high),
-            "state": self.state,
-            "value": finite_or_none(self.value),
-            "why": self.why,
-        }
-
 
 @dataclass(frozen=True)
 class VerifiedRun:
@@ -81,14 +68,27 @@ class VerifiedRun:
         return next((state for state in (MISSED, OPEN, MET) if state in states), None)
 
     def as_json(self) -> dict[str, object]:
-        """Return everything as JSON values."""
+        """Return everything as JSON values, null for a missing number or bound."""
+        expectations = [
+            {
+                "name": one.name,
+                "metric": one.metric,
+                "at": one.expectation.at,
+                "at_least": finite_or_none(one.expectation.low),
+                "at_most": finite_or_none(one.expectation.high),
+                "state": one.state,
+                "value": finite_or_none(one.value),
+                "why": one.why,
+            }
+            for one in self.outcomes
+        ]
         return {
             "run": self.folder.shown,
             "run_state": self.status.state,
             "step": self.status.step,
             "max_steps": self.status.max_steps,
             "state": self.state,
-            "expectations": [outcome.as_json() for outcome in self.outcomes],
+            "expectations": expectations,
         }
 
 
@@ -201,8 +201,19 @@ def compare_again(run: RunFolder, again: RunFolder, *, up_to: int | None = None)
         folders = (checkpoint_folder(one.checkpoints, up_to) if up_to else one.path / part for one in (run, again))
         pair = Pair(part, *(weights_hash(folder) if folder.is_dir() else None for folder in folders))
         weights += [pair] if None not in (pair.before, pair.after) else []  # where both runs kept it
+    causes: list[Pair] = []
+    old, new = (dict(flat(one.read_config())) for one in (run, again))
+    for key in old | new:
+        row = row_of(key)
+        is_harmless = row.effect == "taken" and not row.only_if and "args.logging_" not in key
+        if old.get(key) != new.get(key) and not is_harmless:
+            causes.append(Pair(key, old.get(key), new.get(key)))
+    old, new = (dict(flat(read_json(one.provenance))) for one in (run, again))
+    for name, value in old.items():  # recorded facts that may change a number
+        if name.startswith(_FACTS) and name not in _UNRELATED and value not in (None, new.get(name)):
+            causes.append(Pair(name, value, new.get(name)))
     is_equal = first is None and all(part.before == part.after for part in weights)
-    steps, causes = max((step for step, _ in pairs), default=0), list(_causes(run, again))
+    steps = max((step for step, _ in pairs), default=0)
     return Reproduction(is_equal, run.shown, again.shown, steps, len(logs[0]), first_step, first, also, weights, causes)
 
 
@@ -220,17 +231,3 @@ def _numbers(run: RunFolder, up_to: int | None) -> dict[tuple[int, bool, int, in
                 order = [name.removeprefix("eval_").startswith(prefix) for prefix in _ORDER.split()] + [True]
                 found[*kind, counted[kind], order.index(True), name] = event[name]
     return found
-
-
-def _causes(run: RunFolder, again: RunFolder) -> Iterator[Pair]:
-    """Yield the settings, then the facts that the first run recorded, that differ and may change a number."""
-    old, new = (dict(flat(one.read_config())) for one in (run, again))
-    for key in old | new:
-        row = row_of(key)
-        is_harmless = row.effect == "taken" and not row.only_if and "args.logging_" not in key
-        if old.get(key) != new.get(key) and not is_harmless:
-            yield Pair(key, old.get(key), new.get(key))
-    old, new = (dict(flat(read_json(one.provenance))) for one in (run, again))
-    for name, value in old.items():
-        if name.startswith(_FACTS) and name not in _UNRELATED and value not in (None, new.get(name)):
-            yield Pair(name, value, new.get(name))

@@ -45,6 +45,8 @@ from rlhf_cli.text.json_values import finite_or_none
 from rlhf_cli.trainers.assemble.algorithm import algorithm_of
 from rlhf_cli.truncation import COMPONENT, ENDINGS, Ending, Endings
 
+_SCORED = ".effective"
+
 
 @dataclass(frozen=True)
 class RecomputedRound:
@@ -100,7 +102,9 @@ class RoundRecomputer:
         each = self.num_generations
         self._has_gap |= stored.number != self._next_round
         self._next_round = stored.number + 1
-        names = [*self.stack.names, *stored.environments(self._known)]
+        scored = [name.removesuffix(_SCORED) for name in stored.columns if name.endswith(_SCORED)]
+        by_environments = [name for name in scored if name in stored.columns and name not in self._known]
+        names = [*self.stack.names, *by_environments]
         for scores in self.scores.values():
             scores.begin(stored)
         outcomes = self.stack.evaluate(completions=stored.columns["completion"], **{ROW: list(range(stored.num_rows))})
@@ -123,7 +127,7 @@ class RoundRecomputer:
             settled, self._running = settle(
                 *(raw[rows], fixed[rows], weights, self._settle_rules, self._running),
                 endings=Endings(endings.is_truncated[rows], endings.lengths[rows], self._limit),
-                environments=names[len(self.stack.names) :],
+                environments=by_environments,
             )
             draws.append(settled)
         parts = ("raw", "unfilled", "effective", "divisors", "for_trl", "is_replaced")
@@ -290,8 +294,7 @@ def _mean(values: Tensor) -> float | None:
 
 REPLAYED = 1e-4
 """Tolerance between the stored advantages and those of the run's own settings, in units of 1 or of the largest."""
-_EXACT = 1e-6
-"""Tolerance for equal advantages: below it, the KL has no part in them."""
+_EXACT = 1e-6  # tolerance for equal advantages: below it, the KL has no part in them
 
 
 @dataclass(frozen=True)

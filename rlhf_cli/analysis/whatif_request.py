@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -175,12 +175,6 @@ class StoredRound:
         """Return a text column, None for a missing entry; all None if the table lacks the column."""
         values = self.columns.get(column, [None] * self.num_rows)
         return [None if value is None else str(value) for value in values]
-
-    def environments(self, rewards: Sequence[str]) -> list[str]:
-        """Return the rewards that environments gave: scored, logged, and not in `rewards`."""
-        ends = ".effective"
-        scored = [name.removesuffix(ends) for name in self.columns if name.endswith(ends)]
-        return [name for name in scored if name in self.columns and name not in rewards]
 
 
 @dataclass(frozen=True)

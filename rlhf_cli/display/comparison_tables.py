@@ -17,7 +17,7 @@ from rich.text import Text
 
 from rlhf_cli.analysis.comparison.comparison import Comparison
 from rlhf_cli.analysis.comparison.frames import is_wandb
-from rlhf_cli.analysis.comparison.logged_run import ABSENT, PRESENT, DifferingKey, condition_of
+from rlhf_cli.analysis.comparison.logged_run import ABSENT, PRESENT, condition_of
 from rlhf_cli.analysis.comparison.measures import HELD_OUT, RunMeasure
 from rlhf_cli.analysis.comparison.settings import number_or_text
 from rlhf_cli.analysis.comparison.verdicts import BETTER, WORSE
@@ -90,8 +90,7 @@ def _decimals(numbers: Sequence[float]) -> int:
     return max(0, 3 - max(0, magnitude)) if largest >= 0.01 else min(7, 2 - magnitude)
 
 
-_HASH = 12
-"""Number of hash digits shown; enough to tell two hashes apart."""
+_HASH = 12  # number of hash digits shown; enough to tell two hashes apart
 _MOST_VALUES = 8
 _MOST_KEYS = 12
 _MOST_WITH = 3
@@ -178,8 +177,18 @@ def _show_what_differs(console: Console, comparison: Comparison) -> None:
         if len(places) > 1:
             _dim(console, "the configurations are equal")
         return
-    names = [run.name for run in comparison.runs]
-    rows = [row for axis in [*grouped.axes, *grouped.seeds] for row in _rows_of(axis, names)]
+    names, rows = [run.name for run in comparison.runs], list[tuple[str, list[str]]]()
+    for axis in [*grouped.axes, *grouped.seeds]:
+        # The axis, then the keys that change with it; training conditions come first.
+        others = sorted((key for key in axis.others if key != axis.key), key=lambda key: condition_of(key) is None)
+        order = sorted(range(len(axis.texts)), key=lambda place: number_or_text(axis.texts[place]))
+        for key, texts in {axis.key: axis.texts, **{f"  {key}": axis.others[key] for key in others}}.items():
+            values = list(dict.fromkeys(texts[place] for place in order))
+            if set(texts) == {PRESENT, ABSENT}:
+                having = [name for name, text in zip(names, texts, strict=True) if text == PRESENT]
+                few = ", ".join(having) if len(having) <= _MOST_WITH else f"{len(having)} of {len(names)} runs"
+                values = [f"only in {few}"]
+            rows.append((key, values))
     shown = [
         (key, ", ".join(values[:_MOST_VALUES]) + (", ..." if len(values) > _MOST_VALUES else ""))
         for key, values in rows[:_MOST_KEYS]
@@ -187,21 +196,6 @@ def _show_what_differs(console: Console, comparison: Comparison) -> None:
     console.print(plain_table(["", ""], rows=shown))
     if len(rows) > _MOST_KEYS:
         console.print(Text(f"and {', '.join(key.strip() for key, _ in rows[_MOST_KEYS:])}"))
-
-
-def _rows_of(axis: DifferingKey, names: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Return (key, values) for an axis, then for the keys that change with it; training conditions come first."""
-    others = sorted((key for key in axis.others if key != axis.key), key=lambda key: condition_of(key) is None)
-    places = sorted(range(len(axis.texts)), key=lambda place: number_or_text(axis.texts[place]))
-    rows = []
-    for key, texts in {axis.key: axis.texts, **{f"  {key}": axis.others[key] for key in others}}.items():
-        values = list(dict.fromkeys(texts[place] for place in places))
-        if set(texts) == {PRESENT, ABSENT}:
-            having = [name for name, text in zip(names, texts, strict=True) if text == PRESENT]
-            few = ", ".join(having) if len(having) <= _MOST_WITH else f"{len(having)} of {len(names)} runs"
-            values = [f"only in {few}"]
-        rows.append((key, values))
-    return rows
 
 
 def _starting_models(comparison: Comparison) -> str | None:
@@ -246,8 +240,7 @@ def _dim(console: Console, text: str) -> None:
 _BLUE, _ORANGE, _GREY = "#3b6ea5", "#d98032", "#999999"
 _COLUMNS = 3
 _MOST_PANELS = 12
-_LETTERS_A_COLUMN = 56
-"""Number of caption letters that fit the width of one panel."""
+_LETTERS_A_COLUMN = 56  # number of caption letters that fit the width of one panel
 
 
 def draw_comparison(comparison: Comparison, file: Path) -> None:

@@ -257,8 +257,7 @@ def time_line(events: list[Event]) -> Text | None:
     return Text(line, style="dim")
 
 
-_MOST_LINES = 17
-"""Leaves room for two commands and the run folder below the panel."""
+_MOST_LINES = 17  # leaves room for two commands and the run folder below the panel
 
 
 def show_end(console: Console, folder: RunFolder) -> None:

@@ -163,8 +163,7 @@ def _on(gpus: tuple[str, ...]) -> str:
     return f" on GPU{'s' * (len(gpus) > 1)} {', '.join(gpus)}" if gpus else ""
 
 
-_SHOWN_FROM = 0.01
-"""Fraction of the moment's total. Smaller parts are not listed."""
+_SHOWN_FROM = 0.01  # of the moment's total; smaller parts are not listed
 
 
 def memory_table(plan: MemoryPlan) -> RenderableType:

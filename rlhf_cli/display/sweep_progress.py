@@ -99,8 +99,7 @@ class JobProgress:
 
 
 _LEAST_OF_A_NAME = 12
-_AROUND = 3
-"""Lines other than jobs: the head, the totals, and one below."""
+_AROUND = 3  # lines other than jobs: the head, the totals, and one below
 _REDRAW_EVERY_S = 0.5
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Sized
 from datetime import timedelta
 from typing import Any, cast
 
@@ -19,12 +19,10 @@ from transformers import IntervalStrategy, TrainerCallback, TrainerControl, Trai
 
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.runs.heartbeat import EVALUATION, Heartbeat
-from rlhf_cli.runs.metrics_file import describe_held_out, evaluation_sets
+from rlhf_cli.runs.metrics_file import Event, describe_held_out, evaluation_sets
 
-_WIDE = 100
-"""Columns of a terminal with room for the numbers of rounds and of steps."""
-_QUIET_S = 60.0
-"""Without a terminal, print a line at least this often while batches or steps end."""
+_WIDE = 100  # columns of a terminal with room for the numbers of rounds and of steps
+_QUIET_S = 60.0  # without a terminal, print a line at least this often while batches or steps end
 _PASSES = ("sampled", "greedy")
 """What the two passes of a policy's evaluation are called, in their order (trainers/evaluation_mixin.py)."""
 
@@ -132,9 +130,7 @@ class TrainingBar(TrainerCallback):
         self.left.estimate(state.max_steps - state.global_step, evaluations_from(state.global_step, args, state))
         self._bar.update(self._task, completed=state.global_step, count=self._count(state))
 
-    def on_log(
-        self, args: Any, state: TrainerState, control: Any, logs: Mapping[str, Any] | None = None, **_: Any
-    ) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Event | None = None, **_: Any) -> None:
         """Show the newest reward beside the bar or on its own line; of a trainer without rewards, the loss."""
         logs = logs or {}
         value = logs.get("reward" if self._generates else "loss")
@@ -143,8 +139,8 @@ class TrainingBar(TrainerCallback):
         self._bar.update(self._task, latest=self._latest)
         if any(name.startswith(("eval_", "train_runtime")) for name in logs):
             return
-        if state.global_step % max(1, state.max_steps // 10) == 0 or self._is_quiet():
-            self._say(f"{self._count(state, 'step ')}  {self._latest}")
+        is_due = state.global_step % max(1, state.max_steps // 10) == 0
+        self._say(f"{self._count(state, 'step ')}  {self._latest}", is_due=is_due)
 
     def _count(self, state: TrainerState, unit: str = "") -> str:
         steps = f"{unit}{state.global_step}/{state.max_steps}"
@@ -167,9 +163,7 @@ class TrainingBar(TrainerCallback):
             self._evaluation = None
             self.left.evaluation_ends()
 
-    def on_prediction_step(
-        self, args: Any, state: TrainerState, control: TrainerControl, eval_dataloader: Any = None, **_: Any
-    ) -> None:
+    def on_prediction_step(self, args: Any, state: Any, control: Any, eval_dataloader: Any = None, **_: Any) -> None:
         """Show how many rows are evaluated. The first batch of another loader begins the next pass."""
         if self._evaluation is None:
             return
@@ -181,23 +175,18 @@ class TrainingBar(TrainerCallback):
         rows = len(cast(Sized, eval_dataloader.dataset))
         done = round(rows * self._num_batches / max(1, len(eval_dataloader)))
         self._bar.update(self._evaluation, latest=doing, total=rows, completed=done, count=f"{done} of {rows}")
-        if self._is_quiet():
-            self._say(f"{', '.join(filter(None, ('evaluating', doing)))} {done} of {rows}")
+        self._say(f"{', '.join(filter(None, ('evaluating', doing)))} {done} of {rows}", is_due=False)
 
-    def on_evaluate(
-        self, args: Any, state: TrainerState, control: Any, metrics: Mapping[str, Any] | None = None, **_: Any
-    ) -> None:
+    def on_evaluate(self, args: Any, state: TrainerState, control: Any, metrics: Event | None = None, **_: Any) -> None:
         self.left.estimate(state.max_steps - state.global_step, evaluations_from(state.global_step + 1, args, state))
         for name, prefix in evaluation_sets(metrics or {}).items():
             if summary := describe_held_out(dict(metrics or {}), prefix):
                 self.print(Text(f"step {state.global_step}, held out{f' {name}' if name else ''}: {summary}"))
 
-    def _is_quiet(self) -> bool:
-        return time.monotonic() - self._said_at >= _QUIET_S
-
-    def _say(self, text: str) -> None:
-        """Print a line with the time so far and the time left, if there is no bar."""
-        if not self._console.is_terminal:
+    def _say(self, text: str, *, is_due: bool) -> None:
+        """Print a line with the time so far and the time left, if there is no bar and it is due, or it was quiet."""
+        is_quiet = time.monotonic() - self._said_at >= _QUIET_S
+        if not self._console.is_terminal and (is_due or is_quiet):
             self._said_at = time.monotonic()
             self._console.print(f"{text}  {timedelta(seconds=round(self._said_at - self._began))}, {self.left}")
 

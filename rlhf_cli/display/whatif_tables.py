@@ -8,11 +8,10 @@ from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from rlhf_cli.analysis.comparison.logged_run import value_text
-from rlhf_cli.analysis.what_if import OldNew, RoundDifference, WhatIf
+from rlhf_cli.analysis.what_if import LENGTH, OldNew, WhatIf
 from rlhf_cli.analysis.whatif_request import KeyChange
 from rlhf_cli.config.schema.reward_sections import gate_text
 from rlhf_cli.display.terminal import Cell, plain_table
@@ -20,7 +19,6 @@ from rlhf_cli.plan.batches import count
 from rlhf_cli.tables.trl_values import TOKENS
 
 _MOST_ROUNDS = 8
-_LENGTH = "length"
 _NEITHER: OldNew = (None, None)
 _LEGEND = (
     "order: Kendall's tau-b of the totals within groups, 1 if the order stays; best: groups with another best answer;"
@@ -43,13 +41,24 @@ def show_what_if(console: Console, run: str, answer: WhatIf) -> None:
         if shares:  # a function of the user's logs shares only if it returns them
             table = plain_table(["reward"], ["share of advantages"], rows=shares.items())
             console.print(table, "", sep="\n")
-        length = TOKENS if TOKENS in first.push else _LENGTH  # a reward may be called length
+        length = TOKENS if TOKENS in first.push else LENGTH  # a reward may be called length
         pushed = [
             ["length in tokens" if name == length else f"{name}, raw", _arrow(*pair, signed=True), _direction(*pair)]
             for name, pair in first.push.items()
         ]
         console.print(plain_table(["push on ..."], [f"step {first.step}"], ["change"], rows=pushed), "", sep="\n")
-    console.print(_rounds(rounds))
+    lines: list[list[Cell]] = []
+    every = max(1, -(-len(rounds) // _MOST_ROUNDS))
+    for shown in [*rounds[: len(rounds) - 1 : every], rounds[-1]]:
+        answered = shown.num_answered
+        groups = f"{answered}" if answered == shown.num_groups else f"{answered}/{shown.num_groups}"
+        ranks = _ranks(shown.tau, shown.best_changed, shown.sign_changed)
+        lines.append([str(shown.step), *ranks, _arrow(*shown.mean_total), groups])
+    if len(rounds) > 1:
+        means = [_mean(getattr(one, name) for one in rounds) for name in ("tau", "best_changed", "sign_changed")]
+        lines.append([("all", "bold"), *_ranks(*means), "", ""])
+    heads = ["step", "order", "best changes", "sign changes", "mean total", "groups"]
+    console.print(plain_table([], heads, rows=lines))
     notes = [
         f"push: covariance of the advantages with a raw score, within groups. {_LEGEND}. A larger total is not better"
     ]
@@ -96,21 +105,6 @@ def _direction(old: float | None, new: float | None) -> str:
     if abs(new - old) <= 1e-6 * max(abs(new), abs(old), 1e-6):
         return "none"
     return ("up" if new > old else "down") + (", other sign" if old * new < 0 else "")
-
-
-def _rounds(rounds: Sequence[RoundDifference]) -> Table:
-    rows: list[list[Cell]] = []
-    step = max(1, -(-len(rounds) // _MOST_ROUNDS))
-    for shown in [*rounds[: len(rounds) - 1 : step], rounds[-1]]:
-        answered = shown.num_answered
-        groups = f"{answered}" if answered == shown.num_groups else f"{answered}/{shown.num_groups}"
-        ranks = _ranks(shown.tau, shown.best_changed, shown.sign_changed)
-        rows.append([str(shown.step), *ranks, _arrow(*shown.mean_total), groups])
-    if len(rounds) > 1:
-        means = [_mean(getattr(one, name) for one in rounds) for name in ("tau", "best_changed", "sign_changed")]
-        rows.append([("all", "bold"), *_ranks(*means), "", ""])
-    heads = ["step", "order", "best changes", "sign changes", "mean total", "groups"]
-    return plain_table([], heads, rows=rows)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

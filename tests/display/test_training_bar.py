@@ -72,10 +72,12 @@ def test_a_minute_without_a_line_gets_one(capsys: pytest.CaptureFixture[str], mo
     assert lines(capsys)[0].startswith("step 3/40  loss 0.500")
 
 
-def test_an_evaluation_counts_its_rows_in_both_passes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_evaluation_counts_its_rows_in_both_passes(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlhf_cli.display.training_bar._QUIET_S", 0.0)
     heartbeat = Heartbeat(tmp_path, 0)
     bar = TrainingBar(heartbeat)
-    bar._is_quiet = lambda: True  # type: ignore[method-assign]
     heartbeat.enter(TRAINING)
     with heartbeat.during(EVALUATION):
         for batches in (2, 4):  # the greedy pass has smaller batches

@@ -135,23 +135,20 @@ def load_runs(*places: Place, metrics: Sequence[str] | None = None) -> LoadedRun
         [run.name, *(getattr(run, fact) for fact in facts), *(run.settings.get(key) for key in keys)] for run in runs
     ]
     of_runs = pd.DataFrame(rows, columns=["run", *facts, *keys]).set_index("run")
-    frames = {run.name: _of_run(run.metrics) for run in runs if run.metrics}
+    frames = {}
+    for run in runs:
+        columns = []
+        for name in run.metrics:
+            series = run.metrics.series(name)
+            # The n-th event of a step with several events is the n-th row.
+            _, first, which = np.unique(series.steps, return_index=True, return_inverse=True)
+            nth = np.arange(len(series)) - first[which]
+            index = pd.MultiIndex.from_arrays([series.steps, nth], names=["step", "nth"])
+            columns.append(pd.Series(series.values, index=index, name=name))
+        if columns:
+            frames[run.name] = pd.concat(columns, axis=1).sort_index().droplevel("nth")
     if frames:
         of_metrics = pd.concat(frames, names=["run"])
     else:
         of_metrics = pd.DataFrame(index=pd.MultiIndex.from_arrays([[], []], names=["run", "step"]))
     return LoadedRuns(of_runs, of_metrics, tuple(problems), tuple(runs))
-
-
-def _of_run(metrics: MetricColumns) -> pd.DataFrame:
-    """Combine the series of one run by step; the n-th event of a step with several events is the n-th row."""
-    import pandas as pd
-
-    columns = []
-    for name in metrics:
-        series = metrics.series(name)
-        _, first, which = np.unique(series.steps, return_index=True, return_inverse=True)
-        nth = np.arange(len(series)) - first[which]
-        index = pd.MultiIndex.from_arrays([series.steps, nth], names=["step", "nth"])
-        columns.append(pd.Series(series.values, index=index, name=name))
-    return pd.concat(columns, axis=1).sort_index().droplevel("nth")

@@ -119,8 +119,7 @@ def estimate_over(values: Sequence[float]) -> Estimate:
 
 
 _ENDED = "finished at step"
-_TRL_BATCH = 8
-"""TRL's default of `per_device_train_batch_size`."""
+_TRL_BATCH = 8  # TRL's default of `per_device_train_batch_size`
 
 _NOT_SET = "not set"
 _DIFFERS = {STEPS: "steps differ", BATCH: "batch differs", DATA: "data differ", MODEL: "model differs"}

@@ -80,8 +80,7 @@ class WarnOfFindings(TrainerCallback):
 
 
 _SHOWN = 5
-_WAITED = 5
-"""Warn if a rule's metric is missing after this many log events."""
+_WAITED = 5  # warn if a rule's metric is missing after this many log events
 _EVAL = "eval_"
 
 

@@ -90,8 +90,7 @@ class SkippedCheck:
 CheckResult = Finding | PassedCheck | SkippedCheck
 
 
-_DEFAULT_LIMIT = 256
-"""TRL's default of max_completion_length."""
+_DEFAULT_LIMIT = 256  # TRL's default of max_completion_length
 _ARGS = "trainer.args."
 _READ_WITH: dict[str, tuple[str, tuple[object, ...]]] = {
     **{f"{_ARGS}{name}": (f"{_ARGS}{decides}", values) for name, decides, values in UNREAD},
@@ -128,16 +127,6 @@ class RunSetup:
             folder=shlex.quote(folder),
             values=dict(leaves(config)),
         )
-
-    @property
-    def gated(self) -> dict[str, list[str]]:
-        """Return reward -> the rewards that its gates read, of the rewards that have gates."""
-        gated = {}
-        for name, entry in self.rewards.items():
-            gates = gate if isinstance(gate := entry.get("gate"), list) else [gate]
-            if by := [str(one["by"]) for one in gates if isinstance(one, dict) and "by" in one]:
-                gated[name] = by
-        return gated
 
     @property
     def limit(self) -> int:
@@ -311,14 +300,11 @@ class Log:
         self._columns.take(step, event)
         self.step = self._columns.last_step
 
-    def curve(self, name: str) -> Curve:
-        """Return a metric's curve, empty if it was never a number."""
-        finite = self._columns.series(name).finite
+    def curve(self, *names: str) -> Curve:
+        """Return the curve of the first of these metrics that has been a number, else the empty one of the first."""
+        found = [(name, self._columns.series(name).finite) for name in names]
+        name, finite = next((pair for pair in found if len(pair[1])), found[0])
         return Curve(name, finite.steps.astype(np.float64), finite.values)
-
-    def first_of(self, *names: str) -> Curve:
-        """Return the first of these curves that has points, else the first of them."""
-        return next((curve for name in names if len(curve := self.curve(name))), self.curve(names[0]))
 
     def names(self, prefix: str = "") -> list[str]:
         """Return the metrics that have been a number, in the order of first occurrence."""

@@ -112,7 +112,7 @@ def overoptimised(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     weightless = [name for name in log.rewards() if log.weight(name) == 0.0]
     pairs = [(log.curve(f"rewards/{name}/mean"), total, 1.0) for name in weightless]
     for prefix in evaluation_sets(log.names()).values():
-        held_out = log.first_of(f"{prefix}{SAMPLED}/total", f"{prefix}{GREEDY}/total", f"{prefix}reward")
+        held_out = log.curve(f"{prefix}{SAMPLED}/total", f"{prefix}{GREEDY}/total", f"{prefix}reward")
         if len(held_out):
             pairs.append((held_out, total, 1.0))
         elif len(loss := log.curve(f"{prefix}loss")):
@@ -125,7 +125,7 @@ def overoptimised(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
             continue
         # The deviation of single rows in the watched metric if logged; for a loss, its own size.
         name = watched.metric.removesuffix("/mean")
-        spread = log.first_of(f"{name}/std", "reward_std") if sign > 0 else watched
+        spread = log.curve(f"{name}/std", "reward_std") if sign > 0 else watched
         fall = _fall(watched, trained, sign, spread.mean if len(spread) else 0.0)
         if fall is None:
             yield watched.passed()
@@ -160,8 +160,7 @@ _LITTLE = 0.2
 """In standard deviations of the rows: a total whose whole interval is below this has not been learned."""
 _FLAT = 0.05
 _LITTLE_LOSS = 0.02
-_SIGMAS = 5.0
-"""In standard errors from sampling alone, which exclude the policy's own fluctuation."""
+_SIGMAS = 5.0  # in standard errors from sampling alone, which exclude the policy's own fluctuation
 
 
 def learning(log: Log, setup: RunSetup) -> CheckResult:
@@ -226,7 +225,7 @@ _NOT_NOTHING = 0.2
 
 def kl(log: Log, setup: RunSetup) -> CheckResult:
     """Check whether the per-token KL from the reference is large or grows faster and faster."""
-    curve = log.first_of("kl/k1_policy_ref", "kl")
+    curve = log.curve("kl/k1_policy_ref", "kl")
     if few := curve.too_few(ENOUGH):
         return few
     late = curve.last(0.2)
@@ -269,7 +268,7 @@ _GROWTH, _WORTH_TELLING = 0.1, 0.15
 
 def truncation(log: Log, setup: RunSetup) -> CheckResult:
     """Check whether half of the completions are truncated, more and more of them, or all are empty (EOS alone)."""
-    curve = log.first_of("rewards/truncation/fraction", "completions/clipped_ratio")
+    curve = log.curve("rewards/truncation/fraction", "completions/clipped_ratio")
     if few := curve.too_few(ENOUGH):
         return few
     longest = log.curve("completions/max_length")
@@ -294,8 +293,7 @@ def truncation(log: Log, setup: RunSetup) -> CheckResult:
 
 
 _BY_HALF = 0.5
-_EXCUSE = 0.15
-"""Of the deviation of a reward's rows: a rise of its mean by more excuses a drift."""
+_EXCUSE = 0.15  # of the deviation of a reward's rows: a rise of its mean by more excuses a drift
 
 
 def length(log: Log, setup: RunSetup) -> CheckResult:
@@ -328,7 +326,7 @@ _HARDLY = 0.05
 
 def entropy(log: Log, setup: RunSetup) -> CheckResult:
     """Check whether the entropy fell to a tenth and the total did not rise: the policy is certain but wrong."""
-    curve = log.first_of("ppo/entropy", "entropy")
+    curve = log.curve("ppo/entropy", "entropy")
     if few := curve.too_few(ENOUGH_FOR_TREND):
         return few
     start, end = curve.first(0.1).mean, curve.last(0.1).mean
@@ -355,7 +353,7 @@ _TOO_MUCH = 0.3
 
 def clipping(log: Log, setup: RunSetup) -> CheckResult:
     """Check whether many updates are clipped, or none ever is although rollouts are reused."""
-    curve = log.first_of("ppo/clip_fraction", "clip_ratio/region_mean")
+    curve = log.curve("ppo/clip_fraction", "clip_ratio/region_mean")
     if few := curve.too_few(ENOUGH):
         return few
     late = curve.last(LATE)

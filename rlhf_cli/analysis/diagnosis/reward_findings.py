@@ -127,9 +127,15 @@ def _is_constant(raw: Curve, spread: Curve) -> bool:
 
 def gate(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     """Check for gates that never open, and for gates that never close."""
-    if not setup.gated:
+    gated: dict[str, list[str]] = {}
+    for name, entry in setup.rewards.items():
+        gates = entry.get("gate")
+        each = gates if isinstance(gates, list) else [gates]
+        read = [str(one["by"]) for one in each if isinstance(one, dict) and "by" in one]
+        gated |= {name: read} if read else {}
+    if not gated:
         yield PassedCheck("no reward has a gate")
-    for name, read in setup.gated.items():
+    for name, read in gated.items():
         opened = log.curve(f"rewards/{name}/open_fraction")
         if len(opened) < ENOUGH:
             yield SkippedCheck(f"{name}: too few log events, {len(opened)} of {ENOUGH}")
@@ -158,7 +164,7 @@ def redundant(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     alike: list[tuple[float, str]] = []
     found: list[CheckResult] = []
     for one, other in combinations(weighted, 2):
-        curve = log.first_of(f"rewards/correlation/{one}/{other}", f"rewards/correlation/{other}/{one}")
+        curve = log.curve(f"rewards/correlation/{one}/{other}", f"rewards/correlation/{other}/{one}")
         late = curve.last(LATE)
         if len(late) < ENOUGH:
             continue

@@ -6,17 +6,8 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from math import ceil
 
-from rlhf_cli.analysis.diagnosis import policy_findings, reward_findings
-from rlhf_cli.analysis.diagnosis.logged import (
-    SEVERITIES,
-    CheckResult,
-    Finding,
-    Fix,
-    Log,
-    PassedCheck,
-    RunSetup,
-    SkippedCheck,
-)
+from rlhf_cli.analysis.diagnosis import logged, policy_findings, reward_findings
+from rlhf_cli.analysis.diagnosis.logged import CheckResult, Finding, Fix, Log, PassedCheck, RunSetup, SkippedCheck
 from rlhf_cli.errors import RunError
 from rlhf_cli.plan.devices import visible_gpus
 from rlhf_cli.runs.metrics_file import read_metrics
@@ -27,12 +18,9 @@ from rlhf_cli.runs.run_status import CREATED, QUEUED, RUNNING, UNREADABLE, Statu
 from rlhf_cli.tables.metrics import ELAPSED, FINDING_KINDS, OF_REWARD, SHARE
 from rlhf_cli.text.json_values import JsonTree, section
 
-_WORTH_S = 60.0
-"""Ignore phases shorter than this."""
-_ENOUGH = 3
-"""Minimum number of log events: the first step warms up caches."""
-_AIM = 0.05
-"""Target share after saving, evaluating or logging less often."""
+_WORTH_S = 60.0  # ignore phases shorter than this
+_ENOUGH = 3  # minimum number of log events: the first step warms up caches
+_AIM = 0.05  # target share after saving, evaluating or logging less often
 _LIMITS = {"generation": 0.7, "saving": 0.1, "logging": 0.1, "evaluation": 0.3, "waiting": 0.2, "rest": 0.3}
 """Map phase -> the share of the time above which it is a finding."""
 _REWARD, _REWARD_LIMIT = OF_REWARD.removeprefix(SHARE), 0.3
@@ -153,7 +141,7 @@ def look(log: Log, setup: RunSetup, kinds: Collection[str] | None = None) -> Dia
     results = [result for kind in checked for result in run_check(kind, log, setup)]
     findings = [result for result in results if isinstance(result, Finding)]
     return Diagnosis(
-        tuple(sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))),
+        tuple(sorted(findings, key=lambda finding: logged.SEVERITIES.index(finding.severity))),
         tuple(result for result in results if isinstance(result, PassedCheck)),
         tuple(result for result in results if isinstance(result, SkippedCheck)),
     )

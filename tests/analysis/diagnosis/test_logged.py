@@ -12,6 +12,7 @@ from scipy import stats
 
 from rlhf_cli.analysis.diagnosis import run_diagnosis
 from rlhf_cli.analysis.diagnosis.logged import Curve, Finding, Log, RunSetup, Trend
+from rlhf_cli.analysis.diagnosis.reward_findings import gate
 from rlhf_cli.analysis.diagnosis.run_diagnosis import CHECKS, look
 from rlhf_cli.tables.metrics import FINDING_KINDS
 from tests.support.planted_logs import events_of, reward
@@ -32,8 +33,8 @@ def test_curves_and_nulls() -> None:
     assert (log.nulls("loss"), log.nulls("reward"), log.nulls("nothing")) == (1, 1, 0)
     assert (log.num_events, log.step, len(log.curve("nothing"))) == (3, 3, 0)
     assert [log.too_early(share) is None for share in (0.5, 0.51)] == [True, False]
-    assert log.first_of("nothing", "eval_loss").metric == "eval_loss"
-    assert log.first_of("nothing", "none").metric == "nothing"
+    assert log.curve("nothing", "eval_loss").metric == "eval_loss"
+    assert log.curve("nothing", "none").metric == "nothing"
     assert (Log().step, Log().too_early(1.0)) == (0, None)
 
 
@@ -163,7 +164,12 @@ def test_malformed_entries_of_a_configuration_get_defaults() -> None:
     setup = RunSetup.of(config, "my run")
     assert setup.folder == "'my run'"  # as it can be typed
     assert (setup.trainer, setup.has_critic, setup.truncation, setup.kl_coef) == ("ppo", True, "mask", 2.0)
-    assert setup.gated == {"light": ["plain"], "moving": ["plain", "light"]}
+    closed = Log.of(
+        {"step": step, **{f"rewards/{name}/open_fraction": 0.0 for name in setup.rewards}} for step in range(10)
+    )
+    findings = [one for one in gate(closed, setup) if isinstance(one, Finding)]
+    gates = [one.what.partition(" is ")[0] for one in findings]
+    assert gates == ["the gate of light on plain", "the gate of moving on plain and light"]
     assert list(setup.rewards) == ["plain", "light", "moving"]
     assert (setup.limit, setup.number("beta", 9.0), setup.number("x", 9.0), setup.number("y", 9.0)) == (7, 0.5, 9, 9)
     nothing = RunSetup.of({"kl": {"coef": {"target": 1}}, "trainer": {"name": None, "baseline": "group"}, "rewards": 3})

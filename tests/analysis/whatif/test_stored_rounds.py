@@ -67,12 +67,6 @@ def test_a_table_beyond_the_limit_is_left_out(run: RunFolder, monkeypatch: pytes
     assert [text.partition(":")[0] for text in found.left_out] == [large.name]
 
 
-def test_the_rewards_of_environments_are_those_that_the_run_does_not_name() -> None:
-    names = ("a", "a.effective", "world", "world.effective", "only.effective", "other")
-    stored = StoredRound(0, 0, {name: [1.0] for name in names})
-    assert stored.environments(["a"]) == ["world"]
-
-
 def test_tables_without_our_columns_are_named(run: RunFolder) -> None:
     file = write_table(run, 1, **PLAIN)
     table = pyarrow.parquet.read_table(file)

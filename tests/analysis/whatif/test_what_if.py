@@ -200,7 +200,8 @@ def test_rewards_of_environments_count_once_each(place: Path) -> None:
     run = frozen(place, UNSCALED)
     world = [1.0, 2.0, 3.0, 4.0]
     advantage = [a + w - 2.5 for a, w in zip(WAS, world, strict=True)]
-    write_table(run, 1, **scores(**{"world": world, "world.effective": world, "advantage": advantage}))
+    columns = {"world": world, "world.effective": world, "only.effective": world, "other": world}
+    write_table(run, 1, **scores(**columns, advantage=advantage))
     (first,) = answer(run, LESS).rounds
     assert first.why is None
     assert first.mean_total == pytest.approx((3.325, 2.95), **ARITHMETIC)
