@@ -28,6 +28,7 @@ from rlhf_cli.display.terminal import (
 )
 from rlhf_cli.errors import in_one_line
 from rlhf_cli.plan.batches import count
+from rlhf_cli.runs.heartbeat import TimeSpent, phase_label
 from rlhf_cli.runs.metric_arrays import columns_of, reward_spans, start_and_end
 from rlhf_cli.runs.metrics_file import (
     TOTAL,
@@ -39,7 +40,6 @@ from rlhf_cli.runs.metrics_file import (
     series,
     tables_by_step,
 )
-from rlhf_cli.runs.phase_clock import TimeSpent, phase_label
 from rlhf_cli.runs.reward_records import failed_rows, kept_batches
 from rlhf_cli.runs.run_folder import GREEDY, SAMPLED, RunFolder, checkpoint_folder, read_json
 from rlhf_cli.runs.run_status import CREATED, FINISHED, RunRow, Status, describe_state, read_status

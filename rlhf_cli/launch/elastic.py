@@ -1,9 +1,8 @@
 """Run the ranks of this machine under torch's elastic agent, which is what torchrun and `elastic_launch` run.
 
-torch starts the ranks, sets their variables, notices the first that fails and ends the others. Two things are ours,
-because its launcher has no setting for them (docs/development/architecture.md, "torch's launcher starts the ranks"): a
-request to stop reaches the ranks without their helper processes, and the exit code says that a run can be resumed. On
-one machine, the store listens on loopback only.
+torch starts the ranks, notices the first that fails and ends the others. Two things are ours, because its launcher has
+no setting for them (docs/development/architecture.md, "torch's launcher starts the ranks"): a request to stop reaches
+the ranks without their helper processes, and the exit code says that a run can be resumed.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ from torch.distributed.run import config_from_args, parse_args
 
 from rlhf_cli.config.schema.run_sections import Launch
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_PREEMPTED, EXIT_USER_ERROR, ConfigError, Interrupted
-from rlhf_cli.launch.ranks_end import STOPPED, RanksEnd, failures_of
-from rlhf_cli.launch.stopping import say_heard
+from rlhf_cli.launch.stopping import STOPPED, RanksEnd, failures_of, say_heard
 from rlhf_cli.plan.launch_plan import LaunchPlan
 from rlhf_cli.plan.rank_group import LOOPBACK
 from rlhf_cli.process import PARENT, environment, heard_in_time, signal_name
@@ -102,8 +100,7 @@ class StopRequests:
         self._timers.append(timer)
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
-                # Send SIGTERM for SIGINT: a rank would treat SIGINT as Ctrl-C at its own terminal.
-                os.kill(pid, signal.SIGTERM if number == signal.SIGINT else number)
+                os.kill(pid, signal.SIGTERM if number == signal.SIGINT else number)  # SIGINT would be its own Ctrl-C
 
     def leave(self, number: int) -> None:
         """End the process at once if no rank runs: torch waits for other machines and lets no Python handler run."""
@@ -116,8 +113,7 @@ class StopRequests:
     def heard(self) -> Iterator[None]:
         """Open a context in which this process hands signals to the agent's ranks, and the ranks die with it."""
         handlers = dict.fromkeys((signal.SIGTERM, signal.SIGUSR1, signal.SIGINT), self.ask)
-        # torch installs its own handlers for the signals named in this variable.
-        variables = {PARENT: str(os.getpid()), "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGQUIT"}
+        variables = {PARENT: str(os.getpid()), "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGQUIT"}  # those that torch handles
         with environment(variables), heard_in_time({**handlers, signal.SIGHUP: signal.SIG_IGN}, self.leave):
             try:
                 yield
@@ -153,21 +149,12 @@ def run_ranks(
 
 
 def run_as_torchrun(words: list[str]) -> int:
-    """Start this machine's ranks by torchrun's options (PET_*), each as `rlhf` with these words. Return the exit code.
-
-    Raise ConfigError if torchrun refuses an option.
-    """
+    """Start ranks by torchrun's options (PET_*) as `rlhf` with these words. Return the exit code; raise ConfigError."""
     try:
         config, _, _ = config_from_args(parse_args(["--no-python", "rlhf"]))
-        parameters = RendezvousParameters(
-            backend=config.rdzv_backend,
-            endpoint=config.rdzv_endpoint,
-            run_id=config.run_id,
-            min_nodes=config.min_nodes,
-            max_nodes=config.max_nodes,
-            local_addr=config.local_addr,
-            **config.rdzv_configs,
-        )
+        meeting = (config.rdzv_backend, config.rdzv_endpoint, config.run_id)
+        options = {"local_addr": config.local_addr, **config.rdzv_configs}
+        parameters = RendezvousParameters(*meeting, config.min_nodes, config.max_nodes, **options)
         if config.max_nodes == 1:  # no other machine comes, and an address from outside may be an earlier launcher's
             store = listening_store()
             handler: RendezvousHandler = OneMachine(store, config.run_id, bool)
@@ -200,10 +187,8 @@ def run_as_torchrun(words: list[str]) -> int:
 
 
 def _agent(spec: WorkerSpec, *, exit_barrier_s: float) -> LocalElasticAgent:
-    """Return torch's agent for the ranks of this machine."""
     spec.monitor_interval = _LOOK_EVERY_S
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the ranks say themselves why they ended
-    # Ranks append to the run's log and record failures themselves: torch's own files hold whole seconds only, and one
-    # that a full disk cut off ends its launcher.
+    # Ranks log and record failures themselves: torch's files hold whole seconds, and end its launcher on a full disk.
     logs = DefaultLogsSpecs(os.devnull)
     return LocalElasticAgent(spec, logs, exit_barrier_timeout=exit_barrier_s, shutdown_timeout=_SHUTDOWN_S)

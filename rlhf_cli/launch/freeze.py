@@ -26,9 +26,9 @@ from rlhf_cli.runs.run_folder import SWEEP, RunFolder, read_json, write_text
 from rlhf_cli.runs.run_status import RunState, describe_state, read_status, update_status, words_in
 from rlhf_cli.text.json_values import JsonTree, JsonValue, section
 
-_PATHS = ("path", "model", "tokenizer", "accelerate_config", "chat_template_path")
-_FUNCTIONS = ("fn", "class", "callbacks", "aggregate")
-"""Keys that may hold a local path, and those that may hold `./file.py:function`."""
+_PATHS = ("path", "model", "tokenizer", "accelerate_config", "chat_template_path")  # keys that may hold a local path
+_FUNCTIONS = ("fn", "class", "callbacks", "aggregate")  # keys that may hold `./file.py:function`
+_LONGEST = 300
 
 
 def existing_run(experiment: Experiment, composed: Composed) -> RunFolder | None:
@@ -163,9 +163,6 @@ def plan_frozen(folder: RunFolder, *, resume: bool) -> tuple[LaunchPlan, Launch]
 
         accelerate_env = accelerate_environment(Path(file), where=str(folder.config))
     return plan_launch(experiment, folder.path, resume=resume, accelerate_env=accelerate_env), experiment.launch
-
-
-_LONGEST = 300
 
 
 def refuse_foreign_code(run: RunFolder, *, trust: bool, command: str) -> None:

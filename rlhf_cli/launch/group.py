@@ -1,10 +1,9 @@
 """Make this command one rank of a group that a launcher started: torchrun, srun, Kubeflow, or a shell on each machine.
 
 Rank 0 does what was typed. It freezes the run folder and tells the others through torch's store (MASTER_ADDR,
-MASTER_PORT) which folder to train. The others wait for it and read the folder, which has to be on a file system that
-all machines share. A mistake that rank 0 finds is printed once and ends all ranks with its exit code.
-
-The store and torch's own ports have no password: see docs/how-to/launch.md.
+MASTER_PORT) which folder to train. The others wait for it and read the folder, on a file system that all share. A
+mistake that rank 0 finds is printed once and ends all ranks with its exit code. Neither the store nor torch's own ports
+have a password: see docs/how-to/launch.md.
 """
 
 from __future__ import annotations
@@ -22,26 +21,17 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rich.console import Console
 
-from rlhf_cli.errors import (
-    CTRL_C,
-    EXIT_CRASH,
-    EXIT_PREEMPTED,
-    ConfigError,
-    Interrupted,
-    Preempted,
-    RankFailed,
-    RunError,
-)
+from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, ConfigError, Interrupted, Preempted, RankFailed, RunError
 from rlhf_cli.launch.freeze import plan_frozen
 from rlhf_cli.launch.gpu_locks import gpus_held
-from rlhf_cli.launch.ranks_end import first_failure
+from rlhf_cli.launch.stopping import first_failure
 from rlhf_cli.plan.launch_plan import log_name
 from rlhf_cli.plan.rank_group import RankGroup, rank_group, why_not_reached
-from rlhf_cli.process import PARENT, die_with, environment, handled
+from rlhf_cli.process import PARENT, die_with, environment, handled, signal_name
 from rlhf_cli.runs.provenance import sha256, versions
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FAILED, read_status, update_status
@@ -78,10 +68,7 @@ class Leader:
         return [f"{key}={number}" for key, number in sizes.items() if key not in typed]
 
     def begin(self, console: Console, folder: RunFolder, *, resume: bool) -> None:
-        """Tell all ranks to train `folder`, and return once all can.
-
-        Raise RunError if a rank does not come in time or cannot train the folder, Interrupted if one was stopped.
-        """
+        """Tell all ranks to train `folder`; return once all can. Raise RunError if one cannot, or Interrupted."""
         if self.group.world_size > 1:
             wanted = {name: versions().get(name) for name in _PACKAGES}
             told = {"run": str(folder.path), "resume": resume, "config": sha256(folder.config), "versions": wanted}
@@ -150,8 +137,7 @@ class _Board:
         return bool(self._store.check([key]))
 
     def read(self, key: str) -> dict[str, Any]:
-        content: dict[str, Any] = json.loads(self._store.get(key))
-        return content
+        return cast(dict[str, Any], json.loads(self._store.get(key)))
 
     def write(self, key: str, content: dict[str, object]) -> None:
         self._store.set(key, json.dumps(content))
@@ -210,7 +196,7 @@ def _follow(group: RankGroup) -> int:
             told |= board.wait_for("go")
     except KeyboardInterrupt as stop:
         with contextlib.suppress(RuntimeError):
-            board.write(f"answer/{group.rank}", answer | {"stopped": str(stop) or CTRL_C})
+            board.write(f"answer/{group.rank}", answer | {"stopped": str(stop) or signal_name(signal.SIGINT)})
         raise
     if "exit_code" in told:
         board.wait_until_heard()
@@ -231,7 +217,15 @@ def _follow(group: RankGroup) -> int:
         except (Preempted, KeyboardInterrupt):
             return EXIT_PREEMPTED
         except Exception as error:
-            _tell_failure(group, folder, error, terminal)
+            first = first_failure(folder)
+            if first is None or first.rank == group.rank:  # else the rank that failed before says it
+                message = first.message if first is not None else str(error)
+                headline = f"rank {group.rank} on {answer['host']} failed: {message}"
+                trace = first.traceback if first is not None and not hasattr(error, "exit_code") else ""
+                with contextlib.suppress(OSError):
+                    os.write(terminal, redacted(f"{trace}error: {headline}\n").encode())
+                    if read_status(folder).state != FAILED:
+                        update_status(folder, state=FAILED, reason=headline, failing_rank=group.rank)
             return int(getattr(error, "exit_code", EXIT_CRASH))
     return 0
 
@@ -246,17 +240,3 @@ def _problem_here(told: dict[str, Any]) -> str | None:
     here, wanted = versions(), told["versions"]
     other = [name for name in wanted if here.get(name) != wanted[name]]
     return ", ".join(f"{name} {here.get(name)}, not {wanted[name]}" for name in other) or None
-
-
-def _tell_failure(group: RankGroup, folder: RunFolder, error: Exception, terminal: int) -> None:
-    """Print the failure of this rank and write it to the run's status, unless another rank failed before it."""
-    first = first_failure(folder)
-    if first is not None and first.rank != group.rank:
-        return
-    message = first.message if first is not None else str(error)
-    headline = f"rank {group.rank} on {socket.gethostname()} failed: {message}"
-    trace = first.traceback if first is not None and not hasattr(error, "exit_code") else ""
-    with contextlib.suppress(OSError):
-        os.write(terminal, redacted(f"{trace}error: {headline}\n").encode())
-        if read_status(folder).state != FAILED:
-            update_status(folder, state=FAILED, reason=headline, failing_rank=group.rank)

@@ -19,8 +19,7 @@ from rlhf_cli.display.start_panel import show_launch, show_start
 from rlhf_cli.errors import CTRL_C, ConfigError, GuardStopped, Preempted, RankFailed, RunError, UserError
 from rlhf_cli.launch.freeze import create_run, experiment_name, new_folder
 from rlhf_cli.launch.gpu_locks import gpus_held
-from rlhf_cli.launch.ranks_end import error_of, first_failure, forget_failures, resume_hint
-from rlhf_cli.launch.stopping import preempted
+from rlhf_cli.launch.stopping import error_of, first_failure, forget_failures, preempted, raise_end, resume_hint
 from rlhf_cli.plan.batches import count
 from rlhf_cli.plan.checks.machine_checks import without_passed_deadline
 from rlhf_cli.plan.launch_plan import LaunchPlan, as_shell, plan_launch, torchrun_command
@@ -76,10 +75,7 @@ def show_end_of(console: Console, folder: RunFolder) -> None:
 def train_frozen(
     console: Console, folder: RunFolder, plan: LaunchPlan, launch: Launch, *, resume: bool, leader: Leader | None = None
 ) -> None:
-    """Train the run frozen in `folder`; with `resume`, start from its newest checkpoint.
-
-    Raise what ends the run, with a note that names the folder: Preempted, RankFailed, or the worker's error.
-    """
+    """Train a frozen run, with `resume` from its newest checkpoint. Raise what ends it, with a note of the folder."""
     place = f"run folder: {folder.shown}"
     try:
         if plan.in_this_process:
@@ -121,7 +117,6 @@ def _run_in_this_process(
 
 def _run_processes(console: Console, folder: RunFolder, plan: LaunchPlan, launch: Launch) -> None:
     from rlhf_cli.launch.elastic import ServerEnded, listening_store, run_ranks
-    from rlhf_cli.launch.ranks_end import raise_end
     from rlhf_cli.launch.rollout_server import free_ports, rollout_server
 
     forget_failures(folder)
@@ -213,44 +208,30 @@ def reproduce(
 
 def show_plan(console: Console, prepared: Prepared, plan: Plan, *, earlier: RunFolder | None = None) -> None:
     """Show what `run_once` would start: panel, processes, their commands. Start nothing."""
-    folder, launch = _planned_launch(prepared, plan, earlier)
-    title, place = experiment_name(prepared.composed), os.path.relpath(folder)
-    show_start(console, prepared.experiment, plan, title=title, folder=place, is_whole=True)
-    show_launch(console, launch, _machine_commands(prepared, launch, earlier))
+    folder, launch, commands = _planned_launch(prepared, plan, earlier)
+    title = experiment_name(prepared.composed)
+    show_start(console, prepared.experiment, plan, title=title, folder=folder, is_whole=True)
+    show_launch(console, launch, commands)
     console.print("nothing was started or written")
 
 
 def planned_json(prepared: Prepared, plan: Plan, *, earlier: RunFolder | None = None) -> dict[str, object]:
     """Return the plan of a run, its folder and its ranks' commands; `earlier` is the run that would be resumed."""
-    folder, launch = _planned_launch(prepared, plan, earlier)
-    command = next(iter(_machine_commands(prepared, launch, earlier).values()), None)
+    folder, launch, commands = _planned_launch(prepared, plan, earlier)
+    command = next(iter(commands.values()), None)
+    sizes = {"in_this_process": launch.in_this_process, "nodes": launch.num_nodes, "world_size": launch.world_size}
+    server = launch.server
     ranks = [
         {"rank": rank, "gpu": gpu, "command": command or as_shell(launch.shared | launch.own_env(rank), launch.argv)}
         for rank, gpu in launch.ranks.items()
     ]
     return {
         "experiment": experiment_name(prepared.composed),
-        "folder": os.path.relpath(folder),
+        "folder": folder,
         "resumes": earlier is not None,
         "plan": plan.as_json(),
-        "launch": {
-            "in_this_process": launch.in_this_process,
-            "nodes": launch.num_nodes,
-            "world_size": launch.world_size,
-            "ranks": ranks,
-            "server": as_shell({}, launch.server.argv) if launch.server is not None else None,
-        },
+        "launch": sizes | {"ranks": ranks, "server": as_shell({}, server.argv) if server is not None else None},
     }
-
-
-def _machine_commands(prepared: Prepared, launch: LaunchPlan, earlier: RunFolder | None) -> dict[str, str]:
-    """Return what starts the ranks of a run on several machines; {} if this command starts all of them itself."""
-    if launch.num_nodes == 1 or launch.group is not None:
-        return {}
-    if prepared.experiment.launch.slurm is not None:
-        return {"first node": launch.resume_command, "other nodes": f"srun {launch.resume_command}"}
-    words = ["train", *prepared.composed.typed] if earlier is None else ["resume", earlier.shown]
-    return {"every machine": torchrun_command(launch, words)}
 
 
 def first_rows(experiment: Experiment, count: int) -> TriedRows:
@@ -260,7 +241,17 @@ def first_rows(experiment: Experiment, count: int) -> TriedRows:
     return try_rows(experiment, count)
 
 
-def _planned_launch(prepared: Prepared, plan: Plan, earlier: RunFolder | None) -> tuple[Path, LaunchPlan]:
-    experiment, is_resumed = prepared.experiment, earlier is not None
+def _planned_launch(
+    prepared: Prepared, plan: Plan, earlier: RunFolder | None
+) -> tuple[str, LaunchPlan, dict[str, str]]:
+    """Return the folder, the launch, and what starts ranks on several machines; {} if this command starts them all."""
+    experiment, is_resumed, commands = prepared.experiment, earlier is not None, dict[str, str]()
     folder = new_folder(experiment, prepared.composed, is_dry=True) if earlier is None else earlier.path
-    return folder, plan_launch(experiment, folder, resume=is_resumed, accelerate_env=plan.accelerate_env)
+    launch = plan_launch(experiment, folder, resume=is_resumed, accelerate_env=plan.accelerate_env)
+    if launch.num_nodes > 1 and launch.group is None:
+        if experiment.launch.slurm is not None:
+            commands = {"first node": launch.resume_command, "other nodes": f"srun {launch.resume_command}"}
+        else:
+            words = ["train", *prepared.composed.typed] if earlier is None else ["resume", earlier.shown]
+            commands = {"every machine": torchrun_command(launch, words)}
+    return os.path.relpath(folder), launch, commands

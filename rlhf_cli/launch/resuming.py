@@ -46,6 +46,8 @@ _HOW_IT_WAS_FOUND = ("run.name", "run.root", "run.resume")  # keys that only loc
 _LONGEST = 60
 _HASH = 12
 ABSENT = "not set"  # marks a key without a value; compared by identity
+_ANY_LENGTH = ("constant", "constant_with_warmup", "inverse_sqrt", *FOLLOW_EVALUATIONS)
+"""Schedules of transformers in which no learning rate depends on the total number of steps."""
 
 
 @dataclass(frozen=True)
@@ -91,15 +93,12 @@ class ChangedFile:
 
 @dataclass(frozen=True)
 class Resumed:
-    """A run to be resumed, with the accepted changes `taken` and the allowed changed `files`.
-
-    `plan` is None if the run has finished and no change makes it longer.
-    """
+    """A run to be resumed, with the accepted changes `taken` and the allowed changed `files`."""
 
     folder: RunFolder
     status: Status
     prepared: Prepared
-    plan: Plan | None = None
+    plan: Plan | None = None  # None if the run has finished and no change makes it longer
     taken: tuple[Change, ...] = ()
     files: tuple[ChangedFile, ...] = ()
 
@@ -137,8 +136,7 @@ def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Res
         _refuse_changes(folder, changes, [], step)
         return Resumed(folder, status, prepared)
     plan = preflight(prepared.experiment, prepared.composed, folder=folder.path)
-    # Reading the source does not find files that were imported during training.
-    noted = section(provenance, "sha256")
+    noted = section(provenance, "sha256")  # also files imported during training, which reading the source does not find
     plan = replace(plan, files={**noted_code(noted), **plan.files})
     files = []  # those that have changed since the start, unless `taken` names another file
     for name, path in {CONFIG: folder.config, **plan.files}.items():
@@ -168,10 +166,7 @@ def newest_step(folder: RunFolder) -> int:
 
 
 def _changes(frozen: JsonTree, typed: Prepared) -> list[Change]:
-    """Return the differences between a frozen configuration and what was typed, in the order of the configuration.
-
-    `run:NAME` and `auto` are no change if the frozen value is one that they once stood for.
-    """
+    """Return what was typed differently; `run:NAME` and `auto` are no change if they stood for the frozen value."""
     new = cast(JsonTree, absolute_paths(typed.experiment.model_dump(mode="json")))
     words = dict(leaves(typed.as_written.model_dump(mode="json")))
     return [
@@ -182,7 +177,6 @@ def _changes(frozen: JsonTree, typed: Prepared) -> list[Change]:
 
 
 def _judged(change: Change, allowed: Collection[str], experiment: Experiment, ran_as: int | None) -> Change:
-    """Return the change with its verdict."""
     row = row_of(change.key)
     effect, reason = row.effect, row.reason
     if (why_not := _why_not(row.only_if, experiment, ran_as, change.old)) is not None:
@@ -190,10 +184,6 @@ def _judged(change: Change, allowed: Collection[str], experiment: Experiment, ra
     if effect == "by name" and any(change.key == name or change.key.startswith(f"{name}.") for name in allowed):
         effect, reason = "taken", f"allowed; {reason}"
     return replace(change, effect=effect, reason=reason)
-
-
-_ANY_LENGTH = ("constant", "constant_with_warmup", "inverse_sqrt", *FOLLOW_EVALUATIONS)
-"""Schedules of transformers in which no learning rate depends on the total number of steps."""
 
 
 def _why_not(condition: Condition | None, experiment: Experiment, ran_as: int | None, old: object) -> str | None:

@@ -33,6 +33,30 @@ GRACE_S = 10.0
 _PARENT_LOOK_S = 0.1
 _SIGNALS_FROM = 128  # a shell's exit code of a process that a signal ended is this much more than the signal
 
+_START_TIMEOUT_S = 1800.0  # startup time limit: a large model is downloaded, loaded and compiled
+_LOOK_S = 0.5
+_ANSWER_TIMEOUT_S = 5.0
+_WATCH_S = 2.0
+_REFUSALS = 2
+_LAST_LINES = 15
+_MOST_CAUSES = 3
+_PREFIX = re.compile(r"^(?:\([\w ]+pid=\d+\) ?)?(?:(?:WARNING|ERROR|CRITICAL) \S+ \S+ \[\S+\] )?")
+_CAUSE = re.compile(
+    r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)\b: .*|.*(?::? error: | (?:died|exited) unexpectedly).*"
+)
+_NEEDS_LESS = (
+    "trainer.args.vllm_max_model_length=1024, or launch.vllm.args.max_num_seqs=32, or launch.rollout_gpus=2, or "
+    "trainer.args.vllm_gpu_memory_utilization=0.95"
+)
+_HINTS = (  # what the server says -> what to type
+    (r"unrecognized arguments: --([\w-]+)", "'~launch.vllm.args.{}'"),
+    (
+        "less than (?:desired|requested)",
+        "trainer.args.vllm_gpu_memory_utilization=0.5  # or end the other process that holds memory",
+    ),
+    ("out of memory|memory for the cache blocks|available KV cache memory|Cannot allocate memory", _NEEDS_LESS),
+)
+
 
 def main(command: list[str]) -> int:
     """Run the command until it or the starter ends; return its exit code, or 128 + the signal that killed it."""
@@ -80,43 +104,15 @@ def _as_usual(parent: int) -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-_START_TIMEOUT_S = 1800.0  # startup time limit: a large model is downloaded, loaded and compiled
-_LOOK_S = 0.5
-_ANSWER_TIMEOUT_S = 5.0
-_WATCH_S = 2.0
-_REFUSALS = 2
-_LAST_LINES = 15
-_MOST_CAUSES = 3
-_PREFIX = re.compile(r"^(?:\([\w ]+pid=\d+\) ?)?(?:(?:WARNING|ERROR|CRITICAL) \S+ \S+ \[\S+\] )?")
-_CAUSE = re.compile(
-    r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)\b: .*|.*(?::? error: | (?:died|exited) unexpectedly).*"
-)
-_NEEDS_LESS = (
-    "trainer.args.vllm_max_model_length=1024, or launch.vllm.args.max_num_seqs=32, or launch.rollout_gpus=2, or "
-    "trainer.args.vllm_gpu_memory_utilization=0.95"
-)
-_HINTS = (
-    (r"unrecognized arguments: --([\w-]+)", "'~launch.vllm.args.{}'"),
-    (
-        "less than (?:desired|requested)",
-        "trainer.args.vllm_gpu_memory_utilization=0.5  # or end the other process that holds memory",
-    ),
-    ("out of memory|memory for the cache blocks|available KV cache memory|Cannot allocate memory", _NEEDS_LESS),
-)
-"""What the server says -> what to type."""
-
-
 @dataclass(frozen=True)
 class RolloutServer:
-    """A started server: its plan, the process that ends it with the run, and the size of its log before.
-
-    `refused` is set when it does not answer: a server whose engine died waits for the trainer, which waits for it.
-    """
+    """A started server."""
 
     plan: ServerPlan
-    keeper: subprocess.Popen[bytes]
-    log_start: int
+    keeper: subprocess.Popen[bytes]  # the process that ends it with the run
+    log_start: int  # size of its log before
     refused: threading.Event = field(default_factory=threading.Event)
+    """Set when it does not answer: a server whose engine died waits for the trainer, which waits for it."""
 
     def is_lost(self) -> bool:
         """Return whether the server has ended by itself, or its engine."""
@@ -166,10 +162,7 @@ class RolloutServer:
 
 @contextlib.contextmanager
 def rollout_server(plan: ServerPlan | None, console: Console) -> Iterator[RolloutServer | None]:
-    """Run the server of `plan` around a run, if there is one; wait until it is healthy.
-
-    Raise RankFailed with the cause from its log if it ends before, takes over half an hour, or its port is taken.
-    """
+    """Run the server of `plan`, if any, around a run, and wait until it is healthy; raise RankFailed if it never is."""
     if plan is None:
         yield None
         return

@@ -18,8 +18,11 @@ SLURM_TIMEOUT_S = 60.0
 _FORMAT = "%i|%T|%r|%j|%k"
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 _AT_WORK = frozenset({"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"})
-_NO_CLUSTER = ("resolve_ctls_from_dns_srv", "establish a configuration source")
-"""Messages of squeue if it is installed but has no cluster configured."""
+_NO_CLUSTER = ("resolve_ctls_from_dns_srv", "establish a configuration source")  # squeue has no cluster configured
+JOB_NAME = "rlhf:"
+_OF_OURSELVES = frozenset({"COMPLETED", "FAILED"})
+_SAYS_NOTHING = frozenset({"", "Priority", "Resources", "BeginTime"})  # reasons that only mean that a job waits
+_ASKED = (RunState.QUEUED, RunState.RUNNING, RunState.KILLED, RunState.PREEMPTED)  # states that Slurm may know better
 
 
 @dataclass(frozen=True)
@@ -43,10 +46,7 @@ class SlurmJob:
 
 
 def ask_slurm(job_ids: Collection[str], *, mine: bool) -> tuple[dict[str, SlurmJob], str | None]:
-    """Return Slurm's state of these jobs, `123` or `123_4`, and why the query failed or None.
-
-    With `mine`, also of every job of this user. Without Slurm and without job ids there is no problem.
-    """
+    """Return Slurm's state of jobs, `123` or `123_4`, with `mine` of all of this user's; and a problem or None."""
     if not job_ids and not mine:
         return {}, None
     if shutil.which("squeue") is None:
@@ -60,8 +60,7 @@ def ask_slurm(job_ids: Collection[str], *, mine: bool) -> tuple[dict[str, SlurmJ
         done = run_slurm("squeue", "--noheader", "--array", "--states=all", f"--format={_FORMAT}", *whose)
         if done is None:
             return {}, f"squeue did not answer within {SLURM_TIMEOUT_S:g} s"
-        # A query for a single job that squeue no longer lists fails.
-        if done.returncode != 0 and "Invalid job id" not in done.stderr:
+        if done.returncode != 0 and "Invalid job id" not in done.stderr:  # as for a single job that is gone
             is_none = not job_ids and any(sign in done.stderr for sign in _NO_CLUSTER)
             return {}, None if is_none else done.stderr.strip() or "squeue failed"
         for line in done.stdout.splitlines():
@@ -77,12 +76,6 @@ def run_slurm(*command: str) -> subprocess.CompletedProcess[str] | None:
         return subprocess.run(command, capture_output=True, text=True, timeout=SLURM_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired):
         return None
-
-
-JOB_NAME = "rlhf:"
-_OF_OURSELVES = frozenset({"COMPLETED", "FAILED"})
-_SAYS_NOTHING = frozenset({"", "Priority", "Resources", "BeginTime"})  # reasons that only mean that a job waits
-_ASKED = (RunState.QUEUED, RunState.RUNNING, RunState.KILLED, RunState.PREEMPTED)  # states that Slurm may know better
 
 
 def overview(places: list[Path], *, mine: bool = False) -> tuple[list[RunRow], str | None]:
@@ -106,8 +99,7 @@ def overview(places: list[Path], *, mine: bool = False) -> tuple[list[RunRow], s
         rows.append(RunRow(folder.shown, status.state, *steps, log_age_s, *saved, slurm_state, status.reason))
     seen = {row.job_id for row in rows}
     for job_id, job in jobs.items() if mine else ():
-        # an unfinished job of ours, from a folder that was not scanned
-        if job.name.startswith(JOB_NAME) and job_id not in seen and not job.has_ended:
+        if job.name.startswith(JOB_NAME) and job_id not in seen and not job.has_ended:  # from elsewhere
             state, shown = RunState.QUEUED if job.waits else RunState.RUNNING, job.comment or job.name
             reason = "in another folder" if job.reason in _SAYS_NOTHING else job.reason
             rows.append(RunRow(shown, state, job_id=job_id, slurm_state=job.state, reason=reason))

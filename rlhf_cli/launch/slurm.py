@@ -1,13 +1,11 @@
 """Submit frozen runs to Slurm with submitit, explain why sbatch refuses one, and run a job on its nodes.
 
-On several nodes, torch's elastic agent runs on each, with torchrun's options in the environment (launch/elastic.py).
-The first node's agent is a child of the batch process, as in a single-node job: a signal to srun would reach tasks that
-have no handler yet.
+On several nodes, torch's elastic agent runs on each, with torchrun's options in the environment (launch/elastic.py). On
+the first it is a child of the batch process, as on a single node: a signal to srun would reach tasks without a handler.
 
-`RunInJob` is the job's batch process. Slurm warns only this process, with SIGUSR1 (`--signal=B:USR1@`), that the time
-limit is near. The signal would kill other processes of the run, such as interpreters that are just starting and helpers
-of libraries. This process forwards it to `rlhf resume` once that has a handler. Slurm sends SIGTERM, which cancels a
-job, to all processes, so it is not forwarded.
+`RunInJob` is the job's batch process. Slurm warns it alone, with SIGUSR1 (`--signal=B:USR1@`), that the time limit is
+near: this would kill interpreters that are just starting and helpers of libraries. So it forwards the signal to `rlhf
+resume` once that has a handler. Slurm sends SIGTERM, which cancels a job, to all processes, so it is not forwarded.
 """
 
 from __future__ import annotations
@@ -48,6 +46,13 @@ if TYPE_CHECKING:
 
 _UNREACHABLE = ("Unable to contact slurm controller", "Could not establish a configuration source", "did not answer")
 _NEVER = 1_000_000  # submitit's limit of timeouts per job, disabled because we requeue runs ourselves
+_LEAVE_S = 30.0  # seconds for the other nodes to leave, and for the first node to notice that they are gone
+_IS_HOST = "PET_RDZV_CONF"
+_POLL_S = 0.2
+_TOLD_TIMEOUT_S = 30.0
+_MOST_WITHOUT_PROGRESS = 2
+SLURM_FOLDER = "slurm"  # subfolder of a run or a sweep with Slurm's files
+_ATTEMPTS = "attempts.jsonl"
 
 
 def check_slurm(launch: Launch, *, count: int = 1) -> None:
@@ -88,8 +93,7 @@ def _submit(console: Console, runs: list[RunFolder], folder: Path, name: str) ->
     """
     executor = _executor(_launch(runs[0]), folder, f"{JOB_NAME}{name}")
     for run in runs:
-        # The job id follows later; the job waits for it before it writes.
-        update_status(run, state=QUEUED, reason=None, job_id=None, pid=None, host=None)
+        update_status(run, state=QUEUED, reason=None, job_id=None, pid=None, host=None)  # the job waits for its id
     from submitit.core.utils import FailedJobError
 
     try:
@@ -129,8 +133,7 @@ def _executor(launch: Launch, folder: Path, name: str) -> SlurmExecutor:
     if missing := [name for name in ("sbatch", "srun", "squeue", "scontrol") if shutil.which(name) is None]:
         what = f"this machine is no node of a Slurm cluster: there is no {missing[0]}"
         raise ConfigError(what, where="launch.slurm", hint="launch=auto")
-    # `exec` replaces the script's shell with Python, so that Python is the process that Slurm's warning reaches.
-    python = f"exec {shlex.quote(sys.executable)}"
+    python = f"exec {shlex.quote(sys.executable)}"  # in place of the shell: Slurm's warning has to reach it
     executor = SlurmExecutor(folder / SLURM_FOLDER, max_num_timeout=_NEVER, python=python)
     modules = os.pathsep.join(entry for entry in sys.path if entry)  # of this process, for example a checkout
     same = ("partition", "account", "qos", "time", "cpus_per_task")
@@ -183,9 +186,6 @@ def submit_sweep(console: Console, runs: list[RunFolder], sweep_dir: Path) -> No
 
 def _launch(run: RunFolder) -> Launch:
     return Launch.model_validate(run.read_config()["launch"])
-
-
-_LEAVE_S = 30.0  # seconds for the other nodes to leave, and for the first node to notice that they are gone
 
 
 class OtherNodes:
@@ -256,14 +256,6 @@ def _is_reached(host: str) -> bool:
     return not address.startswith("127.") or host in ("localhost", address)
 
 
-_IS_HOST = "PET_RDZV_CONF"
-_POLL_S = 0.2
-_TOLD_TIMEOUT_S = 30.0
-_MOST_WITHOUT_PROGRESS = 2
-SLURM_FOLDER = "slurm"  # subfolder of a run or a sweep with Slurm's files
-_ATTEMPTS = "attempts.jsonl"
-
-
 class RunInJob:
     """Trains a run folder in the job that calls it. Pickled for the job, it contains only a path."""
 
@@ -284,8 +276,7 @@ class RunInJob:
                 break
             time.sleep(_POLL_S)
         before = read_status(folder)
-        if before.state in (RUNNING, KILLED):
-            # After a node failure or a preemption by another job, Slurm ends the job silently and starts it again.
+        if before.state in (RUNNING, KILLED):  # silently, after a node failure or a preemption by another job
             update_status(folder, state=PREEMPTED, reason="Slurm ended the job and started it again")
         started_at = time.time()
         code = self._train(folder)
@@ -293,19 +284,15 @@ class RunInJob:
         if code < 0 and after.state in (RUNNING, KILLED):
             likely = ", most likely out of memory" if -code == signal.SIGKILL else ""
             update_status(folder, state=FAILED, reason=f"killed by {signal_name(-code)}{likely}")
-        attempt = {
-            "job_id": job_id,
-            "host": os.uname().nodename,
-            "started_at": started_at,
-            "ended_at": time.time(),
-            "step_at_start": before.step,
-            "step_at_end": after.step,
-            "exit_code": code,
-            "was_warned": signal.SIGUSR1 in self._heard,
-            "was_cancelled": signal.SIGTERM in self._heard,
-        }
+        attempt: dict[str, Any] = {"job_id": job_id, "host": os.uname().nodename, "started_at": started_at}
+        attempt |= {"ended_at": time.time(), "step_at_start": before.step, "step_at_end": after.step, "exit_code": code}
+        attempt |= {"was_warned": signal.SIGUSR1 in self._heard, "was_cancelled": signal.SIGTERM in self._heard}
         file = folder.path / SLURM_FOLDER / _ATTEMPTS
-        attempts = [*_earlier_attempts(file), attempt]
+        attempts = []
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else ():
+            with contextlib.suppress(ValueError):  # cut off by a kill
+                attempts.append(json.loads(line))
+        attempts.append(attempt)
         with contextlib.suppress(OSError):  # a full disk must not keep the job from going on later
             file.parent.mkdir(exist_ok=True)
             write_rows(file, attempts)
@@ -322,8 +309,7 @@ class RunInJob:
             subprocess.Popen(
                 node_command(folder),
                 env={**os.environ, **variables, _IS_HOST: "is_host=1", ON_SLURM_NODE: "1"},
-                # The signal must not kill the run before it has a handler.
-                preexec_fn=lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN),
+                preexec_fn=lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN),  # until it has a handler
             ) as child,
             contextlib.closing(OtherNodes(folder, launch.nodes, {**variables, ON_SLURM_NODE: "1"})) as others,
         ):
@@ -353,14 +339,6 @@ def _listens(pid: int, number: signal.Signals) -> bool:
         return False
     caught = next((int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")), 0)
     return bool(caught >> (number - 1) & 1)
-
-
-def _earlier_attempts(file: Path) -> list[dict[str, Any]]:
-    found = []
-    for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else ():
-        with contextlib.suppress(ValueError):  # cut off by a kill
-            found.append(json.loads(line))
-    return found
 
 
 def _go_on_later(folder: RunFolder, attempts: list[dict[str, Any]]) -> None:

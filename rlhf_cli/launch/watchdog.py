@@ -24,14 +24,14 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 
 from rlhf_cli.errors import EXIT_CRASH, RlhfError
-from rlhf_cli.launch.ranks_end import RankFailure, failure_file, resume_hint
+from rlhf_cli.launch.stopping import RankFailure, failure_file, resume_hint
 from rlhf_cli.process import die_with, handled, is_stopped
 from rlhf_cli.runs.heartbeat import Beat, Heartbeat, heartbeats
-from rlhf_cli.runs.run_folder import RunFolder, write_json
+from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FAILED, update_status
 from rlhf_cli.text.redaction import printable, redacted
 
@@ -153,7 +153,7 @@ class Watchdog:
         """Report a hang and call `end`, without touching anything that could block on the hanging thread."""
         try:
             with contextlib.suppress(OSError):  # on a full disk, still report the rest
-                write_json(failure_file(self.folder, failure.rank), asdict(failure))
+                failure.record(self.folder)
                 with self.folder.log.open("a", encoding="utf-8") as log:
                     log.write(printable(redacted(f"{failure.traceback}\n{failure.message}")) + "\n")
             if self.world_size == 1:  # else the process that started the ranks reads the record

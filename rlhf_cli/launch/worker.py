@@ -1,7 +1,8 @@
-"""Run one rank: read the frozen config, assemble, train, save, record how it ended.
+"""Run one rank: read the frozen config, assemble, check that the launch came out as asked, train, save.
 
 With one process this runs inside the user's command; with several, in a process per rank (launch/rank_process.py).
-Either way its only input is the run folder.
+Either way its only input is the run folder. accelerate and transformers fall back silently: FSDP 2 on a CPU becomes
+plain DDP, one process with several GPUs DataParallel, and an environment variable can change the precision.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import logging
 import os
 import sys
 import sysconfig
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
@@ -27,26 +27,25 @@ import rlhf_cli
 from rlhf_cli.config.environment_references import resolved_references
 from rlhf_cli.config.imported_code import imported_since
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.run_sections import Launch
 from rlhf_cli.config.schema.section import entries_of
 from rlhf_cli.display.terminal import Screen, spinner
-from rlhf_cli.errors import EXIT_CRASH, EXIT_PREEMPTED, GuardStopped, Preempted, RlhfError, RunError, described
-from rlhf_cli.launch import verify_launch
-from rlhf_cli.launch.ranks_end import RankFailure, failure_file, first_failure, out_of_memory
-from rlhf_cli.launch.stopping import Stopping, must_save_by, preempted, stopped_by_signals
+from rlhf_cli.errors import ConfigError, Preempted, RlhfError, RunError, UserError
+from rlhf_cli.launch.stopping import Stopping, must_save_by, out_of_memory, preempted, record_failure, record_stop
 from rlhf_cli.launch.watchdog import watched
 from rlhf_cli.models.foreign_files import naming_foreign_files
 from rlhf_cli.plan.launch_plan import log_name
 from rlhf_cli.plan.rank_group import NODE
 from rlhf_cli.process import environment
 from rlhf_cli.runs.checkpoint_folders import full_disk
-from rlhf_cli.runs.heartbeat import Heartbeat
+from rlhf_cli.runs.heartbeat import Heartbeat, PhaseClock
 from rlhf_cli.runs.metrics_file import rewind
-from rlhf_cli.runs.phase_clock import PhaseClock
-from rlhf_cli.runs.provenance import add_to_provenance, other_versions
-from rlhf_cli.runs.run_folder import RunFolder, write_json
-from rlhf_cli.runs.run_status import ANOTHER_RANK, FAILED, FINISHED, claim, preempt, update_status
+from rlhf_cli.runs.provenance import add_to_provenance, code_hash, other_versions, weights_hash
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_status import ANOTHER_RANK, FINISHED, claim, preempt, update_status
 from rlhf_cli.runs.tracking.tracked_run import plan_tracking
-from rlhf_cli.text.redaction import SafeStream, printable, redacted, traceback_of
+from rlhf_cli.tables.strategies import STRATEGIES
+from rlhf_cli.text.redaction import SafeStream, printable, redacted
 
 if TYPE_CHECKING:
     from rlhf_cli.analysis.diagnosis.live_rules import StopByRule
@@ -55,9 +54,9 @@ if TYPE_CHECKING:
     from rlhf_cli.runs.tracking.mirror import Mirror
     from rlhf_cli.trainers.extensions import ExtendedTrainer
     from rlhf_cli.trainers.step_profile import TokenSlots
+    from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
-Profiled: TypeAlias = "tuple[PhaseClock, TokenSlots]"
-"""The profiler of a trainer: a clock that listens to its heartbeat, and a counter of its token slots."""
+Profiled: TypeAlias = "tuple[PhaseClock, TokenSlots]"  # one listens to a trainer's heartbeat, one counts its slots
 _QUIET = {
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -77,7 +76,7 @@ def run_rank(folder: RunFolder, *, resume: bool) -> None:
 
     def say_late(reason: str) -> None:
         """Record, from a thread, that the process exits because its grace period is over."""
-        if _record_stop(folder, rank, reason):
+        if record_stop(folder, rank, reason):
             print(f"stopped: {reason}; {preempted(folder)}", file=sys.stderr, flush=True)
 
     with environment({**_QUIET, **os.environ}), logging_into(folder, rank) as warnings_seen:
@@ -85,10 +84,10 @@ def run_rank(folder: RunFolder, *, resume: bool) -> None:
             experiment = Experiment.model_validate(resolved_references(folder.read_config()))
             launch = experiment.launch
             stopping = Stopping(grace_s=launch.grace_s, must_save_by=must_save_by(launch), on_late=say_late)
-            with stopped_by_signals(stopping), watched(folder, launch.hang_timeout_s, rank) as heartbeat:
+            with stopping.heard(), watched(folder, launch.hang_timeout_s, rank) as heartbeat:
                 if rank == 0:
                     claim(folder)
-                verify_launch.refuse_other_world_size(launch)  # before it waits for ranks that were not started
+                refuse_other_world_size(launch)  # before it waits for ranks that were not started
                 with spinner("importing torch and TRL", shown=rank == 0):
                     importlib.import_module("rlhf_cli.trainers.assemble.trainer")
                     from rlhf_cli.trainers.assemble.trl_config import import_trainer
@@ -112,10 +111,10 @@ def run_rank(folder: RunFolder, *, resume: bool) -> None:
                     distributed.barrier()
             raise
         except KeyboardInterrupt as stop:
-            _record_stop(folder, rank, ", ".join(map(str, stop.args)) or "interrupted at the keyboard")
+            record_stop(folder, rank, ", ".join(map(str, stop.args)) or "interrupted at the keyboard")
             raise
         except BaseException as error:
-            _record_failure(folder, rank, error)
+            record_failure(folder, rank, error)
             raise
         finally:
             if rank == 0:
@@ -183,14 +182,14 @@ class _Training:
                 heartbeat=self.heartbeat,
                 profiled=self.profiled,
             )
-        verify_launch.refuse_unless_as_asked(self.experiment.launch, trainer)
+        refuse_unless_as_asked(self.experiment.launch, trainer)
         trainer.remove_callback(PrinterCallback)
         checkpoint = starting_checkpoint(self.folder, is_main=self.is_main) if self.resume else None
         start = recorded_to = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
         if self.is_main:
             if self.resume and (changed := other_versions(self.folder)) is not None:
                 _warn(f"the run began with other versions, so it may continue differently: {changed}")
-            add_to_provenance(self.folder, **verify_launch.trainer_facts(trainer))
+            add_to_provenance(self.folder, **trainer_facts(trainer))
             for lengths in getattr(trainer, "lengths", {}).values():
                 if lengths.dropped or lengths.cut:
                     print(f"warning: {lengths.describe()}")
@@ -226,7 +225,7 @@ class _Training:
         if self.is_main:
             from rlhf_cli.analysis.diagnosis.live_rules import WarnOfFindings
 
-            say_slow = functools.partial(verify_launch.say_slow_paths, trainer, self.bar.print, set[str]())
+            say_slow = functools.partial(say_slow_paths, trainer, self.bar.print, set[str]())
             say_slow()
             keep, new_code = experiment.run.keep_completions, functools.partial(imported_since, _LOADED, experiment)
             added += [Recorder(folder, self.mirror, keep.last, keep.every, new_code, say_slow), self.bar]
@@ -300,32 +299,6 @@ def starting_checkpoint(folder: RunFolder, *, is_main: bool) -> Path | None:
     return checkpoint
 
 
-def _record_failure(folder: RunFolder, rank: int, error: BaseException) -> None:
-    text = traceback_of(error)
-    _log.error("rank %d failed\n%s", rank, text)
-    message = str(error) if isinstance(error, RlhfError) else described(error)
-    exit_code, is_by_guard = getattr(error, "exit_code", EXIT_CRASH), isinstance(error, GuardStopped)
-    failure = RankFailure(rank, time.time(), message, text, exit_code, is_by_guard)
-    with contextlib.suppress(OSError):  # on a full disk, the terminal message must do
-        write_json(failure_file(folder, rank), asdict(failure))
-    if rank == 0:  # of several ranks, the command names the first that failed
-        update_status(folder, state=FAILED, reason=message, failing_rank=rank)
-
-
-def _record_stop(folder: RunFolder, rank: int, reason: str) -> bool:
-    """Record that this rank left before the others could agree on a step, so that their errors are not the cause.
-
-    Return whether that stopped the run: this is rank 0, and none had failed before.
-    """
-    if os.environ.get("WORLD_SIZE", "1") != "1":
-        with contextlib.suppress(OSError):
-            write_json(failure_file(folder, rank), asdict(RankFailure(rank, time.time(), reason, "", EXIT_PREEMPTED)))
-    is_end = rank == 0 and first_failure(folder) is None
-    if is_end:
-        preempt(folder, reason)
-    return is_end
-
-
 @contextlib.contextmanager
 def _timed_phases(experiment: Experiment, heartbeat: Heartbeat) -> Iterator[Profiled | None]:
     """Open a context in which a clock listens to `heartbeat` and token slots are counted, if `profile` is on."""
@@ -353,8 +326,7 @@ def _timed_waits(trainer: ExtendedTrainer, profiled: Profiled | None) -> Abstrac
     clock, _ = profiled
     accelerator = trainer.accelerator
     if str(accelerator.device).startswith("cuda"):
-        # Kernels are asynchronous. The Trainer itself waits for them after every micro-batch, to look for NaN.
-        clock.settle = torch.cuda.synchronize
+        clock.settle = torch.cuda.synchronize  # kernels are asynchronous; the Trainer waits after each micro-batch
     # FSDP and ZeRO gather a layer's weights while another layer computes; waiting would prevent this overlap.
     settle = clock.settle if accelerator.distributed_type == DistributedType.MULTI_GPU else None
     return timed_waits(clock, settle=settle) if accelerator.num_processes > 1 else contextlib.nullcontext()
@@ -387,8 +359,7 @@ def logging_into(folder: RunFolder, rank: int) -> Iterator[Callable[[], int]]:
             return True
         message = record.getMessage()
         is_first = message not in warned
-        # A message of Python's warnings starts with the file it warns about.
-        file = message.partition(":")[0] if record.name == "py.warnings" else record.pathname
+        file = message.partition(":")[0] if record.name == "py.warnings" else record.pathname  # warnings begin with it
         is_library = file.startswith(("<", *_LIBRARIES)) or "site-packages" in Path(file).parts
         warned.setdefault(message, record.name == "py.warnings" if file.startswith(_OURS) else is_library)
         return is_first
@@ -407,3 +378,91 @@ def logging_into(folder: RunFolder, rank: int) -> Iterator[Callable[[], int]]:
         root.removeHandler(handler)
         with contextlib.suppress(OSError):
             handler.close()
+
+
+def refuse_other_world_size(launch: Launch) -> None:
+    """Raise ConfigError for another number of processes: accelerate and torchrun fall back to one silently."""
+    seen = int(os.environ.get("WORLD_SIZE", "1"))
+    if launch.processes != "auto" and launch.processes * launch.nodes != seen:
+        raise _other("processes", str(launch.processes * launch.nodes), f"WORLD_SIZE={seen}", "launch.processes=1")
+
+
+def refuse_unless_as_asked(launch: Launch, trainer: TrlTrainer) -> None:
+    """Raise ConfigError for the first setting of a built trainer that differs from `launch`."""
+    accelerator, row = trainer.accelerator, STRATEGIES[launch.strategy]
+    device = str(accelerator.device).partition(":")[0]
+    kind, is_fsdp = str(accelerator.distributed_type.value), launch.strategy == "fsdp2"
+    version = getattr(getattr(accelerator.state, "fsdp_plugin", None), "fsdp_version", None)
+    stage = getattr(getattr(accelerator.state, "deepspeed_plugin", None), "zero_stage", None)
+    if kind not in row.distributed_types or row.zero_stage not in (None, stage) or (is_fsdp and version != 2):
+        seen = {"FSDP": f"FSDP {version}", "DEEPSPEED": f"ZeRO-{stage}"}.get(kind, kind)
+        why = "; on a CPU accelerate silently runs it in place of FSDP" if is_fsdp and device == "cpu" else ""
+        raise _other("strategy", launch.strategy, f"{seen} on {device}{why}", "launch.strategy=ddp")
+    asked = None if launch.processes == "auto" else launch.processes * launch.nodes
+    if asked not in (None, accelerator.num_processes):
+        raise _other("processes", str(asked), str(accelerator.num_processes), "rlhf resume RUN  # starts all of them")
+    if trainer.args.n_gpu > 1:
+        spread = f"one process on {trainer.args.n_gpu} GPUs by DataParallel"
+        hint = f"launch.processes={trainer.args.n_gpu}, or CUDA_VISIBLE_DEVICES=0"
+        raise _other("processes", "one process on one GPU", spread, hint)
+    precision = {"no": "float32"}.get(str(accelerator.mixed_precision), str(accelerator.mixed_precision))
+    if launch.precision not in ("auto", precision):
+        unset = "or unset the variables that `env | grep ACCELERATE` shows"
+        raise _other("precision", launch.precision, precision, f"launch.precision={precision}", unset)
+    if launch.device not in ("auto", device):
+        raise _other("device", launch.device, device, f"launch.device={device}")
+
+
+def _other(key: str, asked: str, seen: str, hint: str, advice: str | None = None) -> UserError:
+    what, where = f"the run does not have the launch.{key} that was asked for", f"launch.{key}"
+    return ConfigError(what, where=where, got=seen, expected=asked, hint=hint, advice=advice)
+
+
+def trainer_facts(trainer: ExtendedTrainer) -> dict[str, object]:
+    """Return the facts about a built trainer for the provenance: where it runs, its initial model and its data."""
+    import torch
+
+    accelerator, config = trainer.accelerator, trainer.model.config
+    path, commit = str(config._name_or_path), getattr(config, "_commit_hash", None)
+    weights = None if commit else weights_hash(Path(path))
+    on_cuda = str(accelerator.device).startswith("cuda")
+    left_out = {name: dict(counts) for name, counts in trainer.extensions.left_out.items()}
+    lengths = getattr(trainer, "lengths", {})
+    return {
+        "world_size": accelerator.num_processes,
+        "distributed_type": str(accelerator.distributed_type.value),
+        "device": str(accelerator.device),
+        "torch_threads": torch.get_num_threads(),
+        "rlhf_code": code_hash(),
+        **({"device_name": torch.cuda.get_device_name(), "cuda": torch.version.cuda} if on_cuda else {}),
+        "mixed_precision": accelerator.mixed_precision,
+        # of ZeRO-3's shards the whole parameter
+        "num_parameters": sum(getattr(one, "ds_numel", one.numel()) for one in trainer.model.parameters()),
+        "num_train_rows": len(trainer.train_dataset),
+        "starting_model": {"path": path, "commit": commit, "weights_sha256": weights},
+        **pass_facts(trainer),
+        **({"left_out": left_out} if left_out else {}),
+        **({"lengths": {name: measured.facts() for name, measured in lengths.items()}} if lengths else {}),
+    }
+
+
+def say_slow_paths(trainer: ExtendedTrainer, show: Callable[[Text], None], said: set[str]) -> dict[str, object]:
+    """Say on the screen and in log.txt which speed paths are off, but for those in `said`; return `pass_facts`."""
+    for name, why in trainer.slow_paths().items():
+        line = f"note: {name} is off: {why} (docs/development/performance.md)"
+        if line not in said:
+            said.add(line)
+            show(Text(line))
+            _log.info(line)
+    return pass_facts(trainer)
+
+
+def pass_facts(trainer: ExtendedTrainer) -> dict[str, object]:
+    """Return how rows pass the models and how answers are generated, as expected before the first step; {} without."""
+    passes, generation = getattr(trainer, "passes", None), getattr(trainer, "generation_mode", None)
+    if passes is None or generation is None:
+        return {}
+    attention = getattr(trainer, "row_attention", None)
+    attends = {"attention": attention} if attention is not None else {}
+    told = f"{generation.name}: {generation.why}"
+    return {"passes": passes.describe(), **attends, "generation": told, "slow_paths": trainer.slow_paths()}

@@ -30,6 +30,16 @@ _HASH = "xxh3_128"
 """
 _STAGED = "tmp-*"
 _REPLACED = "replaced"
+_STATE = {  # part of the state -> its file names by transformers, FSDP and DeepSpeed; one match is enough
+    "the optimizer's state": ("optimizer.pt", "optimizer.bin", "optimizer*/", "global_step*/", "rank*-optimizer.pt"),
+    "the learning rate's schedule": ("scheduler.pt",),
+    "the state of the random numbers": ("rng_state*.pth",),
+}
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_IN_WORDS = re.compile(rf"\(os error ({'|'.join(map(str, _FULL))})\)")  # safetensors raises no OSError
+_OF_TORCH = re.compile("PytorchStreamWriter failed|inline_container|iostream error")  # of torch's own code
+_BLOCK = 512  # bytes per block in stat(2), regardless of the file system's block size
 
 
 def newest_whole(folder: Path) -> tuple[Path | None, list[str]]:
@@ -52,8 +62,7 @@ def problem_with(checkpoint: Path) -> str | None:
         return f"no {MANIFEST} in it"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"its {MANIFEST} cannot be read ({type(error).__name__})"
-    # Compare all sizes before the first hash: this finds a truncated file without reading gigabytes.
-    for name, (size, _) in listed.items():
+    for name, (size, _) in listed.items():  # all sizes before the first hash: a truncated file is found soon
         file = checkpoint / name
         if not file.is_file():
             return f"{name} is missing"
@@ -82,8 +91,7 @@ def commit(staged: Path) -> Path:
     place = staged.parent
     final = place.parent / staged.name
     if final.exists():
-        # A folder cannot be renamed onto one that is not empty. If the process is killed between the two renames,
-        # `finish_commit` makes the second one.
+        # A rename needs an empty place. After a kill between the two renames, `finish_commit` makes the second one.
         final.rename(place / _REPLACED)
     try:
         staged.rename(final)
@@ -127,14 +135,6 @@ def _hash_of(file: Path) -> str:
         return hashlib.file_digest(stream, xxhash.xxh3_128).hexdigest()
 
 
-_STATE = {
-    "the optimizer's state": ("optimizer.pt", "optimizer.bin", "optimizer*/", "global_step*/", "rank*-optimizer.pt"),
-    "the learning rate's schedule": ("scheduler.pt",),
-    "the state of the random numbers": ("rng_state*.pth",),
-}
-"""Maps part of the state -> the file names that transformers, FSDP and DeepSpeed give it; one match is enough."""
-
-
 def missing_state(checkpoint: Path, *, may_lose: bool) -> list[str]:
     """Return which parts of the state a checkpoint lacks, by file names; raise RunError unless it `may_lose` them."""
     if not (checkpoint / MANIFEST).is_file():
@@ -146,14 +146,6 @@ def missing_state(checkpoint: Path, *, may_lose: bool) -> list[str]:
         advice = "run.resume_weights_only=true keeps the weights; optimizer, schedule and random numbers start again"
         raise RunError(what, where=str(checkpoint), expected=expected, advice=advice)
     return missing
-
-
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_IN_WORDS = re.compile(rf"\(os error ({'|'.join(str(number) for number in _FULL)})\)")
-"""safetensors reports the OS error number, and raises no OSError."""
-_OF_TORCH = re.compile("PytorchStreamWriter failed|inline_container|iostream error")
-"""torch reports that a writer or a stream failed, in words about its own code."""
-_BLOCK = 512  # bytes per block in stat(2), regardless of the file system's block size
 
 
 def is_full(error: BaseException) -> bool:

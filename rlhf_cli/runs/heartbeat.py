@@ -1,6 +1,7 @@
-"""Record what each rank is doing, which rewards it runs and when it last made progress, in a file while it lives.
+"""Record what each rank is doing, which rewards it runs and when it last made progress, and clock its phases.
 
-The file is memory-mapped: writing costs no system call, and another process can read it after this one was killed.
+The record is a memory-mapped file: writing costs no system call, and another process can read it after a kill. At each
+change of phase, the clock charges all seconds since the last change to the previous phase.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf_cli.process import boot_id
+from rlhf_cli.tables.metrics import ELAPSED, OF_REWARD, PHASES, REST, SHARE, WAITING
 from rlhf_cli.text.regular_files import open_regular
 
 LOADING, TRAINING, ENDING = "loading data and models", "training", "ending"
@@ -28,29 +31,48 @@ LOGGING = "logging"
 OLD_LOGPS, REFERENCE_LOGPS = "old log-probabilities", "reference log-probabilities"
 VALUES, CRITIC = "values", "update of the critic"
 PARTS = frozenset({DATA, FORWARD, CHECKS, CLIPPING, LOGGING, OLD_LOGPS, REFERENCE_LOGPS, VALUES, CRITIC})
-"""Parts of the phases above. They are timed (phase_clock.py), but a displayed phase is always the whole one."""
+"""Parts of the phases above. They are timed, but a displayed phase is always the whole one."""
 
 _BYTES = 2048
 _PATTERN = "heartbeat-rank*"
 _LAYOUT = struct.Struct("=dqq??36s")  # lines follow: the phase, then the names of the running rewards
+REWARD = "reward/"  # prefix of the timing key of a reward
+_SCORING = "scoring"
+_KEYS = {  # phase -> key of PHASES in tables/metrics.py
+    TRAINING: REST,
+    DATA: "data",
+    GENERATION: "generation",
+    ROLLOUT: "rollout",
+    REWARDS: _SCORING,
+    OLD_LOGPS: "old_logps",
+    REFERENCE_LOGPS: "reference_logps",
+    VALUES: "values",
+    FORWARD: "forward",
+    LOSS: "backward",  # the backward phase excludes the forward pass and the checks
+    CRITIC: "critic",
+    CHECKS: "checks",
+    CLIPPING: "optimizer",
+    OPTIMIZER: "optimizer",
+    LOGGING: "logging",
+    SAVING: "saving",
+    EVALUATION: EVALUATION,  # the same word
+}
+_ON_DEVICE = frozenset({"forward", "backward", "old_logps", "reference_logps", "values", "critic", "optimizer"})
+"""Phases after which a GPU may still be working."""
 
 
 @dataclass(frozen=True)
 class Beat:
-    """The last record of a rank. `at` is time.monotonic, which all processes of one machine share.
-
-    `seams` counts the synchronization points passed: the rank that others wait for has passed fewer. `is_watched`: it
-    should be making progress. `waits`: it only waits for others. `rewards` run now, or when the process was killed.
-    """
+    """The last record of a rank."""
 
     rank: int
     pid: int
-    at: float
-    seams: int
-    is_watched: bool
-    waits: bool
+    at: float  # of time.monotonic, which all processes of one machine share
+    seams: int  # synchronization points passed: the rank that others wait for has passed fewer
+    is_watched: bool  # it should be making progress
+    waits: bool  # it only waits for others
     phase: str
-    rewards: tuple[str, ...] = ()
+    rewards: tuple[str, ...] = ()  # that run now, or ran when the process was killed
     boot: str = ""
 
     @property
@@ -71,11 +93,9 @@ class Heartbeat:
         self._seams = 0
         self._is_watched = self._waits = False
         self.rank = rank
-        self.phases: tuple[str, ...] = (LOADING,)
-        """The current phases, innermost last. After an error they stay, and show where it was raised."""
+        self.phases: tuple[str, ...] = (LOADING,)  # innermost last; after an error they show where it was raised
         self.listeners: list[Callable[[tuple[str, ...]], object]] = []  # called with new phases
-        self.reward_listeners: list[Callable[[list[str]], object]] = []
-        """Called with the names of the running rewards whenever one starts or ends."""
+        self.reward_listeners: list[Callable[[list[str]], object]] = []  # called with those that run
         self.stopped_s = 0.0  # as far as the watchdog knows, while SIGSTOP or a paused container stopped the process
         self._rewards: list[str] = []
         self._lock = threading.RLock()
@@ -199,3 +219,93 @@ def while_running(folder: Path) -> str:
     """Return a status suffix such as `, while reward 'x' ran on rank 0`, for the ranks that were killed in a reward."""
     names = {rank: ", ".join(beat.rewards) for rank, beat in heartbeats(folder).items()}
     return "".join(f", while reward {name!r} ran on rank {rank}" for rank, name in names.items() if name)
+
+
+class PhaseClock:
+    """The seconds of one rank by phase since the last `taken`, in training only.
+
+    `settle` waits for the device's pending work, which counts for the phase that queued it; None on a CPU.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self.settle: Callable[[], object] | None = None
+        self._now = now
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._key: str | None = None
+        self._at = now()
+        self._rewards: Sequence[str] = ()
+        self._num_waits = 0
+
+    def hear(self, phases: tuple[str, ...]) -> None:
+        """Switch to these phases, innermost last; registered as a listener of a heartbeat."""
+        if self.settle is not None and self._key in _ON_DEVICE:
+            self.settle()
+        self._charge()
+        if not phases or phases[0] in (LOADING, ENDING):
+            self._key = None
+        else:
+            self._key = EVALUATION if EVALUATION in phases else _KEYS.get(phases[-1], REST)
+
+    def run_rewards(self, names: Sequence[str]) -> None:
+        """Set which rewards are running, from any thread; rewards that run concurrently share the time equally."""
+        if self._key == _SCORING:  # else a reward that had timed out has just ended
+            self._charge()
+        self._rewards = names
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Open a context in which this rank waits for others; during evaluation the time still counts as evaluation."""
+        self._charge()
+        self._num_waits += 1
+        try:
+            yield
+        finally:
+            self._charge()
+            self._num_waits -= 1
+
+    def taken(self) -> dict[str, float]:
+        """Return key -> seconds since the last call; rewards have keys `reward/NAME`."""
+        self._charge()
+        taken, self._seconds = self._seconds, defaultdict(float)
+        return taken
+
+    def _charge(self) -> None:
+        now, key = self._now(), self._key
+        passed, self._at = now - self._at, now
+        if key is None:
+            return
+        if self._num_waits and key != EVALUATION:
+            self._seconds[WAITING] += passed
+        elif self._rewards and key == _SCORING:
+            for name in self._rewards:
+                self._seconds[f"{REWARD}{name}"] += passed / len(self._rewards)
+        else:
+            self._seconds[key] += passed
+
+
+class TimeSpent:
+    """The timed seconds of a log by phase (`reward/NAME` for a reward), with those of the last saving; 0 for none."""
+
+    def __init__(self) -> None:
+        self.elapsed_s = 0.0
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+
+    def take(self, event: Mapping[str, object]) -> None:
+        """Add a log event; one without its seconds, of a damaged log, adds nothing."""
+        if not isinstance(elapsed_s := event.get(ELAPSED), int | float):
+            return
+        self.elapsed_s += elapsed_s
+        for name, share in event.items():
+            if name.startswith(SHARE) and isinstance(share, int | float):
+                self.seconds[name.removeprefix(SHARE)] += share * elapsed_s
+
+    def shares(self) -> dict[str, float]:
+        """Return each phase's share, largest first; they add up to 1. {} if nothing was timed."""
+        ordered = sorted(self.seconds.items(), key=lambda item: -item[1])
+        return {key: seconds / self.elapsed_s for key, seconds in ordered} if self.elapsed_s > 0.0 else {}
+
+
+def phase_label(key: str) -> str:
+    """Return the display name of a phase."""
+    reward = key.removeprefix(OF_REWARD.removeprefix(SHARE))
+    return f"reward {reward}" if reward != key else PHASES.get(key, key)

@@ -21,6 +21,7 @@ Wanted = Callable[[str], bool]  # return whether to read the metric of this name
 _NUMBERS = frozenset({int, float, type(None)})
 _NOT_METRICS = ("step", "time_s")
 _LAST_STEP = 2**31 - 1
+_LAST = re.compile(r"last(?:-([1-9]\d*))?")
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,6 @@ def columns_of(events: Iterable[Event], wanted: Wanted | None = None) -> MetricC
     for event in events:
         columns.take(int(event["step"]), event)  # type: ignore[call-overload]
     return columns
-
-
-_LAST = re.compile(r"last(?:-([1-9]\d*))?")
 
 
 class WindowKind(StrEnum):

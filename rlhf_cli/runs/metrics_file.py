@@ -23,8 +23,9 @@ _FEW_LEVELS = 100
 _LARGEST_COUNT = 1 << 53
 TOTAL = "reward"  # TRL's name for the weighted sum of all rewards
 
-Event: TypeAlias = Mapping[str, object]
-"""A log event of metrics.jsonl, or its metrics: maps name -> a number, or None if it was not finite."""
+Event: TypeAlias = Mapping[str, object]  # of metrics.jsonl: name -> a number, or None if it was not finite
+_SET = re.compile(r"^(eval_(\w+)_)runtime$")
+_OURS = re.compile(r"^completions_(\d+)\.parquet$")
 
 
 class MetricsWriter:
@@ -78,8 +79,7 @@ def iter_metrics(path: Path, *, numbers: tuple[str, ...] = ("step", "time_s")) -
                 yield event
                 continue
             damaged = f"line {number}: {line[:40].decode('utf-8', errors='backslashreplace')!r}"
-            # Our own lines are in braces: a last line that lacks the second one was cut off, any other is damaged.
-            if not line.startswith(b"{") or line.endswith(b"}"):
+            if not line.startswith(b"{") or line.endswith(b"}"):  # ours are in braces: not one that was cut off
                 raise unreadable(path, damaged)
     except FileNotFoundError:
         return
@@ -101,10 +101,7 @@ def _event(line: bytes, numbers: tuple[str, ...]) -> Event | None:
 
 
 def events_after(path: Path, offset: int) -> tuple[list[Event], int]:
-    """Return the events after `offset` bytes of a file that is being written, without the summary, and their end.
-
-    Skip lines that are damaged or cut off.
-    """
+    """Return the whole events after `offset` bytes of a growing file, without the summary, and where they end."""
     with path.open("rb") as stream:
         stream.seek(offset)
         *lines, rest = stream.read().split(b"\n")
@@ -151,9 +148,6 @@ def failed_shares(events: Iterable[Event]) -> dict[str, float]:
     return shares
 
 
-_SET = re.compile(r"^(eval_(\w+)_)runtime$")
-
-
 def evaluation_sets(names: Iterable[str]) -> dict[str, str]:
     """Return name of an evaluation set -> how its logged metrics begin; '' -> `eval_` comes first, for a single set."""
     return {"": "eval_", **{match[2]: match[1] for match in map(_SET.match, names) if match}}
@@ -176,9 +170,6 @@ def describe_held_out(metrics: Event, prefix: str = "eval_") -> str:
 def most_attempts(metrics: Iterable[str]) -> list[str]:
     """Return the pass@k metric with the largest k of each reward; `metrics` are in increasing order of k."""
     return list({match["reward"]: match[0] for match in map(_PASS.match, metrics) if match}.values())
-
-
-_OURS = re.compile(r"^completions_(\d+)\.parquet$")
 
 
 def table_file(run: Path, step: int) -> Path:

@@ -25,12 +25,16 @@ from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json, write_tex
 from rlhf_cli.text.json_values import JsonTree, section
 from rlhf_cli.user_files import cache_folder
 
-PENDING_CONFIG = "config_to_be"
-"""Key for the hash of a configuration about to be written, in case the process is killed between the two writes."""
+PENDING_CONFIG = "config_to_be"  # key of the hash of a configuration about to be written, if a kill comes between
 
 _WEIGHTS = ("*.safetensors", "*.bin")
 _NO_WEIGHTS = "training_args.bin"  # has paths of the run that saved the model, so it may differ for the same weights
 _PACKAGES = ("torch", "trl", "transformers", "accelerate", "datasets", "peft", "hydra-core", "wandb")
+_KEY_BYTES = 32
+"""The user's key is in the cache folder and is created when first needed. A run's mark is the HMAC-SHA256 of what it
+runs, submits and sends. It stays valid if the folder moves, on every machine that shares the cache, and becomes invalid
+if any of this changes. User and host names are only displayed: anyone who packs a folder can write them.
+"""
 
 
 def write_provenance(folder: RunFolder, config: str, files: Mapping[str, Path], **asked: object) -> None:
@@ -73,10 +77,7 @@ def note_files(folder: RunFolder, files: Mapping[str, Path]) -> None:
 
 
 def rewrite_config(folder: RunFolder, content: str, *, files: Mapping[str, Path], note: JsonTree) -> None:
-    """Replace the frozen configuration of a resumed run; append `note` to the list `resumed` of the provenance.
-
-    A kill at any moment leaves a configuration whose hash is known.
-    """
+    """Replace a resumed run's configuration and add `note`; a kill at any moment leaves one whose hash is known."""
     known = read_json(folder.provenance)
     hashes = {**section(known, "sha256"), **{name: sha256(path) for name, path in files.items()}}
     to_be = _hash_of(content)
@@ -168,13 +169,6 @@ def other_versions(folder: RunFolder) -> str | None:
     begun = section(read_json(folder.provenance), "versions")
     changed = {name: now for name, now in versions().items() if name in begun and begun[name] != now}
     return ", ".join(f"{name} {begun[name]} -> {now}" for name, now in changed.items()) or None
-
-
-_KEY_BYTES = 32
-"""The user's key is in the cache folder and is created when first needed. A run's mark is the HMAC-SHA256 of what it
-runs, submits and sends. It stays valid if the folder moves, on every machine that shares the cache, and becomes invalid
-if any of this changes. User and host names are only displayed: anyone who packs a folder can write them.
-"""
 
 
 def made_by(code: Sequence[str]) -> dict[str, str]:

@@ -24,18 +24,14 @@ _KEPT_LOGS = 100
 
 @dataclass(eq=False)
 class Recorder(TrainerCallback):
-    """Writes every logged metric, and step and checkpoint into status.json. Use it in the main process only.
-
-    It passes events and completion tables to `mirror`, and deletes tables but for the `keep_last` newest and those of
-    every `keep_every`-th step. `new_code` are files for the provenance, `modes` how the first step went.
-    """
+    """Writes every logged metric, and step and checkpoint into status.json. Use it in the main process only."""
 
     folder: RunFolder
-    mirror: Mirror | None
-    keep_last: int | Literal["all"]
+    mirror: Mirror | None  # gets events and completion tables
+    keep_last: int | Literal["all"]  # newest completion tables to keep, beside every `keep_every`-th step's
     keep_every: int | None
-    new_code: Callable[[], Mapping[str, Path]]
-    modes: Callable[[], dict[str, object]] | None
+    new_code: Callable[[], Mapping[str, Path]]  # files for the provenance
+    modes: Callable[[], dict[str, object]] | None  # how the first step went
 
     @cached_property
     def metrics(self) -> MetricsWriter:

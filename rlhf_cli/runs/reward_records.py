@@ -37,6 +37,8 @@ _ENDINGS = "text_endings.json"
 _WITH_EOS = "plain_texts_end_with_eos"
 _FORMAT = "training_format.json"
 _CONVERSATIONS = "conversations"
+BY_REWARDS_OF = " by the rewards of "  # in the label of an evaluation of another model than the run's, by `model.path`
+_STATE = "reward_state.json"
 
 
 def write_training_format(model: Path, *, conversations: bool) -> None:
@@ -70,10 +72,6 @@ def trained_with_eos(model: str | Path) -> bool | None:
     if not isinstance(known, bool):
         raise unreadable(file, f"{_WITH_EOS}: {known}")
     return known
-
-
-BY_REWARDS_OF = " by the rewards of "
-"""In the label of an evaluation in a run's folder: another model's, such as a checkpoint's, set by `model.path`."""
 
 
 @dataclass(frozen=True)
@@ -120,9 +118,6 @@ def _stored_means(folder: Path) -> Iterator[_StoredMean]:
                 yield _StoredMean(str(content["name"]), time_s, mean, count, ended)
         except (OSError, ValueError, KeyError, TypeError):
             continue  # a file of another program, or an evaluation without a mean
-
-
-_STATE = "reward_state.json"
 
 
 def write_running(folder: Path, running: Mapping[str, RunningDeviation]) -> None:

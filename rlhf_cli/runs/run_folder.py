@@ -24,6 +24,19 @@ from rlhf_cli.text.suggest import nearest
 FIRST_RUN = "rlhf train +exp=quickstart"  # the command that makes a first run, in half a minute
 _CHECKPOINT = re.compile(r"^checkpoint-(\d+)$")
 _LARGEST_CONFIG = 8 << 20
+_WAYS_OUT = {
+    "config.yaml": "the run cannot continue without it; provenance.json has the command that made it",
+    "provenance.json": "move it away: the run continues, without comparing data and reward code with the old ones",
+    "status.json": "move it away: `rlhf resume` continues from the newest complete checkpoint",
+    "metrics.jsonl": "delete that line, or move the file away: that loses the metrics, not the checkpoints",
+}
+_DEEPEST = 4
+SWEEP = "sweep.json"
+
+HELD_OUT = "held_out"  # name of the evaluation on a run's own evaluation rows
+TRAINING_ROWS = "training_rows"  # name of that evaluation if the run was trained on the prompts of all these rows
+REWARD_MODEL, POLICY = "reward_model", "policy"
+GREEDY, SAMPLED = "greedy", "sampled"  # the two ways a policy generates answers
 
 
 @dataclass(frozen=True)
@@ -47,8 +60,7 @@ class RunFolder:
     checkpoints = _Below("checkpoints")
     model = _Below("model")  # the trained model, which exists once the run has finished
     critic = _Below("critic")
-    reward_errors = _Below("reward_errors.jsonl")
-    """The reward failures, one JSON object per line; it exists after the first failure."""
+    reward_errors = _Below("reward_errors.jsonl")  # one JSON object per line, from the first failure of a reward on
     samples = _Below("samples.jsonl")  # the pairs scored in training, one JSON object per line
     log = _Below("log.txt")  # the libraries' log messages and warnings
     console = _Below("console.txt")  # a sweep job's output; other runs print to the terminal
@@ -209,14 +221,6 @@ def read_json(path: Path) -> JsonTree:
         raise unreadable(path, said(error)) from error
 
 
-_WAYS_OUT = {
-    "config.yaml": "the run cannot continue without it; provenance.json has the command that made it",
-    "provenance.json": "move it away: the run continues, without comparing data and reward code with the old ones",
-    "status.json": "move it away: `rlhf resume` continues from the newest complete checkpoint",
-    "metrics.jsonl": "delete that line, or move the file away: that loses the metrics, not the checkpoints",
-}
-
-
 def unreadable(path: Path, got: str) -> RunError:
     """Return the error for an unreadable file of a run folder, with a hint how to continue without it."""
     size = path.stat().st_size if path.is_file() else None
@@ -235,10 +239,6 @@ def said(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error).splitlines()[0]
-
-
-_DEEPEST = 4
-SWEEP = "sweep.json"
 
 
 def runs_in(root: Path) -> list[RunFolder]:
@@ -263,12 +263,6 @@ def _run_folders(folder: Path, depth: int) -> Iterator[Path]:
         elif depth and folder.is_dir():
             for inside in sorted(entry for entry in folder.iterdir() if entry.is_dir()):
                 yield from _run_folders(inside, depth - 1)
-
-
-HELD_OUT = "held_out"  # name of the evaluation on a run's own evaluation rows
-TRAINING_ROWS = "training_rows"  # name of that evaluation if the run was trained on the prompts of all these rows
-REWARD_MODEL, POLICY = "reward_model", "policy"
-GREEDY, SAMPLED = "greedy", "sampled"  # the two ways a policy generates answers
 
 
 def run_of(model: Path) -> RunFolder | None:

@@ -26,25 +26,26 @@ from rlhf_cli.runs.metrics_file import Event, events_after, read_metrics
 from rlhf_cli.runs.run_folder import FIRST_RUN, SWEEP, RunFolder, read_json, run_of, runs_below, unreadable, write_json
 from rlhf_cli.text.json_values import JsonTree
 
+ANOTHER_RANK = "another rank got a signal to stop"
+_TAIL_BYTES = 1 << 16
+_EVENTS = 20  # recent log events that make the pace: a run whose completions grow is now slower than its average
+_MOST_TOGETHER = 12  # a folder with more runs is shown one group at a time: too many keys would differ for one table
+_MOST_LINKS = 5
+
 
 class RunState(StrEnum):
-    """The state of a run.
-
-    A scheduler has queued a QUEUED run under its job id; no process of it lives yet. A reader sets KILLED if the status
-    is RUNNING but the process is gone, UNREADABLE if status.json cannot be read. A sweep has three more for its jobs:
-    WAITING and STARTING before the process has begun, and PRUNED if the search stopped the run, which counts as done.
-    """
+    """The state of a run; the last three are those of a sweep's jobs."""
 
     CREATED = "created"
-    QUEUED = "queued"
+    QUEUED = "queued"  # by a scheduler, under its job id; no process of it lives yet
     RUNNING = "running"
     FINISHED = "finished"
     FAILED = "failed"
     PREEMPTED = "preempted"
-    KILLED = "killed"
-    UNREADABLE = "unreadable"
-    PRUNED = "pruned"
-    WAITING = "waiting"
+    KILLED = "killed"  # set by a reader: the status is RUNNING, but the process is gone
+    UNREADABLE = "unreadable"  # set by a reader of a damaged status.json
+    PRUNED = "pruned"  # the search stopped the run, which counts as done
+    WAITING = "waiting"  # its process has not begun, as in the next
     STARTING = "starting"
 
 
@@ -55,26 +56,21 @@ _FINAL = (FINISHED, FAILED, PREEMPTED)
 
 @dataclass(frozen=True)
 class Status:
-    """The state of one run, as stored in status.json.
-
-    `step` and `max_steps` count optimizer steps. `reason` is why the run ended before its last step; for a finished run
-    it is the stopping rule. `updated_at` is in seconds since the epoch. `job_id` is Slurm's job id, `123` or `123_4`.
-    `pid`, `host`, `start_ticks` and `boot` identify the main process. Unknown values are None.
-    """
+    """The state of one run, as stored in status.json. Unknown values are None."""
 
     state: RunState
-    step: int = 0
+    step: int = 0  # of the optimizer, as `max_steps`
     max_steps: int | None = None
-    reason: str | None = None
+    reason: str | None = None  # why the run ended before its last step; for a finished run the stopping rule
     failing_rank: int | None = None
     last_checkpoint: str | None = None
     warnings: int = 0
-    pid: int | None = None
+    pid: int | None = None  # of the main process, which `host`, `start_ticks` and `boot` identify too
     host: str | None = None
-    job_id: str | None = None
+    job_id: str | None = None  # Slurm's, `123` or `123_4`
     start_ticks: int | None = None
     boot: str | None = None
-    updated_at: float = 0.0
+    updated_at: float = 0.0  # in seconds since the epoch
 
     @property
     def process(self) -> ProcessIdentity | None:
@@ -144,9 +140,6 @@ def _write_killed(folder: RunFolder, killed: Status, content: JsonTree) -> None:
             write_json(folder.status, asdict(killed))
 
 
-ANOTHER_RANK = "another rank got a signal to stop"
-
-
 def set_stop_reason(folder: RunFolder, asked_by: str) -> Status:
     """Record who stopped a run, and return its status; rank 0 only knows that it, or another rank, got a signal."""
     status = read_status(folder)
@@ -197,10 +190,7 @@ def own_job_id() -> str | None:
 
 
 def run_result(folder: RunFolder) -> dict[str, object]:
-    """Return what became of a run, as JSON values.
-
-    `rewards` are means over the first and the last tenth of its log events; `metrics` are the last values.
-    """
+    """Return what became of a run as JSON values: `rewards` at its first and last tenth, the last `metrics`."""
     from rlhf_cli.runs.metric_arrays import columns_of, reward_spans
 
     status, events = Status(state=UNREADABLE), list[Event]()
@@ -211,14 +201,10 @@ def run_result(folder: RunFolder) -> dict[str, object]:
     for event in events:
         last |= {name: value for name, value in event.items() if value is not None}
     spans, checkpoint = reward_spans(columns_of(events)), folder.last_checkpoint()
+    of_status = ("state", "step", "max_steps", "reason", "job_id", "warnings")
     return {
         "run": folder.shown,
-        "state": status.state,
-        "step": status.step,
-        "max_steps": status.max_steps,
-        "reason": status.reason,
-        "job_id": status.job_id,
-        "warnings": status.warnings,
+        **{name: getattr(status, name) for name in of_status},
         "rewards": {name: {"start": start, "end": end} for name, (start, end) in spans.items()},
         "metrics": last,
         "model": os.path.relpath(folder.model) if folder.model.is_dir() else None,
@@ -251,10 +237,6 @@ def with_newest(command: str, more: str = "", *, finished: bool = False, all_of_
     return f"{command} {shlex.quote(named)}{more}"
 
 
-_TAIL_BYTES = 1 << 16
-_EVENTS = 20  # recent log events that make the pace: a run whose completions grow is now slower than its average
-
-
 @dataclass(frozen=True)
 class RunRow:
     """One row of `rlhf status`. Times are in seconds; unknown values are None."""
@@ -281,9 +263,6 @@ def pace(folder: RunFolder) -> tuple[float | None, float | None]:
     passed = steps[-1] - steps[0] if steps else 0
     s_per_step = (times[-1] - times[0]) / passed if passed > 0 else None
     return s_per_step, max(0.0, time.time() - folder.metrics.stat().st_mtime)
-
-
-_MOST_TOGETHER = 12  # a folder with more runs is shown one group at a time: too many keys would differ for one table
 
 
 @dataclass(frozen=True)
@@ -339,9 +318,6 @@ def words_in(sweep: Mapping[str, object]) -> list[str]:
     jobs = jobs if isinstance(jobs, list) else []
     lists = [sweep.get("overrides"), *(job.get("overrides") for job in jobs if isinstance(job, dict))]
     return list(dict.fromkeys(str(word) for words in lists if isinstance(words, list) for word in words))
-
-
-_MOST_LINKS = 5
 
 
 def refuse_links(folder: Path) -> None:

@@ -50,22 +50,14 @@ class JsonClient:
 
     Retried: 429, 5xx, no connection, no answer in time. The wait doubles from half a second to twenty seconds, with
     jitter, and is at least `Retry-After`.
-
-    Args:
-        url: of one server, or a list of equal ones.
-        api_key_env: the *name* of the environment variable that holds the key, sent as a bearer token.
-        timeout_s: for one try, from connecting to the last byte.
-        retry_budget_s: for a request with all its tries and waits.
-        max_concurrency: maximum number of concurrent requests.
-        path: appended to each url that does not end with it.
     """
 
-    url: str | Sequence[str]
-    api_key_env: str | None = None
-    timeout_s: float = 30.0
-    retry_budget_s: float = 60.0
-    max_concurrency: int = 8
-    path: str = ""
+    url: str | Sequence[str]  # of one server, or a list of equal ones
+    api_key_env: str | None = None  # the *name* of the environment variable that holds the key, sent as a bearer token
+    timeout_s: float = 30.0  # for one try, from connecting to the last byte
+    retry_budget_s: float = 60.0  # for a request with all its tries and waits
+    max_concurrency: int = 8  # maximum number of concurrent requests
+    path: str = ""  # appended to each url that does not end with it
     _next: int = 0
     _warned_at_s: float = -math.inf
 
@@ -113,8 +105,7 @@ class JsonClient:
             async for attempt in AsyncRetrying(
                 retry=retry_if_exception_type(_Busy),
                 wait=self._wait_s,
-                # A try in the last tenth would be cut short, and hide what the server said before.
-                stop=stop_before_delay(0.9 * self.retry_budget_s),
+                stop=stop_before_delay(0.9 * self.retry_budget_s),  # a later try would be cut short
                 reraise=True,
             ):
                 with attempt:

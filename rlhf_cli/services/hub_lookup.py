@@ -125,8 +125,7 @@ def _asked(question: HubQuestion, deadline_s: float) -> HubAnswer:
     except RepositoryNotFoundError as error:
         return HubAnswer("missing", _first_line(error))
     except HfHubHTTPError as error:
-        # The hub answers but is busy or has an error: the run will ask again and wait longer.
-        return HubAnswer("there", _first_line(error))
+        return HubAnswer("there", _first_line(error))  # but is busy or has an error: the run will ask again and wait
     except Exception as error:  # DNS, proxy, certificate and socket errors have different types
         is_silence = "timeout" in type(error).__name__.lower()
         return HubAnswer("unreachable", f"{type(error).__name__}: {_first_line(error)}", is_silence=is_silence)

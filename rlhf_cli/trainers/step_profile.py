@@ -21,7 +21,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor
 
 from rlhf_cli.process import temporary_attributes
-from rlhf_cli.runs.phase_clock import REWARD, PhaseClock
+from rlhf_cli.runs.heartbeat import REWARD, PhaseClock
 from rlhf_cli.tables import metrics as columns
 
 _DIGITS = 6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rlhf_cli.runs.phase_clock import _KEYS
+from rlhf_cli.runs.heartbeat import _KEYS
 from rlhf_cli.runs.run_folder import SWEEP, RunFolder, _Below
 from rlhf_cli.sweeps.search import JOURNAL
 from rlhf_cli.tables.metrics import PHASES, WAITING

@@ -17,7 +17,7 @@ import pytest
 from rlhf_cli.config.schema.run_sections import Launch
 from rlhf_cli.errors import GuardStopped, Preempted, RankFailed, UserError
 from rlhf_cli.launch import elastic
-from rlhf_cli.launch.ranks_end import raise_end
+from rlhf_cli.launch.stopping import raise_end
 from rlhf_cli.plan.launch_plan import LaunchPlan
 from rlhf_cli.process import is_running
 from rlhf_cli.runs.run_folder import RunFolder

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rlhf_cli.errors import RlhfError
-from rlhf_cli.launch.ranks_end import out_of_memory
+from rlhf_cli.launch.stopping import out_of_memory
 from rlhf_cli.runs.heartbeat import LOSS, TRAINING, Heartbeat
 from rlhf_cli.runs.run_status import read_status
 

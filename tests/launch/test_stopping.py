@@ -15,8 +15,7 @@ import pytest
 from rlhf_cli.config.schema.run_sections import Launch
 from rlhf_cli.errors import ConfigError, Interrupted
 from rlhf_cli.launch import stopping as module
-from rlhf_cli.launch.ranks_end import RankFailure, RanksEnd, raise_end
-from rlhf_cli.launch.stopping import Stopping, must_save_by, stopped_by_signals
+from rlhf_cli.launch.stopping import RankFailure, RanksEnd, Stopping, must_save_by, raise_end
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, read_status, update_status
 from tests.support.planning import planned
@@ -137,7 +136,7 @@ def begun() -> Stopping:
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGUSR1])
 def test_an_echo_interrupts_nothing(begun: Stopping, second: signal.Signals) -> None:
-    with stopped_by_signals(begun):
+    with begun.heard():
         os.kill(os.getpid(), signal.SIGTERM)
         try:
             os.kill(os.getpid(), second)
@@ -148,7 +147,7 @@ def test_an_echo_interrupts_nothing(begun: Stopping, second: signal.Signals) -> 
 
 def test_a_second_signal_later_interrupts(begun: Stopping, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_ONE_WISH_S", 0.05)
-    with stopped_by_signals(begun):
+    with begun.heard():
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(0.2)
         with pytest.raises(Interrupted):
@@ -157,7 +156,7 @@ def test_a_second_signal_later_interrupts(begun: Stopping, monkeypatch: pytest.M
 
 @pytest.mark.fault(20)
 def test_a_second_key_interrupts_however_soon(begun: Stopping) -> None:
-    with stopped_by_signals(begun):
+    with begun.heard():
         os.kill(os.getpid(), signal.SIGINT)
         with pytest.raises(Interrupted):
             os.kill(os.getpid(), signal.SIGINT)

@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_cli.config.schema.run_sections import Launch
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.launch.verify_launch import refuse_other_world_size, refuse_unless_as_asked
+from rlhf_cli.launch.worker import refuse_other_world_size, refuse_unless_as_asked
 
 
 def built(

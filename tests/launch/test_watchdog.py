@@ -20,7 +20,7 @@ from rlhf_cli.config.schema.run_sections import Launch
 from rlhf_cli.errors import RankFailed
 from rlhf_cli.launch import elastic
 from rlhf_cli.launch.freeze import create_run
-from rlhf_cli.launch.ranks_end import failure_file, raise_end
+from rlhf_cli.launch.stopping import failure_file, raise_end
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.heartbeat import heartbeats
 from rlhf_cli.runs.run_folder import RunFolder

@@ -29,7 +29,7 @@ from rlhf_cli.launch import stopping, worker
 from rlhf_cli.launch.freeze import plan_frozen
 from rlhf_cli.launch.one_run import train_frozen
 from rlhf_cli.launch.rank_process import main
-from rlhf_cli.launch.ranks_end import RankFailure, failure_file
+from rlhf_cli.launch.stopping import RankFailure, failure_file
 from rlhf_cli.launch.worker import logging_into, run_rank
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.provenance import versions

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.runs import heartbeat as phases
-from rlhf_cli.runs.heartbeat import Heartbeat
-from rlhf_cli.runs.phase_clock import PhaseClock, TimeSpent
+from rlhf_cli.runs.heartbeat import Heartbeat, PhaseClock, TimeSpent
 
 
 class Hands:

@@ -13,7 +13,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 from trl.trainer.utils import use_adapter
 
-from rlhf_cli.runs.phase_clock import PhaseClock
+from rlhf_cli.runs.heartbeat import PhaseClock
 from rlhf_cli.tables.metrics import PHASES
 from rlhf_cli.trainers.logging_mixin import LoggingMixin
 from rlhf_cli.trainers.step_profile import StepProfile, TokenSlots, counted_slots, is_reference, timed_waits, uncounted

@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_cli.numerics.intervals import t_quantile
+from rlhf_cli.runs.heartbeat import TimeSpent
 from rlhf_cli.runs.metric_arrays import MetricColumns
 from rlhf_cli.runs.metrics_file import reward_names
-from rlhf_cli.runs.phase_clock import TimeSpent
 from rlhf_cli.tables.trl_values import UNREAD
 from rlhf_cli.text.json_values import JsonTree, leaves, section
 

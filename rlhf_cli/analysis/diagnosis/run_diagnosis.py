@@ -10,8 +10,8 @@ from rlhf_cli.analysis.diagnosis import logged, policy_findings, reward_findings
 from rlhf_cli.analysis.diagnosis.logged import CheckResult, Finding, Fix, Log, PassedCheck, RunSetup, SkippedCheck
 from rlhf_cli.errors import RunError
 from rlhf_cli.plan.devices import visible_gpus
+from rlhf_cli.runs.heartbeat import phase_label
 from rlhf_cli.runs.metrics_file import read_metrics
-from rlhf_cli.runs.phase_clock import phase_label
 from rlhf_cli.runs.provenance import version_of
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import CREATED, QUEUED, RUNNING, UNREADABLE, Status, describe_state, read_status

@@ -43,16 +43,13 @@ Row: TypeAlias = Mapping[str, object]  # maps column -> value; the rows of a tab
 
 @dataclass(eq=False)
 class Mirror:
-    """A run's mirror in its tracker; it does nothing after its first error, which is printed. Only wandb gets tables.
-
-    `unique_prompts`: one row per prompt in a completion table. A table is sent every `completions_every` steps.
-    """
+    """A run's mirror in its tracker; it does nothing after its first error, which it prints. Only wandb gets tables."""
 
     folder: RunFolder
     plan: TrackingPlan
     say: Callable[[str], None]
-    unique_prompts: bool = False
-    completions_every: int = 1
+    unique_prompts: bool = False  # one row per prompt in a completion table
+    completions_every: int = 1  # steps from one completion table to the next
     _wandb: wandb.Run | None = None
     _reporting: Reporting | None = None
     _goes_on_from: int = 0
@@ -90,10 +87,8 @@ class Mirror:
         """Start or resume wandb's run, offline if its server is silent; print which later steps it keeps."""
         import wandb
 
-        # Otherwise wandb leaves a copy of every table in the user's home folder.
-        os.environ.setdefault("WANDB_DATA_DIR", str(run.path / "wandb"))
-        # What an earlier attempt logged stays as it is: wandb's server drops new rows for steps that it has.
-        recorded = run.recorded_to if records_of(run.path) else 0
+        os.environ.setdefault("WANDB_DATA_DIR", str(run.path / "wandb"))  # else tables are copied to the home
+        recorded = run.recorded_to if records_of(run.path) else 0  # its server drops new rows for such steps
         try:
             self._wandb = opened(run, self.plan.mode)
         except wandb.errors.Error:  # the server answered a minute ago and no longer does
@@ -188,7 +183,6 @@ class Mirror:
         return self._wandb is None or (step <= self._kept_to and not 0 < step == self._goes_on_from)
 
     def _log(self, step: int, values: Mapping[str, object]) -> None:
-        """Log values into wandb's row of this step."""
         if (run := self._wandb) is not None:
             # A reward that logs to wandb itself increments wandb's step; wandb would drop rows of lower steps.
             run.log({**values, tracked_run.STEP: step}, step=step if step >= run.step else None)

@@ -21,10 +21,7 @@ _MLFLOW_ID = "rlhf.run_id"
 
 
 class Reporting:
-    """A run in one of transformers' reporting callbacks, which get the resolved experiment instead of TRL's arguments.
-
-    They get no secrets, and finite numbers only.
-    """
+    """A run in a callback of transformers, which gets the experiment for TRL's arguments, and no secrets or NaN."""
 
     def __init__(self, tracker: TrackerName, run: TrackedRun, args: TrainingArguments) -> None:
         self._name: TrackerName = tracker
@@ -77,8 +74,7 @@ def _mlflow(run: TrackedRun) -> TrainerCallback:
         "MLFLOW_TAGS": json.dumps({**dict.fromkeys(run.tags, "true"), **tags}),
         "MLFLOW_FLATTEN_PARAMS": "TRUE",
     }
-    # Give up on an unreachable server after half a minute, not after MLflow's quarter of an hour.
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # half a minute, not a quarter of an hour
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
     import mlflow
 
@@ -92,9 +88,8 @@ def _mlflow(run: TrackedRun) -> TrainerCallback:
     return MLflowCallback()
 
 
-_BUILD: dict[str, Callable[[TrackedRun], TrainerCallback]] = {
+_BUILD: dict[str, Callable[[TrackedRun], TrainerCallback]] = {  # tracker -> what builds its callback for a run
     "tensorboard": _tensorboard,
     "trackio": lambda run: TrackioCallback(),
     "mlflow": _mlflow,
 }
-"""Tracker -> the function that builds its callback for a run."""

@@ -20,6 +20,17 @@ from rlhf_cli.text.redaction import redacted, redacted_tree
 TrackerName = Literal["wandb", "tensorboard", "trackio", "mlflow"]
 Mode = Literal["online", "offline", "none"]
 Ending = Literal["finished", "failed", "preempted"]
+STEP = "train/global_step"  # the x-axis of every metric, as in transformers
+_OF_PROVENANCE = ("command", "git", "versions", "starting_model", "world_size", "num_parameters")
+"""Keys of provenance.json to show beside the configuration; the rest is in the run folder."""
+_PACKAGES = ("rlhf", "trl", "transformers", "torch")
+_EVALUATION = "eval_"
+_AT_THE_END = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss", "total_flos")
+"""Transformers logs these once, at the end of training; they have no step and keep their names."""
+_HOUSEKEEPING = re.compile(  # how the work went, and not what was learned: counts, clocks and speeds
+    r"(?:eval_(?:\w+_)?)?rewards/[^/]+/(?:weight|excluded|errors|timeouts|calls|calls_saved|seconds)"
+    r"|passes/.*|epoch|num_tokens|time_s|(?:eval_(?:\w+_)?)?step_time|eval_(?:\w+_)?runtime|eval_\w+_per_second"
+)
 
 
 @dataclass(frozen=True)
@@ -47,20 +58,14 @@ def plan_tracking(mode: Mode, tracker: TrackerName = "wandb") -> TrackingPlan:
     return TrackingPlan("offline", f"{problem.what} ({problem.hint or problem.got}): {offline}")
 
 
-STEP = "train/global_step"  # the x-axis of every metric, as in transformers
-
-
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker gets when a run starts or resumes; contains no secrets. `label` is unique, unlike `name`.
-
-    `goes_on_from` is the checkpoint's step (0: none), `recorded_to` the last step that an earlier attempt logged.
-    """
+    """What a tracker gets when a run starts or resumes; contains no secrets."""
 
     path: Path
     run_id: str
-    name: str
-    label: str
+    name: str  # shows the differences in a sweep
+    label: str  # is unique
     group: str | None
     job_type: str
     project: str
@@ -68,13 +73,8 @@ class TrackedRun:
     tags: tuple[str, ...]
     notes: str | None
     config: JsonTree
-    goes_on_from: int = 0
-    recorded_to: int = 0
-
-
-_OF_PROVENANCE = ("command", "git", "versions", "starting_model", "world_size", "num_parameters")
-"""Keys of provenance.json to show beside the configuration; the rest is in the run folder."""
-_PACKAGES = ("rlhf", "trl", "transformers", "torch")
+    goes_on_from: int = 0  # step of the checkpoint
+    recorded_to: int = 0  # last step that an earlier attempt logged
 
 
 def tracked_run(folder: RunFolder, *, goes_on_from: int = 0, recorded_to: int = 0) -> TrackedRun:
@@ -89,8 +89,7 @@ def tracked_run(folder: RunFolder, *, goes_on_from: int = 0, recorded_to: int = 
     versions = section(provenance, "versions")
     shown["versions"] = {name: versions[name] for name in _PACKAGES if name in versions}
     entity, notes = track.get("entity"), track.get("notes")
-    # A sweep names its jobs by their overrides (`weight=0.5,seed=2`); a number alone says nothing.
-    name, group = folder.path.name, folder.sweep_group
+    name, group = folder.path.name, folder.sweep_group  # a sweep names jobs by overrides or a number
     return TrackedRun(
         path=folder.path,
         run_id=str(provenance.get("wandb_id") or hashlib.sha256(str(folder.path).encode()).hexdigest()[:10]),
@@ -106,18 +105,6 @@ def tracked_run(folder: RunFolder, *, goes_on_from: int = 0, recorded_to: int = 
         goes_on_from=goes_on_from,
         recorded_to=max(recorded_to, goes_on_from),
     )
-
-
-_EVALUATION = "eval_"
-_AT_THE_END = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss", "total_flos")
-"""Transformers logs these once, at the end of training; they have no step and keep their names."""
-
-
-_HOUSEKEEPING = re.compile(
-    r"(?:eval_(?:\w+_)?)?rewards/[^/]+/(?:weight|excluded|errors|timeouts|calls|calls_saved|seconds)"
-    r"|passes/.*|epoch|num_tokens|time_s|(?:eval_(?:\w+_)?)?step_time|eval_(?:\w+_)?runtime|eval_\w+_per_second"
-)
-"""Metrics that say how the work went, and not what was learned: counts, clocks and speeds."""
 
 
 def shown_name(metric: str) -> str:

@@ -27,6 +27,7 @@ _SENT = ".synced"  # suffix of wandb's own marker, an empty file beside a record
 _HEADER_BYTES, _BLOCK_BYTES, _CHUNK_HEADER_BYTES = 7, 32 * 1024, 7
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _CONNECT_TIMEOUT_S = 3.0
+LOGIN_ERRORS = (OSError, ValueError, netrc.NetrcParseError)  # of the two here; their messages may hold a key
 
 
 def records_of(folder: Path) -> list[Path]:
@@ -51,10 +52,7 @@ def _mark_of(file: Path) -> Path:
 
 
 def upload(files: Sequence[Path]) -> str:
-    """Upload records with `wandb sync`, which marks those that were fully sent, and return its output.
-
-    The attempts of a run are in order; no process may still write them.
-    """
+    """Upload records, in order and no longer written, with `wandb sync`, which marks them; return its output."""
     for file in files:
         cut_off_half_a_record(file)
     command = [sys.executable, "-m", "wandb", "sync", "--include-online", *map(str, files)]
@@ -159,10 +157,6 @@ def wandb_address() -> tuple[str, int]:
     """Return host and port of wandb's server. Raises ValueError if WANDB_BASE_URL is not a valid address."""
     url = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai"))
     return url.hostname or "api.wandb.ai", url.port or (80 if url.scheme == "http" else 443)
-
-
-LOGIN_ERRORS = (OSError, ValueError, netrc.NetrcParseError)
-"""What `wandb_address` and `has_login` raise; their messages may hold a key."""
 
 
 def has_login(host: str) -> bool:

@@ -35,8 +35,24 @@ _BOOT = (
     "del builtins,s\n"
     "exec(compile(open('main.py','rb').read(),'main.py','exec'))\n"
 )
-# -s -P: no modules of the user or of this folder; -B: no .pyc files.
-_OPTIONS = ["-S", "-s", "-P", "-B", "-X", "utf8", "-c"]
+_OPTIONS = ["-S", "-s", "-P", "-B", "-X", "utf8", "-c"]  # -s -P: no modules of the user or this folder; -B: no .pyc
+TICK_S = 0.02
+
+# Of system calls that Python does not wrap
+DEATH_SIGNAL, DUMPABLE, SECURE_BITS, SUBREAPER, NO_NEW_PRIVILEGES, AMBIENT = 1, 4, 28, 36, 38, 47
+_SECCOMP = 22
+_NEW_NS, _NEW_UTS, _NEW_IPC = 0x00020000, 0x04000000, 0x08000000
+_NEW_USER, _NEW_PID, _NEW_NET = 0x10000000, 0x20000000, 0x40000000
+_READ_ONLY, _NO_SUID, _NO_DEV, _NO_EXEC, _REMOUNT = 1, 2, 4, 8, 32
+_BIND, _MOVE, _RECURSIVE, _PRIVATE = 4096, 8192, 16384, 1 << 18
+_NOBODY = 65534
+_libc = ctypes.CDLL(None, use_errno=True)
+
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_RIGHTS = ((1 << 13) - 1, 1 << 13, 1 << 14)
+"""Landlock's rights to use, make and remove files; since version 2 to move and since 3 to truncate them."""
+_RUN, _WRITE, _READ, _LIST = 1, 2, 4, 8
+_DEVICES = {f"/dev/{name}": _READ for name in ("zero", "full", "random", "urandom")} | {"/dev/null": _READ | _WRITE}
 
 
 def main(job_file: int, report_file: int) -> int:
@@ -184,9 +200,6 @@ def _can_become(user: int, python: str) -> bool:
         os.setegid(0)
 
 
-TICK_S = 0.02
-
-
 class Brood:
     """All descendants of this process, watched and ended together."""
 
@@ -231,8 +244,7 @@ class Brood:
         """Stop, then kill all descendants, and repeat until all are gone. Raise RuntimeError if some survive."""
         until = time.monotonic() + 5
         while self.reap():
-            # Stop all before killing any, because a fork bomb replaces each process that is killed.
-            stopped: set[int] = set()
+            stopped: set[int] = set()  # all, before any is killed: a fork bomb replaces each that is
             while new := set(descendants()) - stopped:
                 _signal(new, signal.SIGSTOP)
                 stopped |= new
@@ -272,20 +284,6 @@ def _resident_bytes(pid: int) -> int:
             return int(file.read().split()[1]) * resource.getpagesize()
     except (FileNotFoundError, ProcessLookupError, IndexError):
         return 0
-
-
-# System calls that Python does not wrap
-
-DEATH_SIGNAL, DUMPABLE, SECURE_BITS, SUBREAPER, NO_NEW_PRIVILEGES, AMBIENT = 1, 4, 28, 36, 38, 47
-
-_SECCOMP = 22
-_NEW_NS, _NEW_UTS, _NEW_IPC = 0x00020000, 0x04000000, 0x08000000
-_NEW_USER, _NEW_PID, _NEW_NET = 0x10000000, 0x20000000, 0x40000000
-_READ_ONLY, _NO_SUID, _NO_DEV, _NO_EXEC, _REMOUNT = 1, 2, 4, 8, 32
-_BIND, _MOVE, _RECURSIVE, _PRIVATE = 4096, 8192, 16384, 1 << 18
-_NOBODY = 65534
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def prctl(option: int, *arguments: int | ctypes.c_char_p) -> None:
@@ -349,13 +347,6 @@ def _bind(path: str, target: str, flags: int) -> None:
     # A user namespace may not drop a mount's flags. Those of access times are kept by a remount that names none.
     kept = os.statvfs(path).f_flag & (_NO_DEV | _NO_EXEC)
     _mount(None, target, None, _REMOUNT | _BIND | _READ_ONLY | _NO_SUID | flags | kept)
-
-
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
-_RIGHTS = ((1 << 13) - 1, 1 << 13, 1 << 14)
-"""Landlock's rights to use, make and remove files; since version 2 to move and since 3 to truncate them."""
-_RUN, _WRITE, _READ, _LIST = 1, 2, 4, 8
-_DEVICES = {f"/dev/{name}": _READ for name in ("zero", "full", "random", "urandom")} | {"/dev/null": _READ | _WRITE}
 
 
 def file_rules(visible: Sequence[str], version: int) -> int:

@@ -30,10 +30,21 @@ from rlhf_cli.errors import RewardError
 
 Mode: TypeAlias = Literal["bubblewrap", "namespaces", "limits"]
 Isolation: TypeAlias = Literal["auto", "bubblewrap", "namespaces", "limits"]
+_InForce: TypeAlias = dict[str, bool]  # protection -> whether it applies
 
 OUTPUT_BYTES = 64 * 1024  # maximum bytes kept of stdout and of stderr: the first half and the last half
 
 _GRACE_S = 15.0  # for startup and cleanup, beyond the program's own time
+_PACKAGE = Path(__file__).resolve().parents[2]
+_LAUNCHER_FILES = ("__init__", "services/__init__", "services/sandbox/__init__", "services/sandbox/launcher")
+# All that a program sees of this machine besides the interpreter, read-only: no home, no project, no data.
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store", "/gnu/store")
+PATH = "/usr/local/bin:/usr/bin:/bin"
+PYTHONPATH = str(_PACKAGE.parent)
+_PREFIX, _USERS = "rlhf-sandbox-", range(61184, 65520)
+"""The folders, and systemd's range for dynamic users: one for each run, so the kernel counts its processes alone."""
+_JUST_MADE_S = 10.0
+_REMOVE = '(chmod -R u+rwx "$0"; rm -rf -- "$0") >/dev/null 2>&1 &'
 
 
 class SandboxJob(TypedDict):
@@ -52,55 +63,32 @@ class SandboxJob(TypedDict):
     environment: dict[str, str]
 
 
-_PACKAGE = Path(__file__).resolve().parents[2]
-_LAUNCHER_FILES = (
-    "__init__.py",
-    "services/__init__.py",
-    *(f"services/sandbox/{name}.py" for name in ("__init__", "launcher")),
-)
-# All that a program sees of this machine besides the interpreter, read-only: no home, no project, no data.
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store", "/gnu/store")
-PATH = "/usr/local/bin:/usr/bin:/bin"
-PYTHONPATH = str(_PACKAGE.parent)
-
-
 @dataclass(frozen=True)
 class ProgramResult:
-    """The result of a program. `returncode` is -N if signal N ended it, and `killed_reason` says why we or a limit did.
+    """The result of a program."""
 
-    It is time, memory, processes (all of them together), cpu, or launcher: the program or the system killed that.
-    """
-
-    returncode: int
+    returncode: int  # -N if signal N ended it
     stdout: str
     stderr: str
     timed_out: bool
     killed_reason: str | None
+    """Why we or a limit ended it: time, memory, processes (all together), cpu, launcher (it was killed); else None."""
 
 
 def run_code(
-    source: str,
+    source: str,  # it sees the standard library, an empty folder and its stdin
     *,
     stdin: str = "",
-    timeout_s: float = 5.0,
-    memory_mb: int = 512,
-    max_processes: int = 16,
-    max_file_mb: int = 16,
+    timeout_s: float = 5.0,  # wall time from its start; a CPU limit one second above also applies
+    memory_mb: int = 512,  # address space of each process, and resident memory of all processes together
+    max_processes: int = 16,  # concurrent processes and threads
+    max_file_mb: int = 16,  # largest file; with namespaces also the size of the writable folder
     isolation: Isolation = "auto",
 ) -> ProgramResult:
     """Run `source` as a Python program and wait for it; all processes that it started are gone on return.
 
-    Args:
-        source: the program. It sees the standard library, an empty folder and its stdin.
-        stdin: the text of its stdin.
-        timeout_s: wall time from its start; a CPU limit one second above also applies.
-        memory_mb: address space of each process, and resident memory of all processes together.
-        max_processes: maximum number of concurrent processes and threads.
-        max_file_mb: largest file; with namespaces also the size of the writable folder.
-        isolation: `auto` takes the strongest that works here: bubblewrap, else namespaces, else limits, whose gaps are
-            logged. Any other value is required to work.
-
-    Raise RewardError if the sandbox fails; errors of the program never raise.
+    `auto` takes the strongest isolation that works here: bubblewrap, else namespaces, else limits, whose gaps are
+    logged; any other is required to work. Raise RewardError if the sandbox fails; errors of the program never raise.
     """
     for name, value in (("timeout_s", timeout_s), ("max_processes", max_processes), ("max_file_mb", max_file_mb)):
         if value <= 0:
@@ -108,18 +96,18 @@ def run_code(
     if memory_mb < 64:
         raise RewardError("Python needs more memory", where="args.memory_mb", got=memory_mb, expected="64 or more")
     limits = {"memory_mb": memory_mb, "max_processes": max_processes, "max_file_mb": max_file_mb}
-    outcome, _ = _run(_pick(isolation)[0], source, stdin, timeout_s=timeout_s, **limits)
+    outcome, _ = _run(_pick(isolation)[0], source, stdin, timeout_s, limits)
     return outcome
 
 
-def protections(isolation: Isolation = "auto") -> dict[str, bool]:
+def protections(isolation: Isolation = "auto") -> _InForce:
     """Return which protections apply here beside the limits. Raise RewardError if no mode works."""
     mode, in_force = _pick(isolation)
     walled = dict.fromkeys(("namespaces", "disk_limit", "sure_end_of_processes"), mode != "limits")
     return {"bubblewrap": mode == "bubblewrap", **walled, **in_force}
 
 
-def _pick(isolation: Isolation) -> tuple[Mode, dict[str, bool]]:
+def _pick(isolation: Isolation) -> tuple[Mode, _InForce]:
     """Return the mode, and the protections that the launcher found in force; log what `auto` lacks."""
     if isolation not in get_args(Isolation):
         expected = " | ".join(get_args(Isolation))
@@ -129,14 +117,16 @@ def _pick(isolation: Isolation) -> tuple[Mode, dict[str, bool]]:
         in_force, trouble = _probe(mode, bwrap)
         if trouble is None:
             if troubles and mode == "limits":
-                _warn_once(f"{_gaps(in_force)} (docs/how-to/rewards.md). {'; '.join(troubles)}")
+                _warn_once(tuple(in_force.items()), "; ".join(troubles))
             return mode, in_force
         troubles.append(f"{mode}: {trouble}")
     what, expected = f"isolation: {isolation} does not work here", "what docs/how-to/rewards.md says a machine needs"
     raise RewardError(what, where="args.isolation", got="\n".join(troubles), expected=expected)
 
 
-def _gaps(in_force: dict[str, bool]) -> str:
+@functools.cache
+def _warn_once(protections: tuple[tuple[str, bool], ...], troubles: str) -> None:
+    in_force = dict(protections)
     gaps = {
         "files_hidden": f"it can read files {'open to all' if in_force['other_user'] else 'of the user rlhf runs as'}",
         "environment_hidden": "it can read the environment of that user's processes",
@@ -144,21 +134,18 @@ def _gaps(in_force: dict[str, bool]) -> str:
         "process_limit": "its processes are counted only from time to time",
     }
     lacking = [*(gap for name, gap in gaps.items() if not in_force[name]), "its files can fill the disk"]
-    return f"model-written code runs with limits only: {', '.join(lacking)}"
+    only = f"model-written code runs with limits only: {', '.join(lacking)}"
+    logging.getLogger("rlhf").warning(f"{only} (docs/how-to/rewards.md). {troubles}")
 
 
 @functools.cache
-def _warn_once(text: str) -> None:
-    logging.getLogger("rlhf").warning(text)
-
-
-@functools.cache
-def _probe(mode: Mode, bwrap: str | None) -> tuple[dict[str, bool], str | None]:
+def _probe(mode: Mode, bwrap: str | None) -> tuple[_InForce, str | None]:
     """Return (what is in force, None), or ({}, why it does not work)."""
     if mode == "bubblewrap" and bwrap is None:
         return {}, "bwrap is not installed"
     try:
-        outcome, in_force = _run(mode, "print(1)")
+        limits = {"memory_mb": 256, "max_processes": 4, "max_file_mb": 1}
+        outcome, in_force = _run(mode, "print(1)", "", 10.0, limits)
     except (RewardError, OSError) as error:
         return {}, str(error.got if isinstance(error, RewardError) else error)
     if outcome.stdout.strip() != "1":
@@ -167,15 +154,8 @@ def _probe(mode: Mode, bwrap: str | None) -> tuple[dict[str, bool], str | None]:
 
 
 def _run(
-    mode: str,
-    source: str,
-    stdin: str = "",
-    *,
-    timeout_s: float = 10.0,
-    memory_mb: int = 256,
-    max_processes: int = 4,
-    max_file_mb: int = 1,
-) -> tuple[ProgramResult, dict[str, bool]]:
+    mode: Mode, source: str, stdin: str, timeout_s: float, limits: dict[str, int]
+) -> tuple[ProgramResult, _InForce]:
     _clear_left()
     with (
         tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as folder,
@@ -189,9 +169,9 @@ def _run(
         job: SandboxJob = {
             "source": source,
             "timeout_s": timeout_s,
-            "memory_bytes": memory_mb << 20,
-            "max_processes": max_processes,
-            "max_file_bytes": max_file_mb << 20,
+            "memory_bytes": limits["memory_mb"] << 20,
+            "max_processes": limits["max_processes"],
+            "max_file_bytes": limits["max_file_mb"] << 20,
             "mode": mode,
             "root": folder,
             "visible": visible(),
@@ -220,12 +200,6 @@ def _run(
             os.chmod(folder, 0o700)  # the program may have closed it
             if set(os.listdir(folder)) - {"main.py"}:  # another process removes it, which can take minutes
                 _remove(folder)
-
-
-_PREFIX, _USERS = "rlhf-sandbox-", range(61184, 65520)
-"""The folders, and systemd's range for dynamic users: one for each run, so the kernel counts its processes alone."""
-_JUST_MADE_S = 10.0
-_REMOVE = '(chmod -R u+rwx "$0"; rm -rf -- "$0") >/dev/null 2>&1 &'
 
 
 def _remove(folder: str) -> None:
@@ -260,9 +234,7 @@ def _clear_left() -> None:
                         _remove(str(place))
 
 
-def _listen(
-    process: subprocess.Popen[bytes], reports: IO[bytes], seconds: float
-) -> tuple[ProgramResult, dict[str, bool]]:
+def _listen(process: subprocess.Popen[bytes], reports: IO[bytes], seconds: float) -> tuple[ProgramResult, _InForce]:
     out, err = _Capped(), _Capped()
     until = time.monotonic() + seconds
     with process, selectors.DefaultSelector() as selector:
@@ -328,7 +300,7 @@ def command(mode: str, job: SandboxJob, *descriptors: int) -> list[str]:
     else:
         words += ["--unshare-user", "--uid", "65534", "--gid", "65534"]
     words += f"--dev /dev {size} /dev/shm --remount-ro /dev {size} /tmp --proc /proc".split()
-    for path in [*job["visible"], *(str(_PACKAGE / name) for name in _LAUNCHER_FILES)]:
+    for path in [*job["visible"], *(str(_PACKAGE / f"{name}.py") for name in _LAUNCHER_FILES)]:
         for parent in reversed(Path(path).parents[:-1]):  # bwrap would create them accessible to itself only
             words += ["--perms", "755", "--dir", str(parent)]
         words += ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind", path, path]

@@ -33,8 +33,7 @@ from rlhf_cli.rewards.stack import reward_matrix
 from rlhf_cli.rewards.stack.aggregating import Aggregate
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
-from rlhf_cli.runs.heartbeat import Heartbeat
-from rlhf_cli.runs.phase_clock import PhaseClock
+from rlhf_cli.runs.heartbeat import Heartbeat, PhaseClock
 from rlhf_cli.runs.run_folder import RunFolder, in_step, in_training, write_json, write_rows
 from rlhf_cli.tables.trl_trainers import TEXT, data_key
 from rlhf_cli.trainers.assemble import policy_loading

@@ -237,7 +237,7 @@ def test_nothing_is_shown_twice() -> None:
 def test_a_limit_that_leaves_nothing_is_refused(name: str, most_refused: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next larger one is passed on, beside the others' defaults, which are documented."""
     passed: list[dict[str, object]] = []
-    monkeypatch.setattr(sandbox, "_run", lambda *_, **limits: (passed.append(limits), None))
+    monkeypatch.setattr(sandbox, "_run", lambda *given: (passed.append({"timeout_s": given[3], **given[4]}), None))
     monkeypatch.setattr(sandbox, "_pick", lambda isolation: (isolation, {}))
     with pytest.raises(RewardError) as caught:
         run_code("pass", **{name: most_refused})  # type: ignore[arg-type]
