@@ -20,10 +20,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from rlhf_cli.numerics.reward_columns import Fill
 from rlhf_cli.rewards.stack.aggregating import Aggregate
 from rlhf_cli.rewards.stack.returned_scores import TokenValues
-from rlhf_cli.rewards.stack.reward_matrix import Settled
+from rlhf_cli.rewards.stack.reward_matrix import Fill, Settled
 
 EPS = 1e-4
 """TRL adds this to a deviation before it divides by it."""
@@ -91,7 +90,7 @@ class RoundAdvantages:
 class Algorithm:
     """How a trainer makes advantages; a subclass sets what differs.
 
-    `fill`: what an excluded entry counts as (numerics/reward_columns.py). `compares_groups`: a row is compared with the
+    `fill`: what an excluded entry counts as (`filled`). `compares_groups`: a row is compared with the
     rows of its prompt, so groups of equal totals teach nothing. `is_dead_by_totals`: a round with equal totals in each
     of them teaches nothing. `kl_coef` is the coefficient of a KL divergence that the trainer subtracts from the totals,
     `clip_range` its bounds for them. `why_not_replayed` says why stored rollouts do not determine the advantages; None

@@ -86,10 +86,8 @@ def explained_variance(
 ) -> Tensor:
     """Return 1 - Var(returns - values) / Var(returns) over all True positions of all ranks.
 
-    1: the critic predicts the returns up to a constant; 0: no better than any constant; negative: worse. NaN if the
-    returns do not vary (as with fewer than two positions), since there is no variance to explain.
-
-    values, returns: (B, T). mask: (B, T) bool, True = counts. Returns (), float64.
+    1: the critic predicts the returns up to a constant; 0: no better than any constant; negative: worse; NaN if the
+    returns do not vary. values, returns: (B, T). mask: (B, T) bool, True = counts. Returns (), float64.
     """
     _, unexplained, _ = _moments(returns.double() - values.double(), mask, sum_over_ranks)
     mean, total, count = _moments(returns, mask, sum_over_ranks)

@@ -29,8 +29,7 @@ def answer_in(text: str, *, fallback: Fallback = "last_number") -> Fraction | No
 
     The answer is the last line of the form `#### 1,234` (but not a markdown heading `#### Step 2`), else the content of
     the last closed `\boxed{...}`, else, with `fallback: last_number`, the last number of the text. A mark without a
-    number or with several (`#### 3 + 4 = 7`, `\boxed{3, 4}`) cannot be read: the result is None without a fallback, so
-    that listing candidates does not pay.
+    number or with several (`#### 3 + 4 = 7`, `\boxed{3, 4}`) gives None: listing candidates does not pay.
     """
     marked = marked_answer(text)
     if marked is not None:

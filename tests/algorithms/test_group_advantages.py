@@ -15,7 +15,7 @@ from torch import Tensor
 from rlhf_cli.algorithms.base import EPS, SAME, GroupAlgorithm, shares, summed
 from rlhf_cli.algorithms.grpo import Grpo, ProcessRewards, Scale
 from rlhf_cli.algorithms.rloo import Rloo, scores_to_leave_out
-from rlhf_cli.numerics.reward_columns import filled
+from rlhf_cli.rewards.stack.reward_matrix import filled
 from tests.support.tolerances import assert_close, assert_equal, distance
 
 pytestmark = pytest.mark.filterwarnings("ignore:Mean of empty slice", "ignore:Degrees of freedom")

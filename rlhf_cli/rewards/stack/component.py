@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ScoreGate:
-    """A gate, open if `low <= raw score of `by` <= high`; closed, its number enters the total or it excludes rows."""
+    """A gate, open if `low <= raw score of `by` <= high`; else `otherwise` is the row's number, or excludes the row."""
 
     by: str
     low: float = float("-inf")
@@ -35,7 +35,7 @@ class ScoreGate:
 
 
 def levels(reads: Mapping[str, Collection[str]]) -> list[list[str]]:
-    """Return names in levels that need only those before, from reward -> rewards of its gates, or raise CycleError."""
+    """Return rewards in levels that need only those before; `reads`: reward -> those of its gates. Raise CycleError."""
     sorter = TopologicalSorter(reads)
     sorter.prepare()
     order, in_order = list(reads), []

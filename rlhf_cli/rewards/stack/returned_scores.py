@@ -5,8 +5,7 @@ A row of a dense reward is one of
 - a list of spans `(start, end, value)` in characters of the completion's text;
 - an empty list: no position is rewarded (its sum is 0).
 
-If one number is needed, the row's reward is the sum over its tokens. Process rewards are normalised over the rewarded
-positions of a group (`rlhf_cli.algorithms.grpo`), so None and 0.0 differ.
+A row's number is the sum. Process rewards are normalised over the rewarded positions, so None and 0.0 differ.
 """
 
 from __future__ import annotations
@@ -90,8 +89,7 @@ def shifted(values: Sequence[float | None], total: float) -> TokenValues:
     r'_t = r_t + (total - S) / n with S = sum_t r_t over the n rewarded positions: of all rows that sum to `total`, the
     nearest in least squares. So a clip to [low, high] is the projection onto the rows whose sum is within these bounds,
     and a small change of the row is a small change of its tokens; total / S as a factor would grow without bound as S
-    goes to 0. If no position is rewarded, `total` goes onto the last token, like a plain score. Raise ValueError if the
-    total is not finite, or not 0 for a row without tokens.
+    goes to 0. If no position is rewarded, `total` goes onto the last token. Raise ValueError if none can sum to it.
     """
     if not math.isfinite(total):
         raise ValueError(f"a row cannot sum to {total}")

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from rlhf_cli.numerics.reward_columns import Fill, filled, normalized_in_group
-from rlhf_cli.numerics.score_scaling import RunningDeviation
+from rlhf_cli.numerics.score_scaling import RunningDeviation, deviation
 from rlhf_cli.rewards.stack.aggregating import Aggregate, aggregated, counting
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.returned_scores import TokenValues
 from rlhf_cli.rewards.stack.scored_rows import scaled_scores
 from rlhf_cli.truncation import COMPONENT, Endings, TruncationPolicy
+
+Fill = Literal["group", "zero"]
 
 
 @dataclass(frozen=True)
@@ -113,13 +115,14 @@ def settle(
     is_counted = torch.tensor([name in counted for name in names])
     is_unscorable = unfilled[:, is_counted].isnan().all(dim=1, keepdim=True)
     counting_rows = unfilled.masked_fill(is_unscorable, torch.nan)
-    effective = _filled(counting_rows, is_replaced, num_generations, rules.fill)
+    effective = filled(counting_rows, num_generations, rules.fill, is_replaced)
     divisors = torch.from_numpy(dividing)
     matrices = (raw, unfilled, effective, divisors, weights, is_counted, effective, weights)
     settled = Settled(names, *matrices, is_replaced=is_replaced)
     if rules.aggregate == "normalize_then_sum":
         # An excluded entry is 0, the mean of a z-score; the deviation is that of the rows where it applies.
-        normalized = _filled(normalized_in_group(counting_rows, num_generations), is_replaced, num_generations, "group")
+        normalized = normalized_in_group(counting_rows, num_generations)
+        normalized = filled(normalized, num_generations, "group", is_replaced)
         settled = replace(settled, for_trl=normalized, is_z_scored=True)
     elif callable(rules.aggregate):
         settled = _with_totals(settled, rules.aggregate)
@@ -227,17 +230,33 @@ def where_rewards_apply(settled: Settled) -> Tensor:
     return rewards
 
 
-def _filled(values: Tensor, is_replaced: Tensor | None, num_generations: int, fill: Fill) -> Tensor:
-    """Return (N, K) values with excluded entries filled for the comparison within the group.
+def filled(values: Tensor, num_generations: int, fill: Fill = "group", is_replaced: Tensor | None = None) -> Tensor:
+    """Return (N, K) with every excluded entry set to a number that neither helps nor hurts its row.
 
-    A replaced row is worth only its penalty, so it counts as 0 for every reward, applying or not. With its scores in
-    the fill, a row to which the reward does not apply would profit from the replaced row's loss.
+    `zero`: it adds 0 to the total; for a trainer without groups, and for RLOO, whose baseline excludes it
+    (algorithms/rloo.py). `group`: its component's mean over the group's rows where it applies. That equals the group's
+    mean, so its part of an advantage is exactly 0 under GRPO, whose baseline is that mean; without such a row it is 0.
+    A row in which no component applies stays NaN: TRL gives it no advantage and counts it in no mean. A replaced row is
+    worth only its penalty, so it counts as 0 for every reward: else rows without it would profit from its loss.
     """
-    if is_replaced is None:
-        return filled(values, num_generations, fill)
-    replaced_rows = is_replaced & ~values.isnan().all(dim=1)
-    counting = values.masked_fill(replaced_rows.unsqueeze(1), 0.0)
-    return torch.where(values.isnan(), filled(counting, num_generations, fill), values)
+    counted = values
+    if is_replaced is not None:
+        counted = values.masked_fill((is_replaced & ~values.isnan().all(dim=1)).unsqueeze(1), 0.0)
+    if counted.isnan().any():
+        grouped = counted.view(-1, num_generations, values.shape[1])
+        mean = grouped.nanmean(dim=1, keepdim=True).nan_to_num(0.0).expand_as(grouped).reshape_as(values)
+        applies_somewhere = ~counted.isnan().all(dim=1, keepdim=True)
+        instead = mean if fill == "group" else torch.zeros_like(mean)
+        counted = torch.where(counted.isnan() & applies_somewhere, instead, counted)
+    return torch.where(values.isnan(), counted, values)
+
+
+def normalized_in_group(effective: Tensor, num_generations: int, eps: float = 1e-4) -> Tensor:
+    """Return (N, K), each component z-scored within its group, as GDPO does before it sums (arXiv 2601.05242)."""
+    grouped = effective.view(-1, num_generations, effective.shape[1])
+    mean = grouped.nanmean(dim=1, keepdim=True)
+    spread = torch.from_numpy(deviation(grouped.transpose(1, 2).numpy())).transpose(1, 2)
+    return ((grouped - mean) / (spread + eps)).reshape_as(effective)
 
 
 def token_rewards(

@@ -1,9 +1,8 @@
 """Evaluate all named rewards of an experiment together.
 
-TRL knows rewards as a list of functions that cannot see each other. The stack gives TRL one column per reward. The
-first column that TRL calls evaluates the whole stack; the others return the stored results. TRL assembles, gathers and
-logs its matrix as usual, and the stack decides how rewards interact. Rewards are evaluated in the order of the gate
-graph. The independent rewards of a level run at the same time, each only on the rows that its gates leave open.
+TRL knows rewards as functions that cannot see each other. The stack gives it one column per reward: the first that TRL
+calls evaluates the whole stack, the others return stored results. Rewards are evaluated in the order of the gate graph,
+the independent ones of a level at the same time, each only on the rows that its gates leave open.
 """
 
 from __future__ import annotations
@@ -69,7 +68,6 @@ class RewardStack:
         """Component -> the columns that it has logged so far."""
         self._loop: RewardLoop | None = None
         self._pieces: dict[int, str] = {}
-        self._pool: ThreadPoolExecutor | None = None
 
     def weights(self, step: int, max_steps: int) -> list[float]:
         """Return every component's weight at that optimizer step."""
@@ -116,7 +114,7 @@ class RewardStack:
                     # Threads only help rewards that wait elsewhere; those that compute would compete for the
                     # interpreter, and only this thread receives the signals that deadlines need.
                     threaded = [name for name in level if len(level) > 1 and runs_elsewhere(self._by_name[name].score)]
-                    futures = {name: self._threads().submit(self._one, self._by_name[name], batch) for name in threaded}
+                    futures = {name: self._threads.submit(self._one, self._by_name[name], batch) for name in threaded}
                     outcomes = {name: self._one(self._by_name[name], batch) for name in level if name not in futures}
                     self.outcomes |= outcomes | {name: future.result() for name, future in futures.items()}
         except RewardFailed as error:
@@ -191,9 +189,9 @@ class RewardStack:
                 component.score.close()  # type: ignore[attr-defined]
         if self._loop is not None:
             self._loop.close()
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = None
+        if "_threads" in vars(self):
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            del self._threads
 
     def _one(self, component: Component, batch: Batch) -> RewardOutcome:
         from rlhf_cli.rewards.stack.calling import ComponentRun
@@ -224,11 +222,9 @@ class RewardStack:
             raise ValueError("spans need a tokenizer, and there is none here")
         return offsets_of(batch, row, self.decode, self._pieces)
 
+    @functools.cached_property
     def _threads(self) -> ThreadPoolExecutor:
-        if self._pool is None:
-            width = max(len(level) for level in self._levels)
-            self._pool = ThreadPoolExecutor(max_workers=width, thread_name_prefix="reward")
-        return self._pool
+        return ThreadPoolExecutor(max_workers=max(map(len, self._levels)), thread_name_prefix="reward")
 
 
 def runs_elsewhere(score: Callable[..., object]) -> bool:

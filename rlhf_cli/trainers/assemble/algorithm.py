@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from rlhf_cli.algorithms.grpo import Scale
 
 _SCALES: dict[object, Scale] = {True: "group", False: "none", "group": "group", "batch": "batch", "none": "none"}
-"""TRL also accepts a bool."""
 
 
 def algorithm_of(experiment: Experiment) -> Algorithm:

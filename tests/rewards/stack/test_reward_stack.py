@@ -122,7 +122,7 @@ class TestTogether:
     def test_threads_take_nothing_more_once_the_stack_is_closed(self, stack_of: Any) -> None:
         stack = stack_of(**{name: waits(0.0, 1, 2) for name in "ab"})
         stack.evaluate(**TWO_ROWS)
-        pool = stack._threads()
+        pool = stack._threads
         stack.close()
         with pytest.raises(RuntimeError):
             pool.submit(int)

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from rlhf_cli.errors import RewardError
-from rlhf_cli.numerics.reward_columns import filled, normalized_in_group
-from rlhf_cli.rewards.stack.reward_matrix import Settled
+from rlhf_cli.rewards.stack.reward_matrix import Settled, filled, normalized_in_group
 from tests.support.settled_columns import NAN, Case, Rule, column
 from tests.support.tolerances import distance
 

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from rlhf_cli.algorithms.rloo import Rloo
-from rlhf_cli.numerics.reward_columns import Fill
 from rlhf_cli.rewards.stack.aggregating import Schedule, counting
 from rlhf_cli.rewards.stack.component import Component
-from rlhf_cli.rewards.stack.reward_matrix import Settled, SettleRules, add_truncation, settle, token_rewards
+from rlhf_cli.rewards.stack.reward_matrix import Fill, Settled, SettleRules, add_truncation, settle, token_rewards
 from rlhf_cli.rewards.stack.reward_metrics import component_metrics
 from rlhf_cli.rewards.stack.scored_rows import settled_rows
 from rlhf_cli.truncation import Endings, EosPenalty, Exclude, SoftOverlong, TruncationPolicy

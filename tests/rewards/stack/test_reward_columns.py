@@ -8,8 +8,8 @@ import numpy
 import pytest
 import torch
 
-from rlhf_cli.numerics.reward_columns import filled, normalized_in_group
 from rlhf_cli.numerics.score_scaling import RunningDeviation, divisors
+from rlhf_cli.rewards.stack.reward_matrix import filled, normalized_in_group
 from rlhf_cli.truncation import Endings, SoftOverlong
 from tests.support.settled_columns import NAN, Case, Rule, column, one
 from tests.support.tolerances import assert_close
