@@ -56,39 +56,30 @@ class Scan:
                     self.seen[column] = (where, shorten(str(value), width=40))
 
 
-@dataclass(frozen=True)
-class Format:
-    """A format of files. `read(path, texts)` yields `(place, row)`; None for Parquet, which `datasets` loads."""
-
-    name: str
-    read: Callable[[Path, Collection[str]], Iterator[tuple[str, Row]]] | None
-
-    def scan(self, paths: Sequence[Path], limit: int = 0, source: DataSource | None = None) -> Scan:
-        """Read the files, and keep `limit` rows; of Parquet, read no more. Raise DataError for bad rows, or none."""
-        if self.read is None:
-            columns, rows, num_rows = read_parquet_head(paths, limit)
-            if num_rows == 0:
-                raise _no_rows(paths[0])
-            return Scan(dict.fromkeys(columns, ColumnKind.NULL), rows, num_rows)
-        found = Scan()
-        for path in paths:
-            before = found.num_rows
-            found.add(self.read(path, source.texts if source else ()), limit, source.reads if source else bool)
-            if found.num_rows == before or not found.kinds:
-                raise _no_rows(path)
-        kind = RecordKind(found.kinds)
-        return replace(found, rows=[cast(Row, as_kind(row, kind)) for row in found.rows])
-
-
-FORMATS = {
-    known.name: known
-    for known in (
-        Format("jsonl", lambda path, _: read_lines(path)),
-        Format("json", lambda path, _: read_list(path)),
-        Format("csv", read_csv),
-        Format("parquet", None),
-    )
+FORMATS: dict[str, Callable[[Path, Collection[str]], Iterator[tuple[str, Row]]] | None] = {
+    "jsonl": lambda path, _: read_lines(path),
+    "json": lambda path, _: read_list(path),
+    "csv": read_csv,
+    "parquet": None,
 }
+"""Format -> `read(path, texts)`, which yields `(place, row)`; None for Parquet, whose types `datasets` reads."""
+
+
+def scan(paths: Sequence[Path], format_name: str, limit: int = 0, source: DataSource | None = None) -> Scan:
+    """Read the files, and keep `limit` rows; of Parquet, read no more. Raise DataError for bad rows, or none."""
+    if (read := FORMATS[format_name]) is None:
+        columns, rows, num_rows = read_parquet_head(paths, limit)
+        if num_rows == 0:
+            raise _no_rows(paths[0])
+        return Scan(dict.fromkeys(columns, ColumnKind.NULL), rows, num_rows)
+    found = Scan()
+    for path in paths:
+        before = found.num_rows
+        found.add(read(path, source.texts if source else ()), limit, source.reads if source else bool)
+        if found.num_rows == before or not found.kinds:
+            raise _no_rows(path)
+    kind = RecordKind(found.kinds)
+    return replace(found, rows=[cast(Row, as_kind(row, kind)) for row in found.rows])
 
 
 def _no_rows(path: Path) -> DataError:
@@ -96,7 +87,7 @@ def _no_rows(path: Path) -> DataError:
     return DataError("no rows", where=str(path), got=f"{path.stat().st_size} bytes", advice=advice)
 
 
-def find_files(source: DataSource) -> tuple[tuple[Path, ...], Format]:
+def find_files(source: DataSource) -> tuple[tuple[Path, ...], str]:
     """Return the files that `path` matches, sorted in a folder or glob, and their one format. Raise DataError."""
     where = f"{source.name}.path"
     files = [file for path in source.paths for file in _expand(path, where)]
@@ -116,7 +107,7 @@ def find_files(source: DataSource) -> tuple[tuple[Path, ...], Format]:
         got = ", ".join(f"{name}: {file.name}" for name, file in sorted(examples.items()))
         what, hint = f"the files of one source have {len(examples)} formats", f"{where}='{rows.parent}/*{rows.suffix}'"
         raise DataError(what, where=where, got=got, expected="one format, or two sources under mix", hint=hint)
-    return tuple(files), FORMATS[next(iter(examples))]
+    return tuple(files), next(iter(examples))
 
 
 _UNPACK = {

@@ -44,7 +44,6 @@ def load_split(sources: Sequence[DataSource], *, prompt: Template | None = None,
     parts = [_read(source, seed, prompt, is_alone=len(sources) == 1) for source in sources]
     if len(parts) == 1:
         return parts[0]
-    total = sum(source.weight for source in sources)
     # The parts of a mixture get one type for each column, and lose unread columns of several kinds.
     with quiet():
         types: dict[str, list[object]] = {}
@@ -59,12 +58,9 @@ def load_split(sources: Sequence[DataSource], *, prompt: Template | None = None,
             features = part.features.copy()
             features.update({name: changed[name] for name in differing & {*features}})
             parts[place] = part.map(dict, features=features)
-    return datasets.interleave_datasets(
-        parts,
-        probabilities=[source.weight / total for source in sources],
-        seed=seed,
-        stopping_strategy="first_exhausted",
-    )
+    total = sum(source.weight for source in sources)
+    shares = [source.weight / total for source in sources]
+    return datasets.interleave_datasets(parts, probabilities=shares, seed=seed, stopping_strategy="first_exhausted")
 
 
 def _read(source: DataSource, seed: int, prompt: Template | None, *, is_alone: bool) -> datasets.Dataset:
@@ -90,32 +86,32 @@ def _read(source: DataSource, seed: int, prompt: Template | None, *, is_alone: b
 
 
 def _read_files(source: DataSource) -> datasets.Dataset:
-    from rlhf_cli.data.data_files import find_files  # a world needs no file, and no reader of files
+    from rlhf_cli.data.data_files import FORMATS, find_files, scan  # a world needs no file, and no reader of files
 
-    paths, file_format = find_files(source)
-    if file_format.read is None:
-        file_format.scan(paths, 1)  # raises an error that names the invalid file or the columns that differ
+    paths, format_name = find_files(source)
+    if (read := FORMATS[format_name]) is None:
+        scan(paths, format_name, 1)  # raises an error that names the invalid file or the columns that differ
         files = [str(path.absolute()) for path in paths]
         try:
-            return datasets.load_dataset(file_format.name, data_files=files, split="train")
+            return datasets.load_dataset(format_name, data_files=files, split="train")
         except (datasets.exceptions.DatasetGenerationError, OSError) as error:
             got, where = in_a_line(error.__cause__ or error), ", ".join(files)
             raise DataError("not a readable Parquet file", where=where, got=got) from error
     stamps = [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
-    texts = sorted(source.texts) if file_format.name == "csv" else []
-    key = repr((_code(), file_format.name, stamps, texts))
+    texts = sorted(source.texts) if format_name == "csv" else []
+    key = repr((_code(), format_name, stamps, texts))
     fingerprint = hashlib.sha256(key.encode()).hexdigest()[:32]
     file = Path(datasets.config.HF_DATASETS_CACHE) / "rlhf" / f"{fingerprint}.arrow"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         partial = file.with_name(f"{fingerprint}-{uuid4().hex}")  # other processes may write the same file
         try:
-            table = RecordKind(file_format.scan(paths, 0, source).kinds)
+            table = RecordKind(scan(paths, format_name, 0, source).kinds)
             # pyarrow makes no JSON column of Python's values; the writer makes one of texts.
             written = features_of(table.fields, datasets.Value("string")).arrow_schema
             with ArrowWriter(features=features_of(table.fields), path=str(partial)) as writer:
                 for path in paths:
-                    rows = (row for _, row in file_format.read(path, source.texts))
+                    rows = (row for _, row in read(path, source.texts))
                     while batch := [as_kind(row, table, as_json=True) for row in islice(rows, _BATCH_ROWS)]:
                         writer.write_table(pa.Table.from_pylist(batch, schema=written))
                 writer.finalize()
@@ -125,7 +121,7 @@ def _read_files(source: DataSource) -> datasets.Dataset:
     dataset = datasets.Dataset.from_file(str(file))
     mixed = [name for name, kind in dataset.features.items() if kind == datasets.Json()]
     if any(map(source.reads, mixed)):
-        file_format.scan(paths, 0, source)  # raises: the table was written for a reader of other columns
+        scan(paths, format_name, 0, source)  # raises: the table was written for a reader of other columns
     dataset._fingerprint = fingerprint
     return cast(datasets.Dataset, dataset.remove_columns(mixed))
 

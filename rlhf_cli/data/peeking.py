@@ -41,11 +41,11 @@ def peek(source: DataSource, limit: int = 8, *, seed: int = 0) -> Preview:
     if source.is_hub:
         hub_id = source.paths[0] + (f" ({source.subset})" if source.subset else "")
         return Preview((), [], None, f"hub dataset {hub_id}, read when the run starts")
-    from rlhf_cli.data.data_files import find_files
+    from rlhf_cli.data.data_files import find_files, scan
 
-    paths, file_format = find_files(source)
-    origin = str(paths[0]) if len(paths) == 1 else f"{len(paths)} {file_format.name} files, the first is {paths[0]}"
-    scanned = file_format.scan(paths, limit, source)
+    paths, format_name = find_files(source)
+    origin = str(paths[0]) if len(paths) == 1 else f"{len(paths)} {format_name} files, the first is {paths[0]}"
+    scanned = scan(paths, format_name, limit, source)
     columns = tuple(name for name, kind in scanned.kinds.items() if kind != ColumnKind.MIXED)  # the others are read
     return Preview(columns, scanned.rows, scanned.num_rows, origin)
 

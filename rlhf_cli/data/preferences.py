@@ -30,8 +30,7 @@ _SHOWN = 3
 class PairRules:
     """What makes a margin, and whether bad pairs are dropped or an error.
 
-    A margin is a `column`, or `scale * transform(chosen - rejected)` of two score columns; without any of these
-    columns, pairs have no margin. A bad pair has equal answers or an empty one.
+    A margin is a `column`, or `scale * transform(chosen - rejected)` of two scores. A bad pair is equal, or half empty.
     """
 
     column: str | None = None

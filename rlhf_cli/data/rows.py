@@ -150,9 +150,8 @@ _SHOWN = 5
 def hold_out(dataset: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
     """Split into (train, eval), with about `fraction` of the rows in eval, both in their original order.
 
-    The same seed gives the same split. All rows with the same prompt go to the same side, so that a task with repeated
-    prompts is not evaluated on its training prompts. Rows without a known prompt count as different. Raise DataError if
-    there are too few prompts for both sides.
+    The same seed gives the same split. Rows with the same prompt go to the same side, so that no training prompt is
+    evaluated; rows without one differ. Raise DataError if there are too few prompts for both sides.
     """
     train, held = hold_out_places(dataset, fraction, seed)
     return dataset.select(train), dataset.select(held)

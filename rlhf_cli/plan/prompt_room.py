@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.images import in_parts
-from rlhf_cli.data.overlong_prompts import OverlongPrompts, prompt_limit, without_overlong
+from rlhf_cli.data.model_limits import OverlongPrompts, prompt_limit, without_overlong
 from rlhf_cli.data.rows import kind_of_text
 from rlhf_cli.models.tokenizer_files import PromptTokens
 from rlhf_cli.tables.trl_trainers import IMAGES

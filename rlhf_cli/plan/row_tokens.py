@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from rlhf_cli.data.images import in_parts
 from rlhf_cli.data.learnt_columns import read_columns
+from rlhf_cli.data.model_limits import TEMPLATE_ERRORS
 from rlhf_cli.data.preferences import IDS
-from rlhf_cli.data.rendering import TEMPLATE_ERRORS
 from rlhf_cli.data.rows import DIALOGUES, Messages, RowTable, values_of
 from rlhf_cli.data.source import Row
 from rlhf_cli.errors import DataError, ModelError

@@ -90,9 +90,8 @@ _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 class SourceParameter:
     """A parameter as written: `type` is its annotation with the file's aliases expanded, '' if it has none.
 
-    `default` is a value, NO_DEFAULT, or the source of an expression that is not a literal. `choices` are the values of
-    a `Literal`. `by_name` is True for a keyword-only parameter, `takes_the_rest` for `**kwargs`. `text` is its
-    description, `shipped` the value that a ready-made YAML sets, or None.
+    `default` is a value, NO_DEFAULT, or the source of an expression; `choices` are the values of a `Literal`. `by_name`
+    means keyword-only, `takes_the_rest` `**kwargs`. `shipped` is what a ready-made YAML sets, or None.
     """
 
     name: str
@@ -130,13 +129,8 @@ def read_function(fn: str, *, where: str = "command line") -> FunctionSource:
         expected = "one of " + ", ".join(public) if public else "a function defined in that file"
         raise RewardError(what, where=where, got=fn, expected=expected, hint=hint)
     node = definitions[name]
-    return FunctionSource(
-        file=file,
-        line=node.lineno,
-        docstring=read_docstring(ast.get_docstring(node)),
-        parameters=tuple(_parameters(node, tree)),
-        is_class=isinstance(node, ast.ClassDef),
-    )
+    docstring, parameters = read_docstring(ast.get_docstring(node)), tuple(_parameters(node, tree))
+    return FunctionSource(file, node.lineno, docstring, parameters, is_class=isinstance(node, ast.ClassDef))
 
 
 def functions_in(module: str) -> list[str]:

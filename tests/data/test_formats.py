@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rlhf_cli.data.column_kinds import ColumnKind, ListKind, RecordKind, kind_of, label, merge
-from rlhf_cli.data.data_files import FORMATS, Scan
+from rlhf_cli.data.data_files import Scan, scan
 from rlhf_cli.data.file_readers import read_csv, read_parquet_head
 from rlhf_cli.data.loading import features_of, load_split
 from rlhf_cli.data.rows import RowTable
@@ -168,7 +168,7 @@ def test_what_is_checked_is_what_is_loaded(name: str, workplace: Path) -> None:
     (workplace / "rows.jsonl").write_bytes(text.encode())
 
     def checked() -> object:
-        found = FORMATS["jsonl"].scan([workplace / "rows.jsonl"], 99)
+        found = scan([workplace / "rows.jsonl"], "jsonl", 99)
         assert len(found.rows) == found.num_rows
         return [RowTable(found.rows, [*found.kinds])[row] for row in range(found.num_rows)]
 
@@ -192,13 +192,13 @@ def test_the_suggested_command_writes_a_file_that_is_read(text: str, workplace: 
     path = workplace / ("it's.json" if text.endswith("]}") else "it's.jsonl")
     path.write_text(text)
     with pytest.raises(DataError) as refused:
-        FORMATS[path.suffix[1:]].scan([path])
+        scan([path], path.suffix[1:])
     assert refused.value.hint is not None
     if "jq" in refused.value.hint and shutil.which("jq") is None:
         pytest.skip("apt-get install jq")
     subprocess.run(refused.value.hint, shell=True, check=True)
     (new,) = (file for file in workplace.iterdir() if file != path)
-    assert FORMATS[path.suffix[1:]].scan([new], limit=5).rows == [{"a": "x"}, {"a": "y"}]
+    assert scan([new], path.suffix[1:], limit=5).rows == [{"a": "x"}, {"a": "y"}]
 
 
 def test_bytes_that_are_no_text(workplace: Path) -> None:
@@ -207,7 +207,7 @@ def test_bytes_that_are_no_text(workplace: Path) -> None:
     for end, contents in (("", (good, good + bad, bad + good)), (".gz", (packed := gzip.compress(good), packed[:-9]))):
         for content in contents:
             (path := workplace / f"rows.jsonl{end}").write_bytes(content)
-            found = outcome(lambda: FORMATS["jsonl"].scan([path]).num_rows)
+            found = outcome(lambda: scan([path], "jsonl").num_rows)
             assert found == 20 if content in (good, packed) else str(path) in str(found)
 
 

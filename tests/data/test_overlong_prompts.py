@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from datasets import Dataset
 
-from rlhf_cli.data.overlong_prompts import prompt_limit, without_overlong
+from rlhf_cli.data.model_limits import prompt_limit, without_overlong
 from rlhf_cli.errors import ConfigError
 
 TEXTS = ["a", "b b b b", "c c", "d d d"]

@@ -13,7 +13,7 @@ from rlhf_cli.data import worlds
 from rlhf_cli.data.dialogues import split_transcripts
 from rlhf_cli.data.learnt_columns import check_columns
 from rlhf_cli.data.loading import load_split
-from rlhf_cli.data.overlong_prompts import without_overlong
+from rlhf_cli.data.model_limits import without_overlong
 from rlhf_cli.data.peeking import Preview, first_rows, peek, prepare_preview
 from rlhf_cli.data.preferences import PairRules, check_pair_columns, judge_pairs, leave_out
 from rlhf_cli.data.preparing import prepare

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.data.rendering import Messages, check_rendering
+from rlhf_cli.data.model_limits import Messages, check_rendering
 from rlhf_cli.data.rows import RowTable
 
 ASKED: list[tuple[int, dict[str, object]]] = []

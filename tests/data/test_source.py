@@ -93,8 +93,8 @@ def test_folder_and_glob_expand_sorted(workplace: Path, jsonl) -> None:
     (workplace / "part" / "README.md").write_text("not data")
     (workplace / "part" / "e.jsonl").mkdir()
     for path in ("part", "part/*.jsonl", "part/?.jsonl", "part/[ab].jsonl", "**/*.jsonl"):
-        files, file_format = find_files(DataSource(path=path))
-        assert ([file.name for file in files], file_format.name) == (["a.jsonl", "b.jsonl"], "jsonl")
+        files, format_name = find_files(DataSource(path=path))
+        assert ([file.name for file in files], format_name) == (["a.jsonl", "b.jsonl"], "jsonl")
     listed = find_files(DataSource(path=["part/b.jsonl", "part/a.jsonl"]))[0]
     assert [file.name for file in listed] == ["b.jsonl", "a.jsonl"]
 

@@ -1,8 +1,7 @@
 """Generate embedded worlds: small, fully known tasks of any size, with the same rows for the same seed.
 
-The first n rows of a world do not depend on `num_rows`. A world for warm-starting a tiny model also has demonstrations:
-good and bad texts. An error of a world has a `where` relative to `args`, '' for the world itself, and so is a hint such
-as `task=gcd`.
+The first n rows of a world do not depend on `num_rows`. Some have demonstrations, good and bad, to warm-start a tiny
+model. The `where` of an error is relative to `args`, '' for the world itself, and so is a hint such as `task=gcd`.
 """
 
 from __future__ import annotations

@@ -75,13 +75,9 @@ def list_tasks() -> list[dict[str, Any]]:
 def _ask(question: str) -> str:
     """Return the answer of a process with the package, as JSON. Raise the DataError that it found."""
     path = os.pathsep.join(path for path in sys.path if path)
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "rlhf_cli.data.worlds.reasoning_gym"],
-        input=question,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": path, PARENT: str(os.getpid())},
-    )
+    command = [sys.executable, "-P", "-m", "rlhf_cli.data.worlds.reasoning_gym"]
+    env = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": path, PARENT: str(os.getpid())}
+    done = subprocess.run(command, input=question, capture_output=True, text=True, env=env)
     if done.returncode != 0:
         raise RuntimeError(f"the process with reasoning-gym ended with {done.returncode}:\n{done.stderr}")
     found, _, answer = done.stdout.partition("\n")

@@ -1,7 +1,6 @@
 """Generate the small tasks, and preferences and single judgements over answers to sums; give real pairs of dialogues.
 
-Sums are a small verifiable task. A reward can distinguish right or wrong, concise or wordy, ended or rambling on.
-
+Sums are a small verifiable task: a reward can distinguish right or wrong, concise or wordy, ended or rambling on.
 Speakers are a small credit-assignment task: parts of one completion belong to different speakers, so a reward may go to
 the tokens of one of them only (for example the one with the larger number).
 
@@ -29,7 +28,7 @@ from rlhf_cli.errors import DataError
 def without_repeats(pool_size: int, count: int, rng: Random) -> Iterator[int]:
     """Yield `count` indices in [0, pool_size): one shuffle of the pool after another.
 
-    Fisher-Yates that stores only what it moved: 10^12 cost no more than `count`, on which the first draws do not rest.
+    Fisher-Yates that stores only what it moved, so 10^12 cost no more than `count`; a larger count begins alike.
     """
     moved: dict[int, int] = {}
     for drawn in range(count):
@@ -228,9 +227,8 @@ def generate_dialogues(
 ) -> list[dict[str, object]]:
     """Return rows of `prompt`, `chosen` and `rejected`, each a list of messages.
 
-    A fifth of the dialogues is held out, the same ones for every seed: `held_out` draws from these, else from the
-    others. `single_turn` draws only those whose prompt is one message. No pair is repeated before all of its side were
-    drawn.
+    A fifth is held out, the same for every seed: `held_out` draws from these, else from the others; `single_turn` takes
+    prompts of one message. No pair is repeated before all of its side were drawn.
     """
     with gzip.open(_DIALOGUES, "rt", encoding="utf-8") as lines:
         pairs: list[dict[str, list[object]]] = [json.loads(line) for line in lines]

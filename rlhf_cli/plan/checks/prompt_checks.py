@@ -16,8 +16,7 @@ from rlhf_cli.config.suggestions import as_typed
 from rlhf_cli.config.trl_args import expected_instead, generation_options
 from rlhf_cli.data.dialogues import ANSWERS, THOUGHTS
 from rlhf_cli.data.images import images_of, in_parts
-from rlhf_cli.data.overlong_prompts import check_overlong, prompt_limit
-from rlhf_cli.data.rendering import TEMPLATE_ERRORS, Write, check_rendering
+from rlhf_cli.data.model_limits import TEMPLATE_ERRORS, Write, check_overlong, check_rendering, prompt_limit
 from rlhf_cli.data.rows import DIALOGUES, Messages, RowTable
 from rlhf_cli.errors import ConfigError, DataError, ModelError, UserError, in_a_line
 from rlhf_cli.models import tokenizer_files as files

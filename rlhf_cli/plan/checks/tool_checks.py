@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.trainer_sections import ENVIRONMENT_COLUMN, environment_key
-from rlhf_cli.data.rendering import TEMPLATE_ERRORS
+from rlhf_cli.data.model_limits import TEMPLATE_ERRORS
 from rlhf_cli.errors import ConfigError, DataError, ModelError, RewardError, UserError, described, in_a_line
 from rlhf_cli.models.tokenizer_files import TokenizerFiles
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, Subject
