@@ -170,20 +170,23 @@ class TestTokenizer:
         assert [one[:2] for one in found] == ([("data, row 1", got)] if got else [])
 
     @pytest.mark.parametrize(
-        ("trainer", "row", "is_twice"),
+        ("trainer", "row", "adds_at", "said"),
         [
-            ("sft", {"text": "<eos>a"}, True),
-            ("sft", {"text": "a<eos>"}, False),
-            ("sft", {"messages": [{"role": "user", "content": "<eos>a"}, *TALK]}, False),
-            ("grpo reward@rewards.short=brevity", {"prompt": "<eos>a"}, True),
-            ("dpo", {"prompt": "<eos>a", "chosen": "b", "rejected": "c"}, True),
-            ("reward", {"chosen": "b", "rejected": "<eos>c"}, True),
+            ("sft", {"text": "<eos>a"}, 0, ["<eos> would begin"]),
+            ("sft", {"text": "a<eos>"}, 0, []),
+            ("sft", {"messages": [{"role": "user", "content": "<eos>a"}, *TALK]}, 0, []),
+            ("grpo reward@rewards.short=brevity", {"prompt": "<eos>a"}, 0, ["<eos> would begin"]),
+            ("dpo", {"prompt": "<eos>a", "chosen": "b", "rejected": "c"}, 0, ["<eos> would begin"]),
+            ("reward", {"chosen": "b", "rejected": "<eos>c"}, 0, ["<eos> would begin"]),
+            ("grpo reward@rewards.short=brevity", {"prompt": "a"}, 1, ["the tokenizer adds <eos>"]),
+            ("grpo reward@rewards.short=brevity", {"prompt": [TALK[0]]}, 1, []),
         ],
     )
-    def test_a_token_that_would_begin_a_text_twice(
-        self, place, write: Write, trainer: str, row: dict[str, object], is_twice: bool
+    def test_a_token_that_would_begin_a_text_twice_or_end_a_prompt(
+        self, place, write: Write, trainer: str, row: dict[str, object], adds_at: int, said: list[str]
     ) -> None:
-        single = [{"SpecialToken": {"id": "<eos>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+        single: list[dict[str, object]] = [{"Sequence": {"id": "A", "type_id": 0}}]
+        single.insert(adds_at, {"SpecialToken": {"id": "<eos>", "type_id": 0}})
         special = {"<eos>": {"id": "<eos>", "ids": [1], "tokens": ["<eos>"]}}
         adds = {"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": special}
         model_copy(place / "model", tokenizer={"post_processor": adds})
@@ -192,22 +195,7 @@ class TestTokenizer:
         data = Report().run(source_problems(subject), DataFacts())
         tokenizer = read_tokenizer(place / "model", where="model.path")
         found = list(start_notices(replace(subject, tokenizer=tokenizer), data))
-        assert [one.text.partition(" ")[0] for one in found] == ["<eos>"] * is_twice
-
-    @pytest.mark.parametrize(("row", "is_told"), [({"prompt": "a"}, True), ({"prompt": [TALK[0]]}, False)])
-    def test_a_tokenizer_that_ends_every_text(self, place, write: Write, row: dict[str, object], is_told: bool) -> None:
-        single = [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "<eos>", "type_id": 0}}]
-        special = {"<eos>": {"id": "<eos>", "ids": [1], "tokens": ["<eos>"]}}
-        adds = {"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": special}
-        model_copy(place / "model", tokenizer={"post_processor": adds})
-        write("rows.jsonl", (json.dumps(row) + "\n") * 8)
-        subject = subject_of(
-            "trainer=grpo", "reward@rewards.short=brevity", "data=file", "data.path=rows.jsonl", *MODEL
-        )
-        data = Report().run(source_problems(subject), DataFacts())
-        tokenizer = read_tokenizer(place / "model", where="model.path")
-        found = list(start_notices(replace(subject, tokenizer=tokenizer), data))
-        assert ["<eos>" in one.text for one in found] == [True] * is_told
+        assert [text[: len(start)] for start, text in zip(said, [one.text for one in found], strict=True)] == said
 
     def test_it_is_read_with_the_templates_of_the_model_section(self, place, write: Write) -> None:
         model_copy(place / "model")

@@ -33,7 +33,7 @@ from rlhf_cli.text.suggest import nearest
 
 
 def tokenizer_problems(subject: Subject, data: DataFacts) -> Check[files.TokenizerFiles | None]:
-    """Return the tokenizer, None if it is not here; yield an error for tokens or a chat template that are missing."""
+    """Return the tokenizer, None if it is not here; yield an error for a missing end or template, or unknown ids."""
     experiment, model = subject.experiment, subject.experiment.model
     where = subject.where("model.tokenizer" if model.tokenizer else "model.path")
     if model.tokenizer is not None:
