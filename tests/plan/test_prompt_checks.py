@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlhf_cli.errors import ConfigError, DataError, ModelError
+from rlhf_cli.errors import ConfigError, DataError, ModelError, Problems
 from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER, read_tokenizer
 from rlhf_cli.plan.checks.data_checks import source_problems
 from rlhf_cli.plan.checks.facts import DataFacts, Report
@@ -225,6 +225,14 @@ class TestTokenizer:
         error = refused(*MINE, *MODEL, "data.overlong_prompts=drop")
         assert error.where == "model.path (command line)"
         assert name in str(error.got)
+
+
+def test_what_a_template_does_not_read_is_told_in_the_order_of_its_settings() -> None:
+    names = "zxwvutsrqp"
+    settings = ", ".join(f"{name}: 1" for name in names)
+    with pytest.raises(Problems) as caught:
+        planned("exp=quickstart", f"trainer.args.chat_template_kwargs={{{settings}}}")
+    assert [str(one.where).partition(" ")[0][-1] for one in caught.value.problems] == [*names]
 
 
 def test_the_context_of_vllm_counts_only_where_it_generates() -> None:

@@ -102,8 +102,8 @@ def text_argument_problems(subject: Subject) -> Findings:
             hint += f" {key}.{close}={value}"
         if takes or name not in {*readable, *STOP_STRINGS.values()}:
             yield ConfigError(what, where=where(below), got=str(value), expected=takes, hint=hint)
-    for name in {*STOP_STRINGS.values()} - {right}:
-        if given.get(name):
+    for name in dict.fromkeys(STOP_STRINGS.values()):
+        if name != right and given.get(name):
             text = json.dumps(given[name], ensure_ascii=False)
             what = f"launch.rollout={experiment.launch.rollout} does not read {key}.{name}"
             expected = f"{right}, its name there" if right else "launch.rollout=hf, or vLLM"
@@ -121,7 +121,7 @@ def template_problems(subject: Subject, data: DataFacts, used: frozenset[str]) -
         known = files.variables_of(tokenizer.chat_template)
     except TEMPLATE_ERRORS:
         known = set(settings)  # the first row fails, too
-    for name in settings.keys() - known:
+    for name in [name for name in settings if name not in known]:
         what, close = f"the chat template does not read {key}.{name}", nearest(name, known)
         hint = f"'~{key}.{name}'" + (f" {key}.{close}={as_typed(settings[name])}" if close else "")
         yield ConfigError(what, where=subject.where(f"{key}.{name}"), expected=", ".join(sorted(known)), hint=hint)

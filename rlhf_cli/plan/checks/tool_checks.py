@@ -63,8 +63,8 @@ def interaction_problems(subject: Subject) -> Check[dict[str, Path]]:
                 files[key] = file
     if len(classes) == len(experiment.environments):
         yield from _scores(subject, classes)
-    called = [*experiment.tools, *{name for each in classes for name in _called(subject, each)}, UNKNOWN]
-    for name in {name for name in called if called.count(name) > 1}:
+    called = [*experiment.tools, *dict.fromkeys(name for each in classes for name in _called(subject, each)), UNKNOWN]
+    for name in dict.fromkeys(name for name in called if called.count(name) > 1):
         place = where(f"tools.{name}" if name in experiment.tools else "environment")
         expected = f"another than the environment's methods and {UNKNOWN!r}, which counts calls without a tool"
         yield ConfigError(f"the name {name!r} is taken", where=place, expected=expected, advice=f"name it my_{name}")
