@@ -78,24 +78,21 @@ class StopStrings:
         """Return a completion without what comes after its first stop string."""
         return ids[: self.length(ids)]
 
-    def criterion(self, prompt_tokens: int) -> StopCriterion:
-        """Return what ends rows of `generate` whose prompts have `prompt_tokens` tokens, with padding."""
-        return StopCriterion(self._in_transformers, prompt_tokens)
-
     @functools.cached_property
-    def _in_transformers(self) -> stopping_criteria.StopStringCriteria:
+    def in_transformers(self) -> stopping_criteria.StopStringCriteria:
+        """Return transformers' criterion, which also finds the texts in prompts."""
         return stopping_criteria.StopStringCriteria(self.tokenizer, list(self.texts))
 
 
 class StopCriterion(stopping_criteria.StoppingCriteria):
-    """End a row at a stop string in its completion; every row is judged alone."""
+    """End a row at a stop string behind `prompt_tokens` tokens, with padding; every row is judged alone."""
 
-    def __init__(self, criterion: stopping_criteria.StopStringCriteria, prompt_tokens: int) -> None:
-        self._criterion, self._prompt_tokens = criterion, prompt_tokens
+    def __init__(self, stops: StopStrings, prompt_tokens: int) -> None:
+        self._stops, self._prompt_tokens = stops, prompt_tokens
 
     def __call__(self, input_ids: LongTensor, scores: FloatTensor, **others: object) -> BoolTensor:
         """Return (B,) bool, True = the row has ended."""
-        return cast(BoolTensor, self._criterion(input_ids[:, self._prompt_tokens :], scores))
+        return cast(BoolTensor, self._stops.in_transformers(input_ids[:, self._prompt_tokens :], scores))
 
 
 ROW_BY_ROW = frozenset(
@@ -381,7 +378,7 @@ class Generating:
         """Return what `stock`, a model's `generate`, returns for these arguments, without finished rows if possible."""
         if self.stops is not None:
             prompts = cast(Tensor, named["input_ids"])
-            named["stopping_criteria"] = StoppingCriteriaList([self.stops.criterion(prompts.shape[1])])
+            named["stopping_criteria"] = StoppingCriteriaList([StopCriterion(self.stops, prompts.shape[1])])
         own = ", ".join(sorted(name for name in _OWN if named.get(name)))
         why = _SET if self.is_plain else f"generate gets {own}" if own else None
         if why is None:

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
-from rlhf_cli.models.live_generation import Generating, StopStrings
+from rlhf_cli.models.live_generation import Generating, StopCriterion, StopStrings
 from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER
 
 
@@ -51,9 +51,9 @@ def test_a_text_that_begins_in_the_prompt_stops_nothing(policy: tuple[Any, Any])
     prompt, first = tokenizer("a\n")["input_ids"], tokenizer("\n")["input_ids"]
     row = torch.tensor([[*prompt, *first]])
     stops = StopStrings(tokenizer, ["\n\n"])
-    assert stops.criterion(0)(row, None).tolist() == [True]
-    assert stops.criterion(len(prompt))(row, None).tolist() == [False]
-    assert stops.criterion(len(prompt))(torch.tensor([[*prompt, *first, *first]]), None).tolist() == [True]
+    assert StopCriterion(stops, 0)(row, None).tolist() == [True]
+    assert StopCriterion(stops, len(prompt))(row, None).tolist() == [False]
+    assert StopCriterion(stops, len(prompt))(torch.tensor([[*prompt, *first, *first]]), None).tolist() == [True]
 
 
 @pytest.mark.parametrize(
