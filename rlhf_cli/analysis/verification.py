@@ -123,13 +123,11 @@ def outcomes_of(
     names, outcomes = list(rewards), []
     for name, one in expected.items():
         metric = logged_name(one.metric, names)
-        outcomes.append(ExpectationOutcome(name, one, metric, *_judged(one, metric, columns, is_finished)))
+        outcomes.append(ExpectationOutcome(name, one, metric, *_judge(one, metric, columns, is_finished)))
     return outcomes
 
 
-def _judged(
-    one: Expectation, metric: str, columns: MetricColumns, is_finished: bool
-) -> tuple[State, float, str | None]:
+def _judge(one: Expectation, metric: str, columns: MetricColumns, is_finished: bool) -> tuple[State, float, str | None]:
     """Return the state, the number (as a comparison reads it; see `Expectation`), and why it is open or lacks one."""
     is_due = columns.last_step >= one.at if isinstance(one.at, int) else is_finished
     kind, more_is_better = _KINDS.get(str(one.at), WindowKind.LAST), one.at_least is not None

@@ -25,7 +25,7 @@ from rlhf_cli.display.terminal import STATE_STYLE, Column, cut_middle, plain_tab
 from rlhf_cli.errors import RlhfError, UserError
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.plan.batches import count
-from rlhf_cli.runs.run_status import RunGroup
+from rlhf_cli.runs.run_status import FINISHED, RunGroup
 from rlhf_cli.text.json_values import finite_or_none
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def show_comparison(console: Console, comparison: Comparison, *, each_run: bool 
             numbers = [comparison.values[measure.label][run.name] for run in runs]
             if any(map(math.isfinite, numbers)):
                 columns.append((_column_title(measure), number_texts(numbers)))
-        show_blocks(console, heads, columns, ["" if run.is_finished else "dim" for run in runs])
+        show_blocks(console, heads, columns, ["" if run.state == FINISHED else "dim" for run in runs])
     if comparison.verdicts:
         verdict = comparison.verdicts[0]
         against = f", each against {verdict.baseline}" if verdict.baseline is not None else ""

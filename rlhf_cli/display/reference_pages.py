@@ -20,6 +20,7 @@ from rlhf_cli.project.function_source import NO_DEFAULT
 from rlhf_cli.project.key_reference import KeyReference, MetricReference, TrainerArgument, TrainerReference
 from rlhf_cli.project.reward_reference import RewardReference, as_yaml
 
+_FURTHEST_ORIGIN = 56
 _JOINED = re.compile(r"(?<=\S)\n(?=[\w`(])")
 """The break between two lines of a paragraph, but not before an indented line or a list."""
 
@@ -187,9 +188,6 @@ def show_arguments(console: Console, found: Sequence[TrainerArgument]) -> None:
         if argument.choices and not all(choice in argument.type for choice in argument.choices):
             facts.append("one of " + ", ".join(argument.choices))
         _entry(console, argument.key, facts, argument.text)
-
-
-_FURTHEST_ORIGIN = 56
 
 
 def show_configuration(console: Console, tree: Mapping[str, object], origins: Origins) -> None:

@@ -48,6 +48,12 @@ from rlhf_cli.tables.metrics import DRAWS, LEARNING_METRICS, UNUSED_TOKENS, sign
 from rlhf_cli.tables.trl_trainers import data_key
 from rlhf_cli.text.json_values import section
 
+_MOST_MISSED = 3
+_MOST_PHASES = 3
+_MOST_LINES = 17  # leaves room for two commands and the run folder below the panel
+_LENGTHS = ("trainer.args.max_steps", "trainer.args.num_train_epochs")
+_STYLES = {MET: "green", MISSED: "bold red", OPEN: "yellow"}
+
 
 def show_overview(console: Console, rows: Sequence[RunRow], notice: str | None) -> None:
     """Print one row per run without the empty columns, and the `notice` why Slurm could not be queried.
@@ -84,11 +90,6 @@ def show_overview(console: Console, rows: Sequence[RunRow], notice: str | None) 
     if notice is not None:
         # Later lines of squeue's message only follow from the first.
         console.print(f"[yellow]no answer from Slurm:[/] {notice.partition(chr(10))[0]}")
-
-
-_MOST_MISSED = 3
-_LENGTHS = ("trainer.args.max_steps", "trainer.args.num_train_epochs")
-_STYLES = {MET: "green", MISSED: "bold red", OPEN: "yellow"}
 
 
 def at_the_end(verified: VerifiedRun) -> Iterator[Text]:
@@ -237,9 +238,6 @@ def held_out(events: Sequence[Event], best_step: int | None, rewards: Sequence[s
     return table
 
 
-_MOST_PHASES = 3
-
-
 def time_line(events: list[Event]) -> Text | None:
     """Return `time 4.1 s: generation 41%, forward 18%, 8 more 14%`, or None if no times were logged."""
     times = TimeSpent()
@@ -255,9 +253,6 @@ def time_line(events: list[Event]) -> Text | None:
     if draws and unused:  # of sampling.keep_groups
         line += f"; rounds drawn {fmean(draws):.1f} times, {fmean(unused):.0%} of their tokens not trained on"
     return Text(line, style="dim")
-
-
-_MOST_LINES = 17  # leaves room for two commands and the run folder below the panel
 
 
 def show_end(console: Console, folder: RunFolder) -> None:

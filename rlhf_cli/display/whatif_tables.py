@@ -59,9 +59,8 @@ def show_what_if(console: Console, run: str, answer: WhatIf) -> None:
         lines.append([("all", "bold"), *_ranks(*means), "", ""])
     heads = ["step", "order", "best changes", "sign changes", "mean total", "groups"]
     console.print(plain_table([], heads, rows=lines))
-    notes = [
-        f"push: covariance of the advantages with a raw score, within groups. {_LEGEND}. A larger total is not better"
-    ]
+    push = "push: covariance of the advantages with a raw score, within groups"
+    notes = [push, _LEGEND, "A larger total is not better"]
     if first.step > 1:
         notes.append("The first rollouts are not stored; the stored ones come from a trained policy")
     elif len(rounds) > 1:

@@ -11,7 +11,9 @@ from rlhf_cli.analysis.diagnosis.logged import Finding, Log, PassedCheck, RunSet
 from rlhf_cli.analysis.diagnosis.run_diagnosis import look, run_check
 
 GRPO = RunSetup(trainer="grpo", args={"max_completion_length": 32, "learning_rate": 0.001, "num_generations": 8})
-PPO = RunSetup(trainer="ppo", has_critic=True, kl_coef=0.05, args={"num_iterations": 4, "learning_rate": 0.001})
+PPO = RunSetup(
+    trainer="ppo", has_critic=True, args={"num_iterations": 4, "learning_rate": 0.001}, values={"kl.coef": 0.05}
+)
 
 Values = Sequence[float | None]
 

@@ -147,8 +147,7 @@ def load_runs(*places: Place, metrics: Sequence[str] | None = None) -> LoadedRun
             columns.append(pd.Series(series.values, index=index, name=name))
         if columns:
             frames[run.name] = pd.concat(columns, axis=1).sort_index().droplevel("nth")
+    of_metrics = pd.DataFrame(index=pd.MultiIndex.from_arrays([[], []], names=["run", "step"]))
     if frames:
         of_metrics = pd.concat(frames, names=["run"])
-    else:
-        of_metrics = pd.DataFrame(index=pd.MultiIndex.from_arrays([[], []], names=["run", "step"]))
     return LoadedRuns(of_runs, of_metrics, tuple(problems), tuple(runs))

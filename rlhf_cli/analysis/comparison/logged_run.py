@@ -15,7 +15,7 @@ from rlhf_cli.evaluation.scored_pairs import RewardModelEvaluation
 from rlhf_cli.runs.metric_arrays import MetricColumns, Wanted, read_columns
 from rlhf_cli.runs.metrics_file import reward_names as logged_rewards
 from rlhf_cli.runs.run_folder import RunFolder, read_json
-from rlhf_cli.runs.run_status import FINISHED, is_of_these_weights, read_status, swept_in
+from rlhf_cli.runs.run_status import is_of_these_weights, read_status, swept_in
 from rlhf_cli.tables.resume_keys import row_of
 from rlhf_cli.tables.trl_values import FOLLOW_EVALUATIONS
 from rlhf_cli.text.json_values import JsonTree, JsonValue, section
@@ -67,11 +67,6 @@ class LoggedRun:
     evaluations: Mapping[str, Figures] = field(default_factory=dict)
     provenance: JsonTree = field(default_factory=dict)
     swept: Sequence[str] = ()
-
-    @property
-    def is_finished(self) -> bool:
-        """Return whether the run trained to its end."""
-        return self.state == FINISHED
 
     @property
     def starting_model(self) -> str | None:
@@ -186,11 +181,8 @@ def differences(runs: Sequence[LoggedRun]) -> list[str]:
     A key that was swept is among them, and so is one of evaluations or checkpoints if a run follows or chooses them.
     """
     swept = {key for run in runs for key in run.swept}
-    follows = any(
-        run.settings.get(f"{_ARGS}lr_scheduler_type") in FOLLOW_EVALUATIONS
-        or run.settings.get(f"{_ARGS}load_best_model_at_end")
-        for run in runs
-    )
+    follows = any(run.settings.get(f"{_ARGS}lr_scheduler_type") in FOLLOW_EVALUATIONS for run in runs)
+    follows |= any(run.settings.get(f"{_ARGS}load_best_model_at_end") for run in runs)
     harmless = (None,) if follows else (None, "no best is chosen")
     different = []
     for key in dict.fromkeys(key for run in runs for key in run.settings):

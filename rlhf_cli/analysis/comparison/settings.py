@@ -23,7 +23,7 @@ from rlhf_cli.analysis.comparison.logged_run import (
 )
 from rlhf_cli.errors import in_one_line
 from rlhf_cli.numerics.intervals import Estimate, student
-from rlhf_cli.runs.run_status import describe_state
+from rlhf_cli.runs.run_status import FINISHED, describe_state
 from rlhf_cli.text.json_values import section
 
 
@@ -76,7 +76,7 @@ def group_over_seeds(runs: Sequence[LoggedRun]) -> GroupedRuns:
     """
     differing = axes(runs) if len(runs) > 1 else []
     axes_found, seeds = ([key for key in differing if key.is_seed == is_seed] for is_seed in (False, True))
-    has_finished = any(run.is_finished for run in runs)
+    has_finished = any(run.state == FINISHED for run in runs)
     logged = [run for run in runs if run.metrics.num_events]
     up_to = None if has_finished or not logged else min(run.metrics.last_step for run in logged)
     places: dict[tuple[str, ...], list[int]] = {}
@@ -89,7 +89,7 @@ def group_over_seeds(runs: Sequence[LoggedRun]) -> GroupedRuns:
         for place in sorted(members, key=lambda place: [number_or_text(axis.texts[place]) for axis in seeds]):
             run = runs[place]
             seed = "/".join(axis.texts[place] for axis in seeds) or str(run.settings.get("seed", "-"))
-            if not run.metrics.num_events or (has_finished and not run.is_finished):
+            if not run.metrics.num_events or (has_finished and run.state != FINISHED):
                 # How it ended, in one line; `rlhf why` shows the rest.
                 of = f" of {run.max_steps}" if run.max_steps is not None else ""
                 at = f" at step {run.step}{of}" if run.metrics.num_events else ", no log events"
@@ -179,7 +179,7 @@ def _conditions(run: LoggedRun) -> dict[tuple[str, str], str]:
     steps = run.settings.get("trainer.args.max_steps")
     key = "max_steps" if isinstance(steps, int | float) and steps > 0 else "num_train_epochs"
     found[STEPS, f"trainer.args.{key}"] = value_text(run.settings.get(f"trainer.args.{key}"))
-    if run.is_finished:
+    if run.state == FINISHED:
         found[STEPS, _ENDED] = str(run.step)
     processes = run.provenance.get("world_size")
     factors = [

@@ -227,10 +227,8 @@ def _undecided(pairs: Sequence[PairedDifference], label: str, baseline: str | No
     seeds = f"Even {MOST_SEEDS} seeds would not"
     if math.isfinite(num_more):
         seeds = f"About {max(1, num_more):.0f} more seed{'s' if num_more > 1 else ''} would"
-    return [
-        f"No clear difference in {label} {between} {_seeds(pairs)}",
-        f"{seeds} separate {pair.other} from {pair.value} ({by})",
-    ]
+    unclear = f"No clear difference in {label} {between} {_seeds(pairs)}"
+    return [unclear, f"{seeds} separate {pair.other} from {pair.value} ({by})"]
 
 
 def _seeds(pairs: Sequence[PairedDifference]) -> str:

@@ -108,7 +108,6 @@ class RunSetup:
     args: JsonTree = field(default_factory=dict)
     rewards: Mapping[str, JsonTree] = field(default_factory=dict)
     truncation: str = "none"
-    kl_coef: float | None = None
     folder: str = "RUN"
     values: Mapping[str, object] = field(default_factory=dict, compare=False)
 
@@ -116,14 +115,12 @@ class RunSetup:
     def of(cls, config: JsonTree, folder: str = "RUN") -> RunSetup:
         """Return the setup of the run in `folder`, by its configuration; missing or malformed entries get defaults."""
         trainer = section(config, "trainer")
-        coefficient = section(config, "kl").get("coef")
         return cls(
             trainer=str(trainer.get("name") or ""),
             has_critic=trainer.get("baseline") == "critic",
             args=section(trainer, "args"),
             rewards={name: entry for name, entry in section(config, "rewards").items() if isinstance(entry, dict)},
             truncation=str(section(config, "truncation").get("policy") or "none"),
-            kl_coef=float(coefficient) if isinstance(coefficient, int | float) else None,
             folder=shlex.quote(folder),
             values=dict(leaves(config)),
         )

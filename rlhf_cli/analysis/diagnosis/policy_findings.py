@@ -245,7 +245,7 @@ def _closer_and_slower(log: Log, setup: RunSetup, *between: Fix, kl_coef: float 
     """Return three times the KL penalty, at least `kl_coef` for a critic or 0.04 for a group, and a slower rate."""
     reason, closer = "a larger KL penalty keeps the policy closer to the reference", list[Fix]()
     if setup.has_critic:
-        closer = [Fix(f"kl.coef={rounded(max(kl_coef, 3.0 * (setup.kl_coef or 0.0)))}", reason)]
+        closer = [Fix(f"kl.coef={rounded(max(kl_coef, 3.0 * setup.number('kl.coef', 0.0)))}", reason)]
     elif setup.trainer in ("grpo", "rloo"):
         closer = [Fix(f"trainer.args.beta={rounded(max(0.04, 3.0 * setup.number('beta', 0.0)))}", reason)]
     return [*closer, *between, *_rate(log, setup, 1 / 3)]
@@ -259,7 +259,6 @@ def _rate(log: Log, setup: RunSetup, factor: float) -> list[Fix]:
 
 
 def _warmer(setup: RunSetup, reason: str) -> Fix:
-    """Return a temperature that is a fifth higher."""
     return Fix(f"trainer.args.temperature={rounded(1.2 * setup.number('temperature', 1.0))}", reason)
 
 

@@ -1,1 +1,1 @@
-"""The HTML report of runs: one file that makes no network requests. Each section has its own module."""
+"""The HTML report of runs: one file that makes no network requests."""

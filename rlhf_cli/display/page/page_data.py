@@ -123,10 +123,8 @@ def _plot(
         if len(in_setting) > 1 and rows:
             # There is no interval at a step with one seed or equal seeds. Two seeds have no interval either: t with one
             # degree of freedom is 12.7, and such bands would hide every curve.
-            found, is_wide = (
-                [estimate_over(column.tolist()) for column in np.array(rows).T],
-                len(rows) >= _FEWEST_IN_A_BAND,
-            )
+            found = [estimate_over(column.tolist()) for column in np.array(rows).T]
+            is_wide = len(rows) >= _FEWEST_IN_A_BAND
             low, high = ([rounded(getattr(one, end)) if is_wide else None for one in found] for end in ("low", "high"))
             bands[str(number)] = [rounded(one.mean) for one in found], low, high
     bounds = (f"{metric}/low", f"{metric}/high")
@@ -164,9 +162,8 @@ _MOST_PROMPTS = 3
 _LONGEST_TEXT, _LONGEST_PROMPT, _LONGEST_ERROR = 2000, 1200, 160
 
 Answer = dict[str, Any]
-"""A completion with its scores: `prompt`, `text`, `total` (by the run's own weights), and `scores`.
-
-A score has `name`, `raw`, `weighted`, and where they apply `closed` and `error`.
+"""A completion: `prompt`, `text`, `total` (by the run's own weights), and `scores`. A score has `name`, `raw`,
+`weighted`, and where they apply `parts`, `closed` and `error`.
 """
 
 
@@ -211,28 +208,22 @@ def _read_answers(file: Path, order: Mapping[str, int]) -> list[Answer]:
         wanted = {"prompt", "completion", "total", *rewards}
         wanted |= {f"{name}.{what}" for name in rewards for what in ("weighted", "closed_by", "error", "parts")}
         rows = table.read(columns=[name for name in names if name in wanted]).to_pylist()
-    return [
-        {
-            "prompt": _text_of(row.get("prompt")),
-            "text": _text_of(row.get("completion")),
-            "total": rounded(row.get("total")),
-            "scores": [_score(row, name) for name in rewards],
-        }
-        for row in rows
-    ]
-
-
-def _score(row: Mapping[str, object], name: str) -> dict[str, object]:
-    score: dict[str, object] = {"name": name, "raw": rounded(row.get(name))}
-    score["weighted"] = rounded(row.get(f"{name}.weighted"))
-    with suppress(ValueError, TypeError, KeyError):  # of a table that somebody else wrote
-        parts = [rounded(part["reward"]) for part in json.loads(str(row.get(f"{name}.parts")))]
-        score |= {"parts": parts} if 1 < len(parts) <= _MOST_PARTS else {}
-    if (closed_by := row.get(f"{name}.closed_by")) is not None:
-        score["closed"] = str(closed_by)
-    if (error := row.get(f"{name}.error")) is not None:
-        score["error"] = redacted_tree(str(error), values_only=True)[:_LONGEST_ERROR]
-    return score
+    answers: list[Answer] = []
+    for row in rows:
+        prompt, text = (_text_of(row.get(column)) for column in ("prompt", "completion"))
+        scores: list[dict[str, object]] = []
+        for name in rewards:
+            score = {"name": name, "raw": rounded(row.get(name)), "weighted": rounded(row.get(f"{name}.weighted"))}
+            with suppress(ValueError, TypeError, KeyError):  # of a table that somebody else wrote
+                parts = [rounded(part["reward"]) for part in json.loads(str(row.get(f"{name}.parts")))]
+                score |= {"parts": parts} if 1 < len(parts) <= _MOST_PARTS else {}
+            if (closed_by := row.get(f"{name}.closed_by")) is not None:
+                score["closed"] = str(closed_by)
+            if (error := row.get(f"{name}.error")) is not None:
+                score["error"] = redacted_tree(str(error), values_only=True)[:_LONGEST_ERROR]
+            scores.append(score)
+        answers.append({"prompt": prompt, "text": text, "total": rounded(row.get("total")), "scores": scores})
+    return answers
 
 
 def _text_of(content: object) -> str:

@@ -185,8 +185,8 @@ def test_completions_with_only_an_end_token_are_empty(longest: float, expected: 
          "trainer.args.num_generations=16"),
         *((kind, setup, curves, word) for kind, curves, least in (
             ("kl", FAR, "0.05"), ("overoptimised", watched(GOLD, line(0, 1)), "0.1")) for setup, word in (
-            (replace(PPO, kl_coef=0.01), f"kl.coef={least}"),
-            (replace(PPO, kl_coef=None), f"kl.coef={least}"),
+            (replace(PPO, values={"kl.coef": 0.01}), f"kl.coef={least}"),
+            (replace(PPO, values={}), f"kl.coef={least}"),
             (GRPO, "trainer.args.beta=0.04"),
             (replace(GRPO, trainer="rloo", args={"beta": 0.5}), "trainer.args.beta=1.5"),
             (replace(GRPO, args={"beta": 0.01, "learning_rate": True}), "trainer.args.beta=0.04"))),

@@ -163,7 +163,8 @@ def test_malformed_entries_of_a_configuration_get_defaults() -> None:
     }
     setup = RunSetup.of(config, "my run")
     assert setup.folder == "'my run'"  # as it can be typed
-    assert (setup.trainer, setup.has_critic, setup.truncation, setup.kl_coef) == ("ppo", True, "mask", 2.0)
+    assert (setup.trainer, setup.has_critic, setup.truncation) == ("ppo", True, "mask")
+    assert setup.number("kl.coef", 0.0) == 2.0
     closed = Log.of(
         {"step": step, **{f"rewards/{name}/open_fraction": 0.0 for name in setup.rewards}} for step in range(10)
     )
