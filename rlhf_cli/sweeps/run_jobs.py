@@ -47,9 +47,10 @@ def slot_for(job: ReadyJob, threads: int | None) -> tuple[HeldGpus, dict[str, st
 
 
 def threads_of_each(at_once: int) -> int | None:
-    """Return a job's share of the cores, at most what is asked; None for one. More threads than cores are slower."""
+    """Return a job's share of the cores, at most what is asked; None for one at a time."""
     if at_once == 1:
         return None
+    # Two jobs with two threads each took twenty times as long on two cores.
     cores, asked = num_cores(), os.environ.get(_THREADS, "")
     return max(1, min(cores // at_once, int(asked) if asked.isdigit() and int(asked) else cores))
 
