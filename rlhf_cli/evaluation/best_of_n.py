@@ -128,9 +128,7 @@ def _picked(weights: Floats, values: Sequence[float | None]) -> list[float]:
     return means
 
 
-def preference_pairs(
-    rows: Sequence[Row], sampled: PartAnswers, *, by: str = TOTAL, least_margin: float = 0.0
-) -> MadeRows:
+def preference_pairs(rows: Sequence[Row], sampled: PartAnswers, *, by: str, least_margin: float) -> MadeRows:
     """Return at most one preference row per prompt, with a margin above 0 and at least `least_margin`.
 
     `rows` has one row per prompt. Among equal scores, the first sampled answer is used. A pair that repeats is written
@@ -159,9 +157,7 @@ def preference_pairs(
     return made
 
 
-def best_answers(
-    rows: Sequence[Row], sampled: PartAnswers, *, by: str = TOTAL, keep: int = 1, at_least: float | None = None
-) -> MadeRows:
+def best_answers(rows: Sequence[Row], sampled: PartAnswers, *, by: str, keep: int, at_least: float | None) -> MadeRows:
     """Return rows with prompt, completion and score: the `keep` best different answers per prompt, best first.
 
     `rows` has one row per prompt. Leave out answers that score below `at_least`, if given.

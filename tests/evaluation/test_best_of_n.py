@@ -176,7 +176,7 @@ TWICE = answers(("a", 0.5), ("b", 0.0))
 )
 def test_pairs(prompts: list[Prompt], least_margin: float, rows: list[Any], left_out: dict[str, int]) -> None:
     """(prompt, chosen, rejected, score of either): the best against the worst, of equals the first."""
-    made = preference_pairs(rows_of(prompts), sampled(prompts), least_margin=least_margin)
+    made = preference_pairs(rows_of(prompts), sampled(prompts), by="total", least_margin=least_margin)
     assert made.left_out == left_out
     assert made.rows == [
         {
@@ -205,6 +205,6 @@ LOW = "no finished answer scores 1 or more"
     ],
 )
 def test_best_answers(prompts: list[Prompt], given: Any, rows: list[Any], left_out: dict[str, int]) -> None:
-    made = best_answers(rows_of(prompts), sampled(prompts), **given)
+    made = best_answers(rows_of(prompts), sampled(prompts), **{"by": "total", "keep": 1, "at_least": None, **given})
     assert made.left_out == left_out
     assert made.rows == [{"prompt": "q", "completion": text, "score": score} for text, score in rows]

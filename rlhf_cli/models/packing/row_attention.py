@@ -154,10 +154,7 @@ def _cut(
     rows = segments.rows
     # Use one split: the gradient of a slice is as large as its source, that of a split only as large as itself.
     queries, keys, values = (whole.split(rows.lengths, dim=2) for whole in (query, key, value))
-    for segment in range(rows.num_prompts):
-        yield (queries[segment], keys[segment], values[segment]), None
-    for row, prompt in enumerate(rows.shared):
-        own = rows.num_prompts + row
+    for own, prompt in enumerate([*[None] * rows.num_prompts, *rows.shared]):
         if prompt is None:
             yield (queries[own], keys[own], values[own]), None
             continue
