@@ -47,7 +47,7 @@ from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, preempt, read_
 from rlhf_cli.text.redaction import traceback_of
 
 _ONE_WISH_S = 1.0  # s within which signals count as one: Slurm signals a rank and also its parent, which forwards it
-STOPPED = (EXIT_PREEMPTED, -signal.SIGTERM, -signal.SIGUSR1)  # a rank's exit codes after a request, heard or too early
+STOPPED = (EXIT_PREEMPTED, -signal.SIGTERM, -signal.SIGUSR1)  # of a rank asked to stop: its own, or without handler
 _TORCH_KILLS_S = 20.0  # torch kills ranks 30 s after another one failed: a kill so long after the last look is torch's
 
 _OF_GPU = ("CUDA out of memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "HIP out of memory")
@@ -79,7 +79,7 @@ class Stopping:
         self._grace_s = grace_s
         self._must_save_by = must_save_by
         self._on_late = on_late
-        self.waits_for_step = False  # to end; before the first, a signal interrupts: no progress is lost
+        self.waits_for_step = False  # before the first step a signal interrupts: there is no progress to lose
         self._is_closed = False
         self._asked_at = float("-inf")
         self._timers: list[threading.Timer] = []

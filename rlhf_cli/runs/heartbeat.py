@@ -95,8 +95,8 @@ class Heartbeat:
         self.rank = rank
         self.phases: tuple[str, ...] = (LOADING,)  # innermost last; after an error they show where it was raised
         self.listeners: list[Callable[[tuple[str, ...]], object]] = []  # called with new phases
-        self.reward_listeners: list[Callable[[list[str]], object]] = []  # called with those that run
-        self.stopped_s = 0.0  # as far as the watchdog knows, while SIGSTOP or a paused container stopped the process
+        self.reward_listeners: list[Callable[[list[str]], object]] = []  # called with the names of the running ones
+        self.stopped_s = 0.0  # how long a signal or a paused container stopped the process, as far as known
         self._rewards: list[str] = []
         self._lock = threading.RLock()
         self._write()

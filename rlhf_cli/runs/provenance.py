@@ -25,7 +25,7 @@ from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json, write_tex
 from rlhf_cli.text.json_values import JsonTree, section
 from rlhf_cli.user_files import cache_folder
 
-PENDING_CONFIG = "config_to_be"  # key of the hash of a configuration about to be written, if a kill comes between
+PENDING_CONFIG = "config_to_be"  # key for the hash of a configuration about to be written: a kill may come first
 
 _WEIGHTS = ("*.safetensors", "*.bin")
 _NO_WEIGHTS = "training_args.bin"  # has paths of the run that saved the model, so it may differ for the same weights
