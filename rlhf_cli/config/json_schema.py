@@ -17,6 +17,8 @@ from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.text.json_values import JsonTree, JsonValue
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_HOLD_A_SECTION = ("data", "model", "reward", "advantages", "launch", "track", "truncation", "sweep")
+"""Groups whose files hold a section. The files of all other groups begin with `# @package _global_`."""
 _WHAT_IT_KNOWS = "Keys, types and values; `rlhf check` also checks rules between several keys."
 _REFERENCE: JsonTree = {"type": "string", "pattern": r"\$\{|^\?\?\?$"}
 _SWITCH: JsonTree = {"enum": [True, False, "on", "off"]}
@@ -26,16 +28,14 @@ _SWITCH: JsonTree = {"enum": [True, False, "on", "off"]}
 def configuration_schema(group: str = "exp") -> JsonTree:
     """Return the schema of a file of a group of conf/. That of `exp` is the whole configuration."""
     path = ["rewards", "NAME"] if group == "reward" else [group]
-    # A file of a group holds its section; one of trainer, exp or debug begins with `# @package _global_`.
-    section = (section_at(path) if group != "trainer" else None) or Experiment
+    section = (section_at(path) if group in _HOLD_A_SECTION else None) or Experiment
     schema = cast(JsonTree, _as_in_a_file(section.model_json_schema()))
     properties = _at(schema, "properties")
     if section is Experiment:
         _at(schema, "$defs", "Trainer", "properties")["args"] = _arguments()
-        lora = _at(schema, "$defs", "Lora")
-        of_peft = {name: trl_args.json_schema(field) for name, field in own_fields().items()}
-        _at(lora, "properties").update({name: {"anyOf": [one, _REFERENCE]} for name, one in of_peft.items()})
-        lora["additionalProperties"] = False
+        own: JsonTree = {key: {"anyOf": [trl_args.json_schema(one), _REFERENCE]} for key, one in own_fields().items()}
+        _at(schema, "$defs", "Lora", "properties").update(own)
+        _at(schema, "$defs", "Lora")["additionalProperties"] = False
         warn = _at(schema, "$defs", "Warn", "properties")
         warn |= {kind: {**cast(JsonTree, may_be), "anyOf": [_SWITCH]} for kind, may_be in warn.items()}
         properties["warn"] = {"anyOf": [properties["warn"], _SWITCH]}
