@@ -22,7 +22,7 @@ _EVAL_BATCH_SIZE = "per_device_eval_batch_size"
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """The batches of a run that generates; a round is that of all processes, `steps` None if the data decides."""
+    """The batches of a run that generates; `completions_a_round` counts all processes, `steps` is None if unknown."""
 
     per_device: int
     processes: int
@@ -47,8 +47,9 @@ class BatchPlan:
 
 @dataclass(frozen=True)
 class StagePlan:
-    """The batches of a run that trains on its rows, `rows` of them in all; `steps` and `epochs` are None if the data
-    decides. The last step of an epoch has the remaining rows, or is dropped if `dataloader_drop_last` is set.
+    """The batches of a run that trains on its rows, `rows` of them in all; `steps` and `epochs` are None if they depend
+    on data that is not read yet. The last step of an epoch has the remaining rows, or is dropped if
+    `dataloader_drop_last` is set.
     """
 
     per_device: int
@@ -88,8 +89,9 @@ def count(number: float, noun: str, plural: str = "s") -> str:
 
 
 def plan_batches(trainer: Trainer, *, processes: int, num_rows: int | None, origins: Origins) -> BatchPlan:
-    """Plan a run whose trainer generates, also its own answers. Raise ConfigError if the numbers do not divide (naming
-    the nearest values that do), a round needs more prompts than there are, or it is a single completion.
+    """Plan the rounds of a trainer that generates answers, for rewards or to learn from; sizes are at least 1. Raise
+    ConfigError if the numbers do not divide (naming the nearest values that do), the data has fewer prompts than one
+    round takes, or a round is a single completion.
     """
     fields = trl_args.fields_of(trainer.trl)
     least = 2 if trainer.row.generates and not trainer.has_critic else 1
@@ -169,7 +171,9 @@ def _refuse_parts_of_evaluated_groups(trainer: Trainer, group: int, processes: i
 
 
 def plan_stage(trainer: Trainer, *, processes: int, num_rows: int | None, origins: Origins) -> StagePlan:
-    """Plan a run that trains on its rows. Raise ConfigError if the only batch is dropped, and as `plan_batches`."""
+    """Plan a run that trains on its rows; `num_rows` is None if a hub dataset decides. Raise ConfigError if the only
+    batch is dropped, and for answers that the trainer generates, as `plan_batches` does.
+    """
     per_device, accumulation = trainer.whole(_BATCH_SIZE) or 1, trainer.whole("gradient_accumulation_steps") or 1
     rounds = None
     if trainer.row.answers_up_to == "max_completion_length":  # by GRPO's sampler; GKD, with max_new_tokens, takes rows

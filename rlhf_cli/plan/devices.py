@@ -23,7 +23,7 @@ OTHER_GPUS = Path("/dev/kfd")  # exists on machines with AMD GPUs, which nvidia-
 
 
 def count_processes(launch: Launch) -> int:
-    """Return the number of training processes here; `auto` is one per GPU without a vLLM server, and at least one."""
+    """Return the number of training processes here; for `auto`, one per GPU that no vLLM server uses, else one."""
     if launch.processes != "auto":
         return launch.processes
     return 1 if launch.device == "cpu" else max(1, len(visible_gpus()) - launch.rollout_gpus)
@@ -50,7 +50,7 @@ def uses_gpu(launch: Launch) -> bool:
 
 def visible_gpus() -> tuple[str, ...]:
     """Return the ids of the GPUs that a process started here sees: the entries of CUDA_VISIBLE_DEVICES up to the first
-    that does not exist (CUDA ignores the rest), else what nvidia-smi lists, if it answers in time.
+    that does not exist (CUDA ignores the rest), else what nvidia-smi lists: none if it is missing or late.
     """
     visible, there = os.environ.get("CUDA_VISIBLE_DEVICES"), len(_listed())
     if visible is None:
@@ -101,7 +101,7 @@ def compute_capabilities() -> tuple[float, ...]:
 
 
 def runs_on_cpu(launch: Launch) -> bool:
-    """Return whether the ranks will train on a CPU, as far as is known without torch, or before a job has its node."""
+    """Return whether the ranks are known to train on a CPU: without torch, and before a Slurm job has its node."""
     if launch.device != "auto" or is_left_to_a_node(launch):
         return launch.device == "cpu"
     return not visible_gpus() and not OTHER_GPUS.exists()

@@ -40,7 +40,9 @@ URL_VARIABLE, GROUP_PORT_VARIABLE = "RLHF_VLLM_URL", "RLHF_VLLM_GROUP_PORT"
 
 @dataclass(frozen=True)
 class ServerPlan:
-    """The vLLM server that a run starts, which writes to `log`. A port that the start chooses is 0, also in `argv`."""
+    """The vLLM server that a run starts itself, and that writes to `log`. `port`, also in `argv`, and `group_port` (for
+    weight updates) are 0 if they are chosen at the start.
+    """
 
     argv: tuple[str, ...]
     env: dict[str, str]
@@ -93,7 +95,7 @@ def plan_server(experiment: Experiment, run: Path, gpus: tuple[str, ...]) -> Ser
 
 
 def _dtype(experiment: Experiment) -> str:
-    """Return the type in which the trainer computes, in float32 that of its weights: vLLM would take 16 bits there."""
+    """Return the type in which the trainer computes; for float32, that of its weights: vLLM would take 16 bits."""
     precision, model = experiment.launch.precision, experiment.model
     if precision == "auto":  # trl_config.precision_args decides it with torch
         least = min(compute_capabilities(), default=0.0)
@@ -170,8 +172,8 @@ def plan_launch(
     experiment: Experiment, run: Path, *, resume: bool = False, accelerate_env: Mapping[str, str] | None = None
 ) -> LaunchPlan:
     """Plan the ranks of the run in folder `run` on this machine, and its vLLM server if it starts its own: the first
-    GPUs train, the last serve (machine_checks asks if there are enough). `accelerate_env` is what accelerate makes of
-    the file in `launch.accelerate_config`. Raise ConfigError if the variables of a launcher are incomplete.
+    GPUs train, the last serve (plan/checks/machine_checks.py checks that there are enough). `accelerate_env` holds the
+    variables that accelerate makes of its file. Raise ConfigError if the variables of a launcher are incomplete.
     """
     launch, group = experiment.launch, rank_group()
     own = dict(accelerate_env or {})
@@ -226,7 +228,7 @@ def log_name(node: int) -> str:
 
 
 def python_path() -> str:
-    """Return a child's PYTHONPATH, to import what this process imports, without Python's standard folders: in a
+    """Return the PYTHONPATH by which a child imports what this process does, without Python's standard folders: in a
     checkout, the package is on sys.path only because of the working folder.
     """
     standard = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}

@@ -1,8 +1,7 @@
-"""Estimate the memory of one device at the fullest moments of a run, which must not be added up: they reuse the same
-memory.
+"""Estimate the memory of one device at the fullest moments of a run.
 
 Only tensors are counted: what torch.cuda.max_memory_allocated measures on a GPU. docs/how-to/memory.md compares the
-estimate with measured processes.
+estimate with measured processes. Moments must not be added up, because they reuse the same memory.
 """
 
 from __future__ import annotations
@@ -50,7 +49,9 @@ class Moment:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """What a run needs of the memory of one device: no `moments` if that is `unknown`; `leaves_out` is not counted."""
+    """What a run needs of the memory of one device, as far as that is known before it starts. `moments` is empty if
+    that is unknown, and `unknown` says why. `leaves_out` lists in words what is not counted.
+    """
 
     device: Device
     moments: Sequence[Moment] = ()
@@ -142,8 +143,9 @@ def most_prompts(rows: int, group: int) -> int:
 
 @dataclass
 class RunMemory:
-    """The models of a run on one device, and the bytes they need at each moment. A process generates `completions` at
-    once, or 0; `passes` is how they go through the models (docs/development/performance.md).
+    """The models of a run on one device, and the bytes they need at each moment; `lengths` is None if unknown. A
+    process generates `completions` at once, 0 if the trainer does not generate; `passes` is how they go through the
+    models (docs/development/performance.md).
     """
 
     experiment: Experiment

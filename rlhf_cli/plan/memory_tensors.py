@@ -22,7 +22,7 @@ from rlhf_cli.models.tokenizer_files import adapter_base, dtype_of, language_par
 from rlhf_cli.models.weight_shapes import DTYPE_BYTES, stored_shapes
 from rlhf_cli.text.json_values import JsonTree
 
-FolderOf = Callable[[str], Path | None]
+FolderOf = Callable[[str], Path | None]  # a model -> its folder here; None for a hub model that is not in the cache
 LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "smollm3")
 """Values of `model_type` with Llama's layers: RMSNorm, rotary positions, a gated MLP."""
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
@@ -45,8 +45,8 @@ class Decoder:
     `hidden` is the width of the residual stream, `ffn` of the MLP, `queries` of all query heads, `keys` of all key
     heads; values are as wide as keys. `ties_head`: the output head is the embedding. `scores`: a head of one value is
     there instead. `weight_bytes` is the size of a weight that is not quantised, `quantized_bytes` that of a quantised
-    one in the layers' matrices. `autocast` computes matrix products in 2 bytes. With a `lora_rank` only the adapter is
-    trained.
+    one in the layers' matrices. `autocast` computes matrix products in 2 bytes. With a `lora_rank` (0 for no adapter)
+    only the adapter is trained.
     """
 
     family: str
@@ -158,8 +158,9 @@ def stored_decoder(path: str, folder_of: FolderOf) -> Decoder:
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch of `rows` rows of `tokens` tokens in one pass; `padded`: the rows differ in length. Packed rows
-    (models/packing) start with `prompts` different prompts of `prompt_tokens` tokens, which are stored once each.
+    """A batch of `rows` rows of `tokens` tokens in one pass; `padded`: the rows differ in length. `prompts` is 0 except
+    for packed rows (models/packing). They start with `prompts` different prompts of `prompt_tokens` tokens, which are
+    stored once each.
     """
 
     rows: int

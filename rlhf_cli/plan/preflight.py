@@ -30,7 +30,7 @@ def preflight(
     is_shown: bool = True,
     tries_rewards: bool = False,
 ) -> Plan:
-    """Check an experiment as far as possible without torch, and return its plan. Raise one UserError, or Problems.
+    """Check an experiment as far as possible without torch, and return its plan; raise its UserError, or Problems.
 
     `folder` is that of a resumed run; None for a new one, which will be created in `run.root`. `is_shown` says that the
     whole plan is wanted; a run that only starts needs no estimate of its memory, unless it has to fit on a GPU.

@@ -1,6 +1,6 @@
 """Lead from typed words, or a run and words, to a checked experiment: compose, validate, expand `primary` into gates,
-spell out the truncation policy's mode, replace `run:NAME`, `package:NAME` and GGUF files by model folders. All verbs
-do, so all accept and refuse the same input.
+spell out the truncation policy's mode, replace `run:NAME`, `package:NAME` and GGUF files by model folders. Every verb
+prepares its experiment here, so all verbs accept and refuse the same input.
 
 A critic starts from that run's critic if it has one (a PPO run), else from its model (a reward model). `offset: auto`
 of a reward model becomes its measured mean, `with_eos: auto` the way it was trained.
@@ -36,9 +36,9 @@ _MOST_SHOWN = 8
 
 
 def resolve_runs(experiment: Experiment) -> Experiment:
-    """Return the experiment with folders for `run:NAME`, `package:NAME` and GGUF files, numbers for `auto`, and the
-    text of a chat template. Raise RunError, naming the command that helps, if no run of a name has finished or has been
-    evaluated, and ModelError if a packaged model, a GGUF file or a chat template cannot be had.
+    """Return the experiment with folders for `run:NAME`, `package:NAME` and GGUF files, a number for an `auto` offset,
+    and a chat template's text for its file. Raise RunError, naming the command that helps, if no run of a name has
+    finished or has been evaluated, and ModelError if a packaged model, a GGUF file or a template cannot be had.
     """
     root = experiment.run.root
     rewards = dict(experiment.rewards)
@@ -146,7 +146,7 @@ def _nearest_run(name: str, root: Path) -> str:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A checked experiment, the origin of each of its values, and itself with `run:NAME` and `auto` unresolved."""
+    """A checked experiment, the origin of each value, and the experiment before `run:NAME` and `auto` are resolved."""
 
     experiment: Experiment
     composed: Composed
@@ -176,7 +176,7 @@ def _checked(composed: Composed, adjust: Adjust | None, *, keep_run_names: bool)
 
 
 def fill_in_policy(tree: JsonTree, origins: Origins) -> None:
-    """Fill in a `model.path` that is missing, or a run to come: scoring rewards needs neither a policy nor a critic."""
+    """Fill in a policy that is not given, or a policy or critic of a run that does not exist yet: scoring has none."""
     model, critic = section(tree, "model"), section(tree, "critic")
     if model.get("path") == _MISSING or _is_unfinished_run(model.get("path"), tree):
         model["path"] = NOT_GIVEN

@@ -45,7 +45,7 @@ def served_tokens(experiment: Experiment) -> object:
 def prompt_room(
     experiment: Experiment, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase
 ) -> PromptRoom | None:
-    """Return the room for prompts; None if the trainer generates no answers, or the model declares no context."""
+    """Return the room for prompts; None if the trainer generates nothing, or the model declares no context length."""
     trainer = experiment.trainer
     if not trainer.row.reads_prompts:
         return None

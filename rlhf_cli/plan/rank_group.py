@@ -31,8 +31,9 @@ NODE = "GROUP_RANK"  # the variable that tells a rank which machine it is on, co
 
 @dataclass(frozen=True)
 class RankGroup:
-    """This process as one of `world_size` ranks, `local_size` of them on each machine, which meet in torch's store at
-    `host` and `port`: torchrun's, if it started this process, else rank 0 opens it.
+    """This process as one of `world_size` ranks, `local_size` of them on each machine. The ranks meet in torch's store
+    at `host` and `port`. `is_torchruns` says that torchrun started this process and holds the store; otherwise rank 0
+    opens it.
     """
 
     rank: int

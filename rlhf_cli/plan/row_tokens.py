@@ -166,8 +166,8 @@ def _largest(rows: list[Row]) -> list[Row]:
 
 
 def longest_rows(subject: Subject, data: DataFacts, most_prompt_tokens: int | None) -> RowLengths | None:
-    """Return the longest prompt and row of all sources, in tokens, of those with the most characters; None without the
-    rows or the policy's tokenizer. Prompts with more than `most_prompt_tokens` are dropped or cut.
+    """Return the longest prompt and row of all sources, in tokens, of those with the most characters; None if the rows
+    or the policy's tokenizer are not on this machine. Prompts with more than `most_prompt_tokens` are dropped or cut.
     """
     rows, counter = [row for read in data.sources for row in _rows(subject, read)], counter_of(subject)
     if not rows or counter is None:
@@ -207,7 +207,9 @@ def vocabulary_problems(subject: Subject, data: DataFacts) -> Findings:
 
 
 def start_notices(subject: Subject, data: DataFacts) -> Findings:
-    """Yield a notice for a first row whose text would begin with a token twice, or whose prompt would get an end."""
+    """Yield a notice for each source whose first row has a plain text that would begin with a token twice, or a prompt
+    behind which the tokenizer ends the text.
+    """
     if (tokenizer := subject.tokenizer) is None:
         return
     for read in data.sources:
@@ -222,9 +224,9 @@ def start_notices(subject: Subject, data: DataFacts) -> Findings:
 
 
 def context_problems(subject: Subject, data: DataFacts) -> Findings:
-    """Yield an error for each source with rows beyond a table of positions: of the policy (a notice if they are rotary;
-    its prompts have a check of their own, with room for the answer), its teacher or its critic; and for a reward
-    model's `max_length` beyond its own (without one it cuts texts at the last position).
+    """Yield an error for each source with rows beyond a table of positions: of the policy, its teacher or its critic;
+    and for a reward model's `max_length` beyond its own (without one it cuts texts at the last position). Yield a
+    notice where the policy's are rotary. Its prompts have a check of their own, with room for the answer.
     """
     experiment, trainer, build = subject.experiment, subject.experiment.trainer, subject.experiment.model.build
     counter, limit = counter_of(subject), trainer.whole("max_length")

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class Workload:
     """The totals of a run over all its processes; None if they depend on data that is not read yet.
 
-    `rounds` of generation are a fraction if the run ends within a round, which is still generated in full. `rows`
-    counts rows trained on as they are; `epochs` are passes over the data in both cases. `max_tokens` are generated, or
-    trained on. `longest_prompt` and `longest_row` are in tokens.
+    `rounds` of generation are a fraction if the run ends within a round, which is still generated in full, and have
+    `steps_a_round` optimizer steps. `rows` counts rows trained on as they are; `epochs` are passes over the data in
+    both cases. `max_tokens` are generated, or trained on. `longest_prompt` and `longest_row` are in tokens.
     """
 
     steps: int | None = None
@@ -37,7 +37,9 @@ class Workload:
 
 @dataclass(frozen=True)
 class Evaluations:
-    """How often a run is evaluated, in words in `every`, and on how many rows; None if the data decides."""
+    """How often a run is evaluated, on how many `rows`, with how many `completions` per evaluation. `times` and `rows`
+    are None if the data decides; `every` says when, in words.
+    """
 
     every: str
     times: int | None
@@ -69,8 +71,8 @@ class Notice:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run will do. `columns` is empty and `num_rows` None if a hub dataset decides; nothing reads those
-    `unread`. It has `batches` if its trainer generates, else a `stage`.
+    """What a run will do. `columns` is empty and `num_rows` None if a hub dataset decides; nothing in the run reads the
+    columns `unread`. It has `batches` if its trainer generates, else a `stage`.
     """
 
     model: str

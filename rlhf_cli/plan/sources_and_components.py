@@ -118,7 +118,7 @@ def relative_to_cwd(text: str) -> str:
 
 def component(name: str, reward: reward_sections.Reward, score: Callable[..., object]) -> Component:
     """Return a component of the stack: `score` with the experiment's rules for it."""
-    weight = reward.weight
+    weight, as_given = reward.weight, ("offset", "clip", "normalize", "on_error", "eager", "spread", "per")
     assert not isinstance(reward.offset, str), "resolve_runs made a number of it"
     return Component(
         name=name,
@@ -128,7 +128,7 @@ def component(name: str, reward: reward_sections.Reward, score: Callable[..., ob
         # An isolated function has its own limit per row, and is killed when it exceeds it.
         timeout_s=None if reward.isolate else timeout_of(reward),
         eval_only=reward.when == "eval",
-        **reward.model_dump(include={"offset", "clip", "normalize", "on_error", "eager", "spread", "per"}),
+        **{key: getattr(reward, key) for key in as_given},
     )
 
 
@@ -143,7 +143,7 @@ def timeout_of(reward: reward_sections.Reward) -> float | None:
 
 def describe_scorer(reward: reward_sections.Reward, *, is_chat: bool) -> str:
     """Describe the scorer for the start panel: a function or method, or a model and whether its texts end with eos.
-    Neither these nor conversations (`is_chat`) tell an answer that was cut off.
+    `is_chat`: it scores conversations. Neither these nor texts with eos tell an answer that was cut off.
     """
     if reward.environment is not None:
         return f"{reward.environment} of the environment"

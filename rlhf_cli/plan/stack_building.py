@@ -44,7 +44,9 @@ class FailureRecorder:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, call: FailedCall) -> str | None:
-        """Keep the rows of a call; return the command that scores them again, None for too many or on a full disk."""
+        """Keep the rows of a call and return the command that scores them again; None if there are too many kinds of
+        errors, or if the disk is full.
+        """
         from rlhf_cli.runs.reward_records import keep_batch
 
         is_invalid = isinstance(call.error, RewardError)
@@ -72,7 +74,7 @@ def _as_rows(batch: Batch, rows: Sequence[int]) -> list[dict[str, object]]:
 
 
 def reward_stack(experiment: Experiment, *, device: str | torch.device) -> RewardStack:
-    """Return the stack of all rewards, models on `device`. Raise RewardError or ModelError if one cannot be had."""
+    """Return the stack of all rewards, with models on `device`. Raise RewardError or ModelError if loading fails."""
     # Outside of training a call holds all rows of a file, and the user is watching: no automatic timeout.
     free = [name for name, reward in experiment.rewards.items() if reward.timeout_s == "auto"]
     made = _components(experiment, device)
@@ -82,8 +84,8 @@ def reward_stack(experiment: Experiment, *, device: str | torch.device) -> Rewar
 def training_stack(
     experiment: Experiment, *, device: str | torch.device, run: RunFolder, rank: int, heartbeat: Heartbeat
 ) -> RewardStack:
-    """Return the same stack for a training, which ends if too many rows fail. Those rows, and this rank's first failing
-    batches, are saved in the run folder; `heartbeat` is told which rewards are running.
+    """Return the same stack for a training, which ends if too many rows fail. Rows on which a reward fails, and this
+    rank's first failing batches, are saved in the run folder. `heartbeat` is told which rewards are running.
     """
 
     def record(row: dict[str, object]) -> None:

@@ -1,7 +1,7 @@
 """Count the totals of a run: rounds, prompts, completions, maximum tokens, evaluations, checkpoints, bytes on disk.
 
-The bytes leave out what is small beside the weights (tokenizer, rollouts, logs). If not even one checkpoint and the
-model fit, the run would fail midway, so it is refused.
+The bytes leave out what is small beside the weights (tokenizer, rollouts, logs), so they are a lower bound. If not even
+one checkpoint and the model fit, the run would fail midway, so it is refused.
 """
 
 from __future__ import annotations
@@ -104,7 +104,9 @@ def _how_often(trainer: Trainer, plan: AnyPlan, event: str) -> tuple[str, int | 
 
 
 def checkpoint_space(subject: Subject, steps: int | None) -> dict[str, int]:
-    """Return what a run of `steps` steps, if known, will write, as in Checkpoints; nothing for an unknown model."""
+    """Return what a run of `steps` optimizer steps (None if the data decides) will write, as in Checkpoints. The result
+    is empty if the size of the model is unknown: it is a hub id that is not on this machine.
+    """
     experiment = subject.experiment
     model, critic, setting = experiment.model, experiment.critic, experiment.trainer.setting
     folder = subject.folder_below(model.path)
@@ -150,10 +152,10 @@ def _bytes_of(shapes: list[WeightShape], number: float | None = None) -> float:
 
 
 def space_problems(subject: Subject, steps: int | None) -> Findings:
-    """Yield an error if the disk is too small, or a notice if the run fits only after freeing space, which a resumed
-    run does.
+    """Yield an error if the disk is too small, or a notice if the run fits only after freeing space.
 
-    What to type instead is only what leads out: a resumed run stays on its disk, and one checkpoint has to fit anyway.
+    The checkpoints and models in the folder of a resumed run make room for new ones, so they count as free space. What
+    to type instead is only what leads out: a resumed run stays on its disk, and one checkpoint has to fit anyway.
     """
     experiment, run, space = subject.experiment, subject.folder, checkpoint_space(subject, steps)
     if not space:

@@ -1,4 +1,6 @@
-"""List the names that settings have in other tools or had in older TRL, and what to type instead: tests check both."""
+"""List the names that settings have in other tools or had in older TRL, and what to type instead today.
+Tests check that no name is a field of today's TRL, and that what to type exists.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class FormerName:
-    """A name, the tool or version it belongs to, and what to type today: a full key, key=value, or several keys
-    separated by commas, of which the trainer's first is used; `with_critic` replaces it for a trainer with a critic.
+    """A name, the tool or version it belongs to, and what to type instead. `today` is a full key, key=value, or several
+    keys separated by commas; the first key that the trainer has is used. `with_critic` replaces `today` for a trainer
+    with a critic.
     """
 
     name: str
@@ -165,7 +168,7 @@ FORMER_NAMES: dict[str, FormerName] = {
 }
 """Name -> row."""
 
-SECTIONS_OFF = {"guards": "guards.no_signal=off guards.max_error_share=1"}  # it cannot be null -> what turns it off
+SECTIONS_OFF = {"guards": "guards.no_signal=off guards.max_error_share=1"}  # a section that cannot be null -> its off
 
 UNSAYABLE = {
     **dict.fromkeys(

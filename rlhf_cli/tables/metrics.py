@@ -133,7 +133,7 @@ FINDING_KINDS: dict[str, str] = {
 }
 """Kind -> what is true of a run without such a finding. Kinds are checked in this order."""
 
-SHARE, OF_REWARD = "time/share/", "time/share/reward/"  # prefixes of the metrics for shares, of phases and of a reward
+SHARE, OF_REWARD = "time/share/", "time/share/reward/"  # prefixes of a phase's and a reward's share of the time
 ELAPSED = "time/elapsed_s"  # the seconds that the shares of a log event refer to
 SLOTS, TOKENS, SLOTS_PER_TOKEN = "passes/slots", "passes/tokens", "passes/slots_per_token"
 

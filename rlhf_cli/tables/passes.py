@@ -34,7 +34,7 @@ class Passes:
         return self.mode if self.why is None else f"{self.mode}: {self.why}"
 
 
-ALL_ROWS_AT_ONCE = "all rows at once (torch's varlen_attn)"  # so packed rows attend with a GPU's kernel, else by row
+ALL_ROWS_AT_ONCE = "all rows at once (torch's varlen_attn)"  # how packed rows attend on a GPU, if it has the kernel
 
 ATTENTIONS = ("sdpa",)  # the attention functions of transformers that can be called on each segment of a flat batch
 _ROPE_BY_LENGTH = ("dynamic", "longrope")
@@ -61,7 +61,7 @@ def is_rotary(values: Mapping[str, object]) -> bool:
 
 
 def why_values_not_packed(values: Mapping[str, object], attention: str) -> str | None:
-    """Return what in a language model's configuration, or its `attention` function, prevents packing, or None."""
+    """Return what in a language model's configuration, or its `attention` function, prevents packing; None if none."""
     if attention not in ATTENTIONS:
         return f"its attention is {attention}; packed are {', '.join(ATTENTIONS)}"
     if not is_rotary(values):

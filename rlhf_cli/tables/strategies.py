@@ -27,7 +27,7 @@ Conflicts = dict[Feature, tuple[str, str]]  # feature -> why it does not work wi
 @dataclass(frozen=True)
 class StrategyRow:
     """A strategy. `zero_stage` is DeepSpeed's, None without it. `holds` says in words which part of the model every
-    process holds, `memory_stage` what they divide: from 1 on the optimizer, from 2 on also gradients, from 3 on also
+    process holds, `memory_stage` what is divided: from 1 on the optimizer, from 2 on also gradients, from 3 on also
     weights. `distributed_types` are accelerate's names for it with several processes; with one, sharding strategies
     have the same name, and DDP counts as not distributed. `package` has to be installed for it.
     """

@@ -1,5 +1,5 @@
-"""List TRL's trainers and policy losses. `rlhf check` refuses a trainer, or the base of a `trainer.class`, if it is not
-here.
+"""List TRL's trainers and policy losses. `rlhf check` refuses a trainer without a row.
+`trainer.class` runs a class that inherits from one with a row, and uses the row named by `trainer.trl`.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ class TrainerRow:
     can train on, the first that is present is used; `expected_columns`: the same in words. `along`: the columns that it
     reads beside such a set. `sections`: those of our configuration that not all trainers use. `advantages`: per
     completion or per token, None if it has none. `kl_in_reward`: its argument `beta` puts a KL divergence into the
-    rewards. `measured`: the columns that give the length of a row prepared by TRL: those at its start, and alternatives
-    whose longest counts; None if TRL does not prepare rows. `splits_pairs`: a pair of answers becomes two rows.
-    `loss_divisor`: None if its argument `loss_type` decides. `texts_per_row`: the texts that a row of the data puts
-    through the model. `bounds_logits`: its loss never holds the logits of all tokens at once. `copies_policy`: it loads
-    a copy of the policy as reference. `has_tools`: its constructor takes tools, environments and a rollout function.
-    `answers_up_to`: the argument that limits the answers it generates itself, scored by no reward; None if it generates
-    none. `same_vocabulary`: its teacher must have as many tokens as the policy. `more_tokens`: those that it adds to a
-    row, beside a text's end.
+    rewards. `trains`: the kind of model. `measured`: the columns that give the length of a row prepared by TRL: those
+    at its start, and alternatives whose longest counts; None if TRL does not prepare rows. `splits_pairs`: a pair of
+    answers becomes two rows. `loss_divisor`: what its loss divides by, None if its argument `loss_type` decides.
+    `texts_per_row`: the texts that a row of the data puts through the model. `bounds_logits`: its loss never holds the
+    logits of all tokens at once. `copies_policy`: it loads a copy of the policy as reference. `has_tools`: its
+    constructor takes tools, environments and a rollout function. `answers_up_to`: the argument that limits the answers
+    it generates itself, scored by no reward; None if it generates none. `same_vocabulary`: its teacher must have as
+    many tokens as the policy. `more_tokens`: those that it adds to a row, beside a text's end.
     """
 
     name: str

@@ -1,5 +1,6 @@
-"""List bounds, choices and refused combinations of TRL's arguments, and what TRL passes to a reward: no docstring has
-them, and TRL refuses such a value after it has loaded the model, or never. Tests compare the rows with the libraries.
+"""List bounds, choices and refused combinations of TRL's arguments, and what TRL passes to a reward.
+No docstring has them, and TRL refuses such a value after it has loaded the model, or never. Tests compare the rows with
+the installed libraries.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from typing import NamedTuple
 
 @dataclass(frozen=True)
 class Range:
-    """The bounds of one argument, None for no such bound; `why` says what enforces them. `strategy`: the argument that
-    has to be `steps` for this one to be used; it is then a share of the run below 1, and else a whole number.
+    """The bounds of one argument, each None if there is no such bound. `why` says what enforces them. `strategy` names
+    the argument that has to be `steps` for this one to be used, None if it is always used. With one, a value below 1 is
+    a share of the run, and any other a number of steps.
     """
 
     name: str
@@ -178,7 +180,7 @@ UNREAD: tuple[tuple[str, str, tuple[object, ...]], ...] = (
 STOP_STRINGS = {"hf": "stop_strings", "vllm": "stop", "vllm_server": "stop"}
 """Way to generate -> its key in `generation_kwargs` for texts that end a completion; continuous batching has none."""
 
-MAX_RELATIVE_KL_ERROR = 0.2  # on |KL / target - 1| in the controller (Ziegler et al., arXiv 1909.08593, section 2.2)
+MAX_RELATIVE_KL_ERROR = 0.2  # bound on |KL / target - 1| in adaptive KL (Ziegler et al., arXiv 1909.08593, 2.2)
 
 _LOG_LEVELS = ("detail", "debug", "info", "warning", "error", "critical", "passive")
 
@@ -207,8 +209,8 @@ TEXT_ARGUMENTS = ("prompts", "completions", "completion_ids")
 """Arguments of a reward that hold texts, messages or token ids by row. A function needs one to count as a reward."""
 TRAINERS_OWN = frozenset(("environments", "trainer_state", "log_extra", "log_metric"))
 """Arguments of a reward that are not data, and so stay in the training process. Only `environments` are by row."""
-REWARD_ARGUMENTS = frozenset(TEXT_ARGUMENTS) | TRAINERS_OWN  # any other that one requires is a column of the data
-TURN_TEXTS = "turn_texts"  # column of a rollout function with the texts of a row's turns: its completion is one text
+REWARD_ARGUMENTS = frozenset(TEXT_ARGUMENTS) | TRAINERS_OWN  # every other required argument is a column of the data
+TURN_TEXTS = "turn_texts"  # column of a rollout function: the texts of a row's turns, as its completion is one text
 TAKEN_BY_REWARDS = REWARD_ARGUMENTS | {"prompt", "completion", "prompt_ids", "logprobs", "env_mask", TURN_TEXTS}
 """Names that a column of a rollout cannot have."""
 _THEIR_COMPLETIONS = "response solution_str solution_strs predict_str predict model_output output queries predicts"

@@ -208,8 +208,8 @@ def package_problems(subject: Subject) -> Findings:
 
 
 def step_problems(subject: Subject, data: DataFacts, rewards: RewardFacts) -> Check[AnyPlan | None]:
-    """Plan the batches and steps. Raise the errors of `plan_batches` and `plan_stage`; yield one for no steps, or for
-    rows that lack a column that is trained on, and those of `_round_findings`.
+    """Plan the batches and steps of the run; yield an error if there are none, or if the data lacks a column that is
+    trained on, and what `_round_findings` yields. Raise the errors of `plan_batches` and `plan_stage`.
     """
     trainer, origins, num_rows = subject.experiment.trainer, subject.composed.origins, data.num_rows
     plan: AnyPlan
@@ -240,8 +240,8 @@ def step_problems(subject: Subject, data: DataFacts, rewards: RewardFacts) -> Ch
 
 
 def _round_findings(subject: Subject, batches: BatchPlan, rewards: RewardFacts) -> Findings:
-    """Yield an error for part of a group in a process, where `sampling.keep_groups` or a reward compares groups, and
-    for an adaptive KL coefficient that one round could make negative; yield a notice for a filter by the total.
+    """Yield an error if a process would have part of a group, which `sampling.keep_groups` or a reward compares, and if
+    one round could make an adaptive KL coefficient negative; yield a notice for a filter by the total.
     """
     experiment, trainer, group = subject.experiment, subject.experiment.trainer, batches.num_generations
     keep, key, comparing = experiment.sampling.keep_groups, "sampling.keep_groups", rewards.comparing

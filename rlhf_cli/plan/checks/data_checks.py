@@ -25,8 +25,8 @@ from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.plan.sources_and_components import columns_read, eval_sources, preference_rules, training_sources
 from rlhf_cli.tables.trl_trainers import IMAGES
 
-_LOOKED_AT = 50_000  # rows of a source that are checked: those of a table of millions take long, and much memory
-_ASKED_ABOUT = 5_000  # rows of which a reward looks at the values: to parse the tests of one takes half a millisecond
+_LOOKED_AT = 50_000  # how many rows of a source are checked: a table of millions would take long, and much memory
+_ASKED_ABOUT = 5_000  # how many values a reward looks at: to parse the tests in one takes half a millisecond
 
 
 def source_problems(subject: Subject) -> Check[DataFacts]:
@@ -93,7 +93,9 @@ def _read(source: DataSource, prompt: Template | None, seed: int) -> ReadSource:
 
 
 def column_problems(subject: Subject, data: DataFacts, rewards: RewardFacts) -> Findings:
-    """Yield an error for every column or argument that the trainer or a reward needs and that is not there."""
+    """Yield an error for every column that the trainer or a reward reads and the training or held-out data lacks, and
+    for each argument of a reward function that has neither a value nor a column.
+    """
     experiment, missing_arguments = subject.experiment, rewards.missing_arguments
     if not experiment.trainer.row.generates:
         return  # the plan of the steps checks the columns
@@ -181,7 +183,8 @@ def _no_column(
 
 def row_problems(subject: Subject, data: DataFacts) -> Check[tuple[frozenset[str], DataFacts]]:
     """Yield an error for each source with bad rows: empty prompts, text instead of numbers, unsound pairs. Return the
-    columns that the trainer reads (the plan of the steps reports missing ones), and the facts without dropped pairs.
+    columns that the trainer reads, empty if they are not known (the plan of the steps reports missing ones), and the
+    facts without the pairs that are dropped.
     """
     experiment, row, used = subject.experiment, subject.experiment.trainer.row, set[str]()
     wanted = preference_rules(experiment).columns if data.columns and experiment.reward_model is not None else ()
@@ -241,7 +244,9 @@ def _unread_settings(subject: Subject, columns: Sequence[str], kind: str | None,
 
 
 def _remarks(subject: Subject, read: ReadSource, rows: RowTable, columns: list[str]) -> Iterator[str]:
-    """Yield a text for each thing in the rows that is likely to be meant in another way than it is read."""
+    """Yield a text for each property of the rows that suggests a mistake: what is read as messages, answers that begin
+    with their prompt, pairs without one or with equal answers, a single label, and unanswered questions.
+    """
     trainer, talks = subject.experiment.trainer, dict[str, list[list[dict[str, object]]]]()
     for column in columns:
         messages = (talk for talk in values_of(rows, column) if kind_of_text(talk) == "messages")
@@ -266,9 +271,8 @@ def _remarks(subject: Subject, read: ReadSource, rows: RowTable, columns: list[s
     if {"chosen", "rejected"} <= set(columns):
         one = rows[0]
         shared = os.path.commonprefix((str(one["chosen"]), str(one["rejected"]))).split()  # noqa: RUF071
-        if (
-            "prompt" not in columns and isinstance(one["chosen"], str) and len(shared) < 2
-        ):  # TRL takes what both begin with
+        # Without the column, TRL takes what both answers begin with for the prompt.
+        if "prompt" not in columns and isinstance(one["chosen"], str) and len(shared) < 2:
             others = [other for other in read.columns if " " in str(one.get(other) or "").strip()]
             asked = next((other for other in others if other not in ("chosen", "rejected")), None)
             where = f"; if {asked} holds it: {typed_rename(read.source.name, 'prompt', asked)}" if asked else ""

@@ -133,8 +133,9 @@ class Subject:
 
 @dataclass(frozen=True)
 class ReadSource:
-    """A source that was read, its `columns` and `rows` after renaming and building the prompt: the first ones of a very
-    large source, None if not available yet. `select` takes `num_selected` of them, None if unknown.
+    """A source that was read, and its columns after renaming and building the prompt. `rows` are its rows in that form
+    (only the first ones of a very large source); None if they are not available yet. `num_selected` is the number of
+    rows that `select` takes, None if unknown.
     """
 
     source: DataSource
@@ -146,8 +147,9 @@ class ReadSource:
 
 @dataclass(frozen=True)
 class DataFacts:
-    """The rows of a run, as far as they could be read (else None); `described` says in words where they come from,
-    `columns` are those of all training sources, and `dropped` maps a source's name to the rows that they leave out.
+    """The rows of a run, as far as they could be read; `described` says in words where they come from. `columns` are
+    those of all training sources. `num_rows` and `num_held_out` are None if they are not known yet. `dropped` maps the
+    name of a source to the rows that these leave out.
     """
 
     training: tuple[ReadSource, ...] = ()
@@ -179,9 +181,10 @@ class DataFacts:
 
 @dataclass
 class RewardFacts:
-    """What the reward functions read: reward -> the `columns` that it requires, those of them that by their annotation
-    are arguments without a value, and what a ready-made one asks about the values of its columns. `logs`: a function
-    takes `log_metric`; `comparing` names the rewards that compare the rows of a prompt.
+    """What the reward functions read. `columns` maps a reward's name to the columns that it requires,
+    `missing_arguments` to those of them that, by their annotation, are arguments without a value, `checks` to what a
+    ready-made one asks about the values of its columns. `logs` says that a function takes `log_metric`; `comparing`
+    names the rewards that compare the rows of a prompt.
     """
 
     logs: bool = False

@@ -34,7 +34,9 @@ _OVERRIDING = "USE_FSDP USE_DEEPSPEED USE_MEGATRON_LM USE_PARALLELISM_CONFIG USE
 
 
 def gpu_problems(subject: Subject) -> Findings:
-    """Yield an error for GPUs that are not there (a Slurm job's node decides later), and for accelerate's variables."""
+    """Yield an error for GPUs that this machine lacks, unless a Slurm job's node will have them, and for variables of
+    accelerate's that would change `launch`.
+    """
     launch, there, where = subject.experiment.launch, len(devices.visible_gpus()), subject.where
     on_cpu = devices.runs_on_cpu(launch)
     for name in (f"ACCELERATE_{end}" for end in _OVERRIDING.split()):
@@ -138,7 +140,7 @@ def vllm_problems(subject: Subject) -> Findings:
 
 
 def sandbox_problems(subject: Subject) -> Findings:
-    """Yield an error if model-written code cannot run here as safely as its reward requires; takes half a second."""
+    """Try the sandbox (half a second); yield an error if model-written code cannot run as safely as its reward asks."""
     experiment = subject.experiment
     if devices.is_left_to_a_node(experiment.launch):
         return
@@ -196,7 +198,7 @@ def folder_problems(subject: Subject, steps: int | None) -> Findings:
 
 
 def hub_problems(subject: Subject) -> Check[dict[str, Path]]:
-    """Yield an error for every model and dataset that cannot be had from the hub; return hub model -> cache folder."""
+    """Yield an error for each model and dataset that cannot be had from the hub; return hub model -> cache folder."""
     experiment, teacher, cached = subject.experiment, subject.experiment.teacher, dict[str, Path]()
     model, named = experiment.model, {"model.tokenizer": experiment.model.tokenizer} | subject.named_models()
     paths = {key: path for key, path in named.items() if path is not None and not Path(path).expanduser().exists()}
@@ -235,8 +237,8 @@ def upload_problems(subject: Subject) -> Findings:
 
 
 def require_on_hub(question: HubQuestion, *, where: str, local: str) -> None:
-    """Raise DataError or ModelError if a repository is neither on the hub nor in the cache; `local` is what to type
-    instead. It waits only briefly; the libraries that load it would retry for a minute.
+    """Raise DataError or ModelError if a repository is neither on the hub nor in the cache; `local` is what to type for
+    a local file or folder instead. This waits only briefly; the libraries that load it would retry for a minute.
     """
     if (error := _problem(where, where, question, hub_lookup.look_up([question])[0], local)) is not None:
         raise error

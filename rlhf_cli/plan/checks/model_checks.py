@@ -34,7 +34,8 @@ _CONFIG_CLASS = re.compile(r'"([\w.-]+)"[,:]\s*"(\w+Config)"')
 
 def policy_problems(subject: Subject) -> Check[str]:
     """Check the model that is trained, and return its description in words. Raise ModelError if it does not exist, is
-    not of the kind that the trainer trains, or cannot be quantised here, DataError for a warm start without solutions.
+    not of the kind that the trainer trains, or cannot be quantised here, and DataError for a warm start on a world
+    without demonstrations.
     """
     yield from ()  # a check is a generator
     model, trainer = subject.experiment.model, subject.experiment.trainer
@@ -57,7 +58,9 @@ def policy_problems(subject: Subject) -> Check[str]:
 
 
 def teacher_problems(subject: Subject) -> Findings:
-    """Yield an error for a teacher with other tokens than the policy. Raise ModelError for none, or a classifier."""
+    """Yield an error if the teacher's tokens are not those of the policy, unless the trainer aligns the two kinds.
+    Raise ModelError if it does not exist or is a classifier.
+    """
     trainer, teacher, tokenizer = subject.experiment.trainer, subject.experiment.teacher, subject.tokenizer
     if teacher is None:
         return
@@ -105,8 +108,8 @@ def _is_classifier(folder: Path) -> bool:
 
 
 def planned_passes(subject: Subject) -> Passes | None:
-    """Return how rows go through the models of a trainer that generates, None for another, and if only the loaded model
-    can tell: its config.json is not on this machine, or is of a model family that is not in the table.
+    """Return how rows go through the models of a trainer that generates; None for other trainers, and if only the
+    loaded model can tell: its config.json is not on this machine, or is of a model family that is not in the table.
     """
     experiment, trainer = subject.experiment, subject.experiment.trainer
     if not trainer.row.generates:
@@ -148,7 +151,9 @@ def _why_not(experiment: Experiment, config: JsonTree) -> str | None:
 
 
 def critic_problems(subject: Subject) -> Findings:
-    """Yield an error for packed rows that cannot be. Raise ModelError for a critic that is none or does not fit."""
+    """Refuse packed rows, as the run would, if a model's config.json shows that they cannot be packed. Raise ModelError
+    if the critic's initial model is not a critic, or does not fit this policy.
+    """
     experiment, critic, model = subject.experiment, subject.experiment.critic, subject.experiment.model
     passes = planned_passes(subject) if experiment.trainer.passes == "packed" else None
     if passes is not None and passes.mode != "packed":

@@ -33,7 +33,9 @@ from rlhf_cli.text.suggest import nearest
 
 
 def tokenizer_problems(subject: Subject, data: DataFacts) -> Check[files.TokenizerFiles | None]:
-    """Return the tokenizer, None if it is not here; yield an error for a missing end or template, or unknown ids."""
+    """Yield an error if the tokenizer has no end-of-text token or chat template, or ids beyond the model's vocabulary.
+    Return the tokenizer, None if its files are not on this machine.
+    """
     experiment, model = subject.experiment, subject.experiment.model
     where = subject.where("model.tokenizer" if model.tokenizer else "model.path")
     if model.tokenizer is not None:
@@ -265,7 +267,9 @@ _DECODED = 64  # rows of a source whose images are decoded to their ends; of oth
 
 
 def image_problems(subject: Subject, data: DataFacts) -> Findings:
-    """Yield an error for all that keeps images from a model that reads them; another is refused with its rows."""
+    """Yield an error for all that keeps a model that reads images from training on them; `row_problems` refuses them
+    for a model that does not.
+    """
     experiment, trainer, where = subject.experiment, subject.experiment.trainer, subject.where
     column = next((name for name in IMAGES if any(name in read.columns for read in data.sources)), None)
     if column is None or not subject.reads_images:

@@ -77,7 +77,7 @@ def unfed_problems(subject: Subject, rewards: RewardFacts) -> Findings:
     """Yield an error for each setting about turns where completions have one, and a notice for unlogged metrics.
 
     Tools, an environment, a rollout function or a trainer of the user's may give a completion several turns, and log;
-    for TRL it is one message. `rlhf score` does not ask this, because a transcript has turns.
+    TRL takes one for a single message, also in a conversation. `rlhf score` does not ask this: transcripts have turns.
     """
     experiment, trainer = subject.experiment, subject.experiment.trainer
     if experiment.interacts or trainer.own_class is not None:
@@ -99,7 +99,7 @@ def unfed_problems(subject: Subject, rewards: RewardFacts) -> Findings:
 
 
 def function_problems(subject: Subject) -> Check[dict[str, Path]]:
-    """Import the user's advantages and aggregate, and return their files. Raise RewardError without the aggregate."""
+    """Import the user's advantages and aggregate; return their files. Raise RewardError if the aggregate is missing."""
     aggregate, section, named = subject.experiment.aggregate, subject.experiment.advantages, dict[str, str]()
     if section is not None:
         from rlhf_cli.algorithms.user_function import AdvantageFunction
@@ -148,7 +148,7 @@ def trial_problems(subject: Subject, data: DataFacts) -> Findings:
 
     It gets a group of completions, at least two: the row's answer, or "1", as text or as a message. Their token ids are
     the text's bytes. The last one ends in a blank, so that a fixed number of values for each row does not pass for one
-    value per token. Reward models and functions that ask a server or run code are left out, as with `trial: false`.
+    value per token. It does not call reward models, functions that ask a server or run code, or a `trial: false`.
     """
     experiment, torch = subject.experiment, sys.modules.get("torch")
     rows = data.sources[0].rows if data.sources else None
@@ -297,4 +297,5 @@ def advice_on(name: str, got: str, row: Mapping[str, object], template: Template
     is_made = (found := _OF_THE_TRIAL.search(got)) and found[1] not in {type(value).__name__ for value in row.values()}
     if re.match(r"(Type|Attribute|Name)Error:", got) and not is_made:
         return "the run would fail in the same way: mend the line"
+    # The run may differ from the trial.
     return f"set rewards.{name}.trial=false if the function works only during the run"

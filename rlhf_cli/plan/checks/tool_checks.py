@@ -163,7 +163,9 @@ def _all_tools(subject: Subject) -> dict[str, Function]:
 
 
 def call_problems(subject: Subject) -> Findings:
-    """Yield an error if the chat template cannot show a call, or TRL would take it for plain text without a word."""
+    """Yield an error if the chat template cannot show a call, or if the call that it shows cannot be read back: TRL
+    would take each call for plain text, without a word.
+    """
     tools, tokenizer = _all_tools(subject), subject.tokenizer
     if not tools or tokenizer is None or tokenizer.chat_template is None:
         return
