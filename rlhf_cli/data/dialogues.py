@@ -326,7 +326,7 @@ _PAIR = ("chosen", "rejected")
 def split_transcripts(table: Table, *, is_whole: bool = True, name: str = "data") -> Table:
     """Return the rows with a `prompt` and answers instead of transcripts; unchanged if they have prompts.
 
-    A row without keeps its texts and gets an empty prompt. Raise DataError without a fitting column or row.
+    A row without any keeps its texts and gets an empty prompt. Raise DataError if no column or no row holds any.
     """
     columns = table.column_names
     if "prompt" in columns:

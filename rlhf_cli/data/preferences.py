@@ -30,7 +30,7 @@ _SHOWN = 3
 class PairRules:
     """What makes a margin, and whether bad pairs are dropped or an error.
 
-    A margin is a `column`, or `scale * transform(chosen - rejected)` of two scores. A bad pair is equal, or half empty.
+    The margin is a `column` or `scale * transform(chosen - rejected)`. A bad pair has equal answers or an empty one.
     """
 
     column: str | None = None

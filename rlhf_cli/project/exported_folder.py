@@ -1,4 +1,4 @@
-"""Export the weights of a run with a model card, which huggingface_hub makes; only to merge, import torch."""
+"""Export the weights of a run with a model card of huggingface_hub's. Only merging an adapter imports torch."""
 
 from __future__ import annotations
 
