@@ -68,7 +68,7 @@ class Leader:
         return [f"{key}={number}" for key, number in sizes.items() if key not in typed]
 
     def begin(self, console: Console, folder: RunFolder, *, resume: bool) -> None:
-        """Tell all ranks to train `folder`; return once all can. Raise RunError if one cannot, or Interrupted."""
+        """Tell all ranks to train `folder`, until all can. Raise RunError if one cannot, Interrupted if one stopped."""
         if self.group.world_size > 1:
             wanted = {name: versions().get(name) for name in _PACKAGES}
             told = {"run": str(folder.path), "resume": resume, "config": sha256(folder.config), "versions": wanted}

@@ -77,7 +77,7 @@ def note_files(folder: RunFolder, files: Mapping[str, Path]) -> None:
 
 
 def rewrite_config(folder: RunFolder, content: str, *, files: Mapping[str, Path], note: JsonTree) -> None:
-    """Replace a resumed run's configuration and add `note`; a kill at any moment leaves one whose hash is known."""
+    """Replace a run's configuration and append `note` to `resumed`; a kill at any moment leaves one of known hash."""
     known = read_json(folder.provenance)
     hashes = {**section(known, "sha256"), **{name: sha256(path) for name, path in files.items()}}
     to_be = _hash_of(content)

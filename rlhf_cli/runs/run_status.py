@@ -121,7 +121,7 @@ def read_status(folder: RunFolder, *, take_over: bool = False) -> Status:
 
 
 def is_of_these_weights(model: Path, time_s: float) -> bool:
-    """Return whether an evaluation at `time_s` is not older than a folder's weights; a copied run has newer files."""
+    """Return whether an evaluation at `time_s` (epoch) is no older than a folder's weights; a copy has newer files."""
     written_at_s = max((file.stat().st_mtime for file in model.glob("*.safetensors")), default=0.0)
     return time_s >= written_at_s or ((run := run_of(model)) is not None and 0 < read_status(run).updated_at <= time_s)
 
@@ -190,7 +190,7 @@ def own_job_id() -> str | None:
 
 
 def run_result(folder: RunFolder) -> dict[str, object]:
-    """Return what became of a run as JSON values: `rewards` at its first and last tenth, the last `metrics`."""
+    """Return what became of a run as JSON values: mean `rewards` of its first and last tenth, the last `metrics`."""
     from rlhf_cli.runs.metric_arrays import columns_of, reward_spans
 
     status, events = Status(state=UNREADABLE), list[Event]()
