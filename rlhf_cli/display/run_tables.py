@@ -278,9 +278,11 @@ def show_end(console: Console, folder: RunFolder) -> None:
 
     sizes = [(*size, len(facts), True) for size in ((8, 3), (5, 1), (3, 1), (3, 0), (1, 0))]
     sizes += [(3, 0, most, False) for most in range(len(facts), -1, -1)]
-    panels = [panel(*size, has_held_out=has_held_out) for *size, has_held_out in sizes]
-    short = (shown for shown in panels if len(console.render_lines(shown, pad=False)) <= _MOST_LINES)
-    console.print(next(short, panels[-1]))
+    for *size, has_held_out in sizes:
+        shown = panel(*size, has_held_out=has_held_out)
+        if len(console.render_lines(shown, pad=False)) <= _MOST_LINES:
+            break
+    console.print(shown)
     commands = {command: f"{name}: score these rows again" for command, name in kept_batches(folder).items()}
     commands |= {**where_to_look(folder), f"rlhf report {folder.typed}": "curves and answers as a page"}
     first, reason = next(iter(commands.items()))

@@ -64,6 +64,15 @@ def test_rewards_curve_samples_and_what_to_type_next(place: Path) -> None:
     assert [line.partition("  #")[0] for line in lines[-2:]] == ["rlhf report runs/sums/one", "rlhf why runs/sums/one"]
 
 
+def test_completions_are_read_once_where_the_first_panel_has_room(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_table, files = pyarrow.parquet.read_table, list[Path]()
+    monkeypatch.setattr(pyarrow.parquet, "read_table", lambda file: files.append(file) or read_table(file))
+    folder = run_of(place, [{"step": 1, "reward": 0.5}])
+    with_completions(folder, 1, ("1+1=", "2", 0.5))
+    read(folder)
+    assert len(files) == 1
+
+
 def test_a_reward_that_never_had_a_score_stays_in_the_table_and_one_value_is_no_change(place: Path) -> None:
     folder = run_of(place, [{"step": 1, "reward": 0.5, "rewards/right/mean": None}])
     assert [line.split() for line in read(folder)[1:4]] == [
