@@ -23,7 +23,7 @@ from rlhf_cli.errors import ConfigError, DataError, RewardError, UserError
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, ReadSource, RewardFacts, Subject
 from rlhf_cli.plan.run_plan import Notice
 from rlhf_cli.plan.sources_and_components import columns_read, eval_sources, preference_rules, training_sources
-from rlhf_cli.tables.trl_trainers import IMAGES
+from rlhf_cli.tables.trl_trainers import IMAGES, TrainerRow
 
 _LOOKED_AT = 50_000  # how many rows of a source are checked: a table of millions would take long, and much memory
 _ASKED_ABOUT = 5_000  # how many values a reward looks at: to parse the tests in one takes half a millisecond
@@ -244,8 +244,8 @@ def _unread_settings(subject: Subject, columns: Sequence[str], kind: str | None,
 
 
 def _remarks(subject: Subject, read: ReadSource, rows: RowTable, columns: list[str]) -> Iterator[str]:
-    """Yield a text for each property of the rows that suggests a mistake: what is read as messages, answers that begin
-    with their prompt, pairs without one or with equal answers, a single label, and unanswered questions.
+    """Yield a text for what is read as messages, answers that begin with their prompt, unanswered questions, and more
+    that may be meant in another way.
     """
     trainer, talks = subject.experiment.trainer, dict[str, list[list[dict[str, object]]]]()
     for column in columns:
@@ -269,17 +269,7 @@ def _remarks(subject: Subject, read: ReadSource, rows: RowTable, columns: list[s
         more = ". Of transcripts: data.rename.old_prompt=prompt data.transcripts=true" * ("chosen" in answers)
         yield f"every answer begins with its prompt, which TRL writes before it: the model reads it twice{more}"
     if {"chosen", "rejected"} <= set(columns):
-        one = rows[0]
-        shared = os.path.commonprefix((str(one["chosen"]), str(one["rejected"]))).split()  # noqa: RUF071
-        # Without the column, TRL takes what both answers begin with for the prompt.
-        if "prompt" not in columns and isinstance(one["chosen"], str) and len(shared) < 2:
-            others = [other for other in read.columns if " " in str(one.get(other) or "").strip()]
-            asked = next((other for other in others if other not in ("chosen", "rejected")), None)
-            where = f"; if {asked} holds it: {typed_rename(read.source.name, 'prompt', asked)}" if asked else ""
-            yield f"the pairs have no prompt, neither in a column 'prompt' nor at the beginning of both answers{where}"
-        equal = list(bad_pairs(rows).values()).count(IDENTICAL) if trainer.row.trains != "reward model" else 0
-        if equal:
-            yield f"{equal} of {len(rows)} pairs have the same chosen and rejected answer. Are the columns right?"
+        yield from _remarks_on_pairs(read, rows, columns, trainer.row)
     labels = set(values_of(rows, "label")) if "label" in columns and not subject.experiment.data.mix else ()
     if len(labels) == 1 < len(rows):
         label = str(bool(*labels)).lower()
@@ -289,6 +279,20 @@ def _remarks(subject: Subject, read: ReadSource, rows: RowTable, columns: list[s
         if unanswered := [number for number, talk in enumerate(said, 1) if talk[-1]["role"] in ASKING]:
             text = f"{len(unanswered)} of {len(said)} conversations end without an answer, first row {unanswered[0]}"
             yield f"{text}; trainer.args.assistant_only_loss=true does not learn their last message"
+
+
+def _remarks_on_pairs(read: ReadSource, rows: RowTable, columns: list[str], trainer: TrainerRow) -> Iterator[str]:
+    """Yield a text for pairs without a prompt (TRL takes what both answers begin with for it), and for equal ones."""
+    row = rows[0]
+    shared = os.path.commonprefix((str(row["chosen"]), str(row["rejected"]))).split()  # noqa: RUF071
+    if "prompt" not in columns and isinstance(row["chosen"], str) and len(shared) < 2:
+        others = [other for other in read.columns if " " in str(row.get(other) or "").strip()]
+        asked = next((other for other in others if other not in ("chosen", "rejected")), None)
+        where = f"; if {asked} holds it: {typed_rename(read.source.name, 'prompt', asked)}" if asked else ""
+        yield f"the pairs have no prompt, neither in a column 'prompt' nor at the beginning of both answers{where}"
+    equal = list(bad_pairs(rows).values()).count(IDENTICAL) if trainer.trains != "reward model" else 0
+    if equal:
+        yield f"{equal} of {len(rows)} pairs have the same chosen and rejected answer. Are the columns right?"
 
 
 def _begins_with(answer: object, prompt: object) -> bool:

@@ -223,7 +223,7 @@ def adapter_problems(subject: Subject) -> Findings:
         names = sorted(one for one in known if not one.isdigit())
         instead = f"{key}=all-linear" if chooses else f"'~{key}'"
         patterns = {one: rf"(.*\.)?({one})" if name.endswith("_pattern") else [one] for one in listed}
-        patterns = {given: given} if isinstance(given, str) else patterns
+        patterns = {given: given} if isinstance(given, str) else patterns  # a text is a pattern for layers' names
         if without := [one for one in listed if not is_there(kind, one, patterns[one])]:
             near = [nearest(one, names) if one in without else one for one in listed]
             meant = [] if isinstance(given, dict) else list(dict.fromkeys(one for one in near if one is not None))
