@@ -78,7 +78,7 @@ _PPO_MINIBATCHES = 4  # minibatches per PPO round, as in conf/trainer/ppo.yaml
 class ProjectChoices:
     """What an experiment is made from: the training, the starting model, and the rows (None: the sample's).
 
-    `name` is the experiment's, `reward_module` the stem of the rewards' file, `theirs` the user's functions in it.
+    `name` is the experiment's, `reward_module` the stem of the rewards' file, `theirs` the user's functions that fit.
     """
 
     training: Training
