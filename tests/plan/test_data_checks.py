@@ -7,8 +7,8 @@ from ast import literal_eval
 
 import pytest
 
-from rlhf_cli.plan.checks.data_checks import row_problems, source_problems
-from rlhf_cli.plan.checks.facts import DataFacts, Report
+from rlhf_cli.plan.checks.data_checks import column_problems, row_problems, source_problems
+from rlhf_cli.plan.checks.facts import DataFacts, Report, RewardFacts
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.trainers.assemble.trainer import training_rows
 from tests.support.planning import ROWS, Write, planned, subject_of, table, told, unsaid
@@ -135,3 +135,14 @@ def test_what_cannot_be_read_is_refused_once(words: str, parts: str) -> None:
     assert (data.num_rows, bool(data.held_out)) == (None, "held" in words)
     (error,) = report.problems.values()
     assert str(error.where).endswith("(command line)") == (parts.split()[0] in ("data.select", "data.path"))
+
+
+def test_a_column_that_held_out_rows_lack_is_looked_for_in_these(write: Write) -> None:
+    """They may have none of the training columns: a dialogue stands in for the prompt."""
+    talk = [{"role": "user", "content": "1+2="}, {"role": "assistant", "content": "3"}]
+    write("chat.jsonl", (json.dumps({"messages": talk}) + "\n") * 3)
+    subject = subject_of("exp=quickstart", "data=file", "data.path=rows.jsonl", "data.eval.path=chat.jsonl")
+    data = Report().run(source_problems(subject), DataFacts())
+    (error,) = column_problems(subject, data, RewardFacts())
+    assert (error.got, error.hint) == ("columns messages", "data.transcripts=true")
+    assert [*row_problems(subject, data)] == [], "it is told once"

@@ -113,7 +113,7 @@ def column_problems(subject: Subject, data: DataFacts, rewards: RewardFacts) -> 
             for column in needs if columns else ():
                 values = [value for rows in tables if column in columns for value in values_of(rows, column)]
                 if column not in columns:
-                    yield reads[0].source.with_file(_no_column(subject, data, table, columns, reader, column, needs))
+                    yield reads[0].source.with_file(_no_column(subject, data, table, reads[0], reader, column, needs))
                 elif column != "prompt" and len(tables) == len(reads) and all(map(is_empty, values)):
                     what, expected = f"the column {column!r} is empty in all rows", f"values, which {reader} reads"
                     yield DataError(what, where=table, got="null or empty texts", expected=expected)
@@ -152,7 +152,7 @@ def value_problems(data: DataFacts, rewards: RewardFacts) -> Findings:
 
 
 def _no_column(
-    subject: Subject, data: DataFacts, table: str, columns: Sequence[str], reader: str, column: str, needs: list[str]
+    subject: Subject, data: DataFacts, table: str, read: ReadSource, reader: str, column: str, needs: list[str]
 ) -> DataError:
     """Return the error for a column that `table` lacks and `reader` (a trainer or a reward) needs, as all `needs`."""
     new = next((new for read in data.sources if (new := read.source.new_name(column)) is not None), None)
@@ -162,7 +162,7 @@ def _no_column(
         return DataError(what, where=subject.where(where), hint=hint)
     worlds = with_columns([needs]) if subject.experiment.data.world is not None and table == "data" else ()
     argument = f"; or, if it is an argument, {reader}.args.{column}=VALUE" if reader.startswith("rewards.") else ""
-    first = rows[0] if (rows := data.training[0].rows) is not None else None
+    columns, first = data.columns if table == "data" else read.columns, read.rows[0] if read.rows is not None else None
     found = stand_in(column, columns, first=first)
     texts = (name for name in columns if first is None or isinstance(first[name], str))
     shown, hint = found or next(texts, columns[0]), typed_rename(table, column, found or "EXISTING_COLUMN")
@@ -194,7 +194,7 @@ def row_problems(subject: Subject, data: DataFacts) -> Check[tuple[frozenset[str
     for read in data.sources:
         rows, name, is_training = read.rows, read.source.name, read in data.training
         has_columns = not lacks_margin and read_columns(row, read.columns, text_field=text_field)
-        if rows is None or (is_training and not has_columns):
+        if rows is None or ((is_training or row.generates) and not has_columns):
             continue  # reported elsewhere
         try:
             if row.trains == "reward model":
