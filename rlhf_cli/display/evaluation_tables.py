@@ -114,7 +114,7 @@ def _policy(console: Console, evaluation: PolicyEvaluation) -> None:
     for name, attempts in evaluation.attempts.items():
         rows = [
             (f"{kind}@{k}", _interval(estimate), _ATTEMPTS[kind])
-            for kind, by_count in attempts.items()
+            for kind, by_count in attempts.by_name().items()
             for k, estimate in by_count.items()
         ]
         _show(console, [f"{name}: right in k answers"], [""], [""], rows=rows)

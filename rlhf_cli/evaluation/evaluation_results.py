@@ -62,8 +62,16 @@ class PartEvaluation:
     tokens: TokenEstimate
 
 
-Attempts = dict[str, dict[int, Estimate]]
-"""One reward's `pass` and `maj` by k: the share with a right one of k samples, or whose most frequent answer is."""
+@dataclass(frozen=True)
+class Attempts:
+    """The pass@k and maj@k of one reward, by k: one of k samples is right, or their most frequent answer is."""
+
+    pass_at: Annotated[dict[int, Estimate], Field(alias="pass")]
+    maj_at: Annotated[dict[int, Estimate], Field(alias="maj")]
+
+    def by_name(self) -> dict[str, Mapping[int, Estimate]]:
+        """Return both by their logged names, `pass` and `maj`."""
+        return {"pass": self.pass_at, "maj": self.maj_at}
 
 
 @dataclass(frozen=True)
@@ -120,7 +128,7 @@ class AnsweredPrompt:
     fixed: Sequence[float | None] = ()
 
     def as_row(self) -> dict[str, object]:
-        """Return the data columns plus those of the answer that rewards read."""
+        """Return the columns that rewards get: those of the data, `completion` and `completion_ids`."""
         return {**self.row, "completion": self.completion, "completion_ids": self.completion_ids}
 
 
@@ -168,11 +176,13 @@ def settled_answers(
 
     Each mode is settled apart: an aggregate of the user's must not compare greedy with sampled answers.
     """
-    scored, no_total = dict[str, PartAnswers](), None
+    scored: dict[str, PartAnswers] = {}
+    no_total: str | None = None  # the same for every mode
     for name, part in parts.items():
         raw, fixed = [answer.raw for answer in part.answers], [answer.fixed for answer in part.answers]
         settled = settled_rows(components, raw, fixed, weights, aggregate=aggregate, running=running)
-        scored[name], no_total = replace(part, scored=settled.rows), settled.no_total
+        scored[name] = replace(part, scored=settled.rows)
+        no_total = settled.no_total
     return scored, no_total
 
 
@@ -250,7 +260,7 @@ def _attempts(part: PartAnswers, names: Sequence[str]) -> dict[str, Attempts]:
     """
     from rlhf_cli.rewards.numeric import answer_in
 
-    attempts: dict[str, Attempts] = {}
+    attempts = {}
     completions = [text_of(answer.completion) for answer in part.answers]
     texts = [text.strip() if (number := answer_in(text)) is None else str(number) for text in completions]
     for name in names:
@@ -259,19 +269,19 @@ def _attempts(part: PartAnswers, names: Sequence[str]) -> dict[str, Attempts]:
             continue
         right = [value or 0.0 for value in raw]
         spans = [slice(start, start + part.each) for start in range(0, len(right), part.each)]
-        attempts[name] = {
-            "pass": {
+        attempts[name] = Attempts(
+            pass_at={
                 k: mean_with_interval([pass_at_k(part.each, int(sum(right[span])), k) for span in spans], right)
                 for k in attempt_counts(part.each)
             },
-            "maj": {part.each: mean_with_interval([majority(texts[span], right[span]) for span in spans], right)},
-        }
+            maj_at={part.each: mean_with_interval([majority(texts[span], right[span]) for span in spans], right)},
+        )
     return attempts
 
 
 @dataclass(frozen=True)
 class BestOfK:
-    """The best of `k`, over prompts: its mean score, every reward and the truncated share at that pick; KL in nats."""
+    """The best of `k`: its score, rewards and truncated share, with intervals over prompts. `kl_bound` is in nats."""
 
     k: int
     score: Estimate
@@ -282,7 +292,7 @@ class BestOfK:
 
 @dataclass(frozen=True)
 class BestOfN:
-    """The curve; `left_out` counts the prompts with an answer that has no score `by`."""
+    """The curve for k = 1 .. n. `left_out` counts the prompts with an answer that has no score `by`."""
 
     by: str
     curve: list[BestOfK]
@@ -349,7 +359,7 @@ class Evaluation:
                 figures.setdefault(beside, getattr(part, beside))  # a reward may have that name
             yield from ((f"{name}/{figure}", estimate) for figure, estimate in figures.items())
         for reward, attempts in self.measured.attempts.items():
-            for kind, by_k in attempts.items():
+            for kind, by_k in attempts.by_name().items():
                 if by_k:
                     yield f"{kind}@{max(by_k)}/{reward}", by_k[max(by_k)]
 
@@ -363,7 +373,7 @@ def evaluation_json(evaluation: Evaluation) -> dict[str, object]:
 
 
 def read_evaluation(file: Path) -> Evaluation:
-    """Read an evaluation, without unknown keys. Raise ValueError if it is none, OSError if it cannot be read."""
+    """Read an evaluation, ignoring unknown keys. Raise ValueError if it is none, OSError if the file cannot be read."""
     content = read_object(file)
     kind = content.get("kind")
     if not isinstance(kind, str) or kind not in _CLASSES:

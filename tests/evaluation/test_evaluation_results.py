@@ -58,7 +58,7 @@ def test_by_hand() -> None:
     assert evaluation.no_total is None
     # No score is not right: pass@2 is 1 and 0. The majority of the first prompt says 2 twice.
     attempts = evaluation.attempts["right"]
-    assert ({k: one.mean for k, one in attempts["pass"].items()}, attempts["maj"][2].mean) == ({1: 0.5, 2: 0.5}, 0.5)
+    assert ({k: one.mean for k, one in attempts.pass_at.items()}, attempts.maj_at[2].mean) == ({1: 0.5, 2: 0.5}, 0.5)
     shown = [(one.prompt, one.completion, one.total) for one in evaluation.shown]
     assert shown[:2] == [("a", "2", 2.0), ("a", "it is 2", 2.0)]
 
@@ -71,7 +71,7 @@ def test_prompts_that_were_trained_on_and_the_others_by_hand() -> None:
     assert {which: one.rows for which, one in by_prompts.items()} == {"seen": 1, "unseen": 1}
     assert by_prompts["seen"].parts["sampled"].rewards["right"].raw.mean == 1.0
     assert by_prompts["unseen"].parts["sampled"].rewards["right"].raw.mean == 0.0
-    assert by_prompts["seen"].attempts["right"]["pass"][1].mean == 1.0
+    assert by_prompts["seen"].attempts["right"].pass_at[1].mean == 1.0
     assert by_prompts["unseen"].parts["sampled"].tokens.max == 3
 
 
@@ -116,8 +116,8 @@ def test_a_completion_behind_a_closed_gate_is_an_attempt_that_failed() -> None:
     """One right of two, the other not scored: pass@1 is 1/2, where leaving it out would give 1. No score: no pass@k."""
     gated = PartAnswers(each=2, answers=PART.answers, scored=[settled(one) for one in (1.0, None, None, None)])
     attempts = sum_up_answers({"sampled": gated}, ["right"]).attempts["right"]
-    assert {k: one.mean for k, one in attempts["pass"].items()} == {1: (1 / 2 + 0) / 2, 2: (1 + 0) / 2}
-    assert (attempts["maj"][2].mean, {one.count for one in attempts["pass"].values()}) == ((1 / 2 + 0) / 2, {2})
+    assert {k: one.mean for k, one in attempts.pass_at.items()} == {1: (1 / 2 + 0) / 2, 2: (1 + 0) / 2}
+    assert (attempts.maj_at[2].mean, {one.count for one in attempts.pass_at.values()}) == ((1 / 2 + 0) / 2, {2})
 
 
 def test_only_rewards_scored_0_or_1_have_attempts() -> None:
@@ -141,7 +141,7 @@ def test_what_counts_as_the_same_answer(texts: list[str], maj: float) -> None:
     """The first of three is right alone, but for those that say the same."""
     right = [1.0, 1.0 if maj == 1.0 else 0.0, 0.0]
     part = PartAnswers(each=3, answers=[answered("a", one, 1) for one in texts], scored=[settled(one) for one in right])
-    assert sum_up_answers({"sampled": part}, ["right"]).attempts["right"]["maj"][3].mean == pytest.approx(maj)
+    assert sum_up_answers({"sampled": part}, ["right"]).attempts["right"].maj_at[3].mean == pytest.approx(maj)
 
 
 EVALUATIONS = {
@@ -199,6 +199,17 @@ def test_keys_of_other_versions(tmp_path: Path) -> None:
     evaluation = read_evaluation(written(tmp_path, content))
     assert evaluation.measured == EVALUATIONS["reward model"].measured
     assert (evaluation.heading.warnings, vars(evaluation.measured)["with_eos"]) == ([], False)
+    content = evaluation_json(EVALUATIONS["policy"])
+    content["attempts"]["correct"]["best"] = "of all"
+    assert read_evaluation(written(tmp_path, content)).measured == EVALUATIONS["policy"].measured
+
+
+@pytest.mark.parametrize("kind", ["pass", "maj"])
+def test_attempts_without_a_kind_are_invalid(tmp_path: Path, kind: str) -> None:
+    content = evaluation_json(EVALUATIONS["policy"])
+    del content["attempts"]["correct"][kind]
+    with pytest.raises(ValueError, match="Field required"):
+        read_evaluation(written(tmp_path, content))
 
 
 @pytest.mark.parametrize("content", [{}, {"kind": "weather"}, {"kind": ["policy"]}, {"kind": "policy", "rows": 3}])

@@ -109,6 +109,20 @@ def test_greedy_answers_are_scored_apart_from_sampled_ones() -> None:
     assert sizes == {"greedy": 2.0, "sampled": 6.0}
 
 
+def flagged(completions: list[Any], is_truncated: list[bool], **_: Any) -> list[float]:
+    return list(map(float, is_truncated))
+
+
+def test_a_reward_gets_the_datas_own_column_is_truncated_as_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answers' own truncation stands in the file of completions."""
+    rows = [{**ROWS[0], "is_truncated": True}, {**ROWS[1], "is_truncated": False}]
+    monkeypatch.setitem(globals(), "ROWS", rows)
+    measured, records = evaluated(Says("2", "2"), samples=1, flag={"fn": f"{__name__}:flagged"})
+    assert [record["rewards"]["flag"] for record in records] == [1.0, 0.0] * 2
+    assert {record["is_truncated"] for record in records} == {False}
+    assert measured.parts["sampled"].truncated.mean == 0.0
+
+
 def test_a_run_from_end_to_end(train, capsys: pytest.CaptureFixture[str]) -> None:
     _, folder = train(HOLD_OUT)
     capsys.readouterr()

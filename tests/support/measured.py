@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rlhf_cli.evaluation.evaluation_results import (
+    Attempts,
     Evaluation,
     Heading,
     PartEvaluation,
@@ -101,7 +102,7 @@ def policy(**changes: Any) -> PolicyEvaluation:
     values: dict[str, Any] = {
         "rows": 4,
         "parts": {"greedy": part(0.75, correct=0.5), "sampled": part(0.5, correct=0.25)},
-        "attempts": {"correct": {"pass": {1: sure(0.25), 2: sure(0.375)}, "maj": {2: sure(0.3125)}}},
+        "attempts": {"correct": Attempts(pass_at={1: sure(0.25), 2: sure(0.375)}, maj_at={2: sure(0.3125)})},
         "shown": [ShownAnswer("1+1=", "2", 1.5), ShownAnswer([{"role": "user", "content": "hi"}], "[b]x[/b]", None)],
     }
     return PolicyEvaluation(**(values | changes))

@@ -359,6 +359,6 @@ def metrics_of(evaluation: PolicyEvaluation) -> dict[str, float | None]:
         for which, some in (evaluation.by_prompts or {}).items():
             metrics[f"{name}/total/{which}"] = some.parts[name].total.mean
     for reward, attempts in evaluation.attempts.items():
-        for kind, by_count in attempts.items():
+        for kind, by_count in attempts.by_name().items():
             metrics |= {f"{kind}@{count}/{reward}": share.mean for count, share in by_count.items()}
     return metrics

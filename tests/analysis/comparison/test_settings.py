@@ -80,7 +80,7 @@ def test_the_figures_of_evaluations(place: Path) -> None:
     folder = RunFolder(place)
     (place / "eval").mkdir()
     parts = {"greedy": part(1.5, a=0.5, b=None)}
-    attempts: dict[str, Attempts] = {"a": {"pass": {1: sure(0.5), 8: sure(0.75), 16: sure(1.0)}, "maj": {}}}
+    attempts = {"a": Attempts(pass_at={1: sure(0.5), 8: sure(0.75), 16: sure(1.0)}, maj_at={})}
     answers = policy(parts=parts, attempts=attempts)
     others = policy(parts={"greedy": part(0.5)})
     evaluations = {"a": headed(answers, time=0.5), "c": headed(others), "b": headed(answers)}
