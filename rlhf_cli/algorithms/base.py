@@ -90,7 +90,7 @@ class RoundAdvantages:
 class Algorithm:
     """How a trainer makes advantages; a subclass sets what differs.
 
-    `fill`: what an excluded entry counts as (`filled`). `compares_groups`: a row is compared with the
+    `fill`: what an excluded entry counts as (`reward_matrix.filled`). `compares_groups`: a row is compared with the
     rows of its prompt, so groups of equal totals teach nothing. `is_dead_by_totals`: a round with equal totals in each
     of them teaches nothing. `kl_coef` is the coefficient of a KL divergence that the trainer subtracts from the totals,
     `clip_range` its bounds for them. `why_not_replayed` says why stored rollouts do not determine the advantages; None
@@ -151,7 +151,10 @@ class GroupAlgorithm(Algorithm):
         return RoundAdvantages(None if is_other else self.shares(scored.settled.names, contributions, both[:-1], each))
 
     def excess(self, advantages: Tensor, totals: Tensor, num_generations: int, logged: Sequence[float]) -> Tensor:
-        """Return a scalar, at most 0 if the parts add up to the (N,) advantages used; `logged` ends with TRL's."""
+        """Return a scalar, at most 0 if the parts add up to the (N,) advantages that a trainer uses.
+
+        `logged` ends with the advantages that TRL logged.
+        """
         difference = advantages - self.advantages(totals, num_generations)
         return difference.abs().max() - SAME * advantages.abs().max()
 

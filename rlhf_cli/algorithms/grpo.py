@@ -43,7 +43,7 @@ class Grpo(GroupAlgorithm):
 
 @dataclass(frozen=True)
 class ProcessRewards(Algorithm):
-    """GRPO on rewarded positions instead of rows, summed from the end of a completion (section 4.1.3)."""
+    """GRPO on rewarded positions instead of rows, summed from the end of a completion (the paper's section 4.1.3)."""
 
     scale: Scale = "group"
     why_not_replayed = "trainer.dense gives every token an advantage of its own; the table holds their rewards' sums"

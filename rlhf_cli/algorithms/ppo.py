@@ -60,7 +60,7 @@ class Advantages:
 
 
 def without_last(scores: Tensor, lengths: Tensor, is_replaced: Tensor) -> Tensor:
-    """Return (K, B, C) scores, 0 on the last of a row's `lengths` tokens where a critic's value replaces its score."""
+    """Return (K, B, C) scores, 0 on a row's last token (of (B,) `lengths`) if the critic's value replaces its score."""
     is_last = torch.arange(scores.shape[2], device=scores.device) == (lengths - 1).unsqueeze(1)
     return scores.masked_fill(is_last & is_replaced.unsqueeze(1), 0.0)
 
@@ -82,7 +82,7 @@ class Ppo(Algorithm):
     keeps_prompts: bool
 
     def advantages(self, rollout: Rollout, kl_coef: float, sum_over_ranks: SumOverRanks) -> Advantages:
-        """Estimate advantages (GAE) of score and KL penalty by `kl_coef`, whitened over all ranks if configured."""
+        """Estimate advantages (GAE) of score and KL penalty (`kl_coef`, 0 for none), whitened over all ranks if set."""
         divergence = rollout.kl_tokens(k1)
         kl_reward = torch.zeros_like(rollout.values) if divergence is None else -kl_coef * divergence
         scores = rollout.scores.sum(dim=0)
@@ -111,7 +111,10 @@ class Ppo(Algorithm):
     def shares(
         self, rollout: Rollout, advantages: Advantages, names: Sequence[str], sum_over_ranks: SumOverRanks
     ) -> dict[str, float]:
-        """Return the share of each reward, of `kl` and `value` (the critic's); empty if the parts do not add up."""
+        """Return the share of every reward, of `kl` and of `value` (the critic's part).
+
+        Return an empty dict if the parts do not add up to the advantages.
+        """
         parts = self.parts(rollout, advantages.kl_reward)
         # float32 rounds at every token of the recursion.
         limit = SAME * parts.shape[2] * parts.abs().sum(dim=0)

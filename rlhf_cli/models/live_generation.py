@@ -85,7 +85,7 @@ class StopStrings:
 
 
 class StopCriterion(stopping_criteria.StoppingCriteria):
-    """End a row at a stop string behind `prompt_tokens` tokens, with padding; every row is judged alone."""
+    """End a row at a stop string in its completion, after `prompt_tokens` tokens with padding; each is judged alone."""
 
     def __init__(self, stops: StopStrings, prompt_tokens: int) -> None:
         self._stops, self._prompt_tokens = stops, prompt_tokens
@@ -262,7 +262,7 @@ class LiveBatch:
         self.is_live = torch.ones(len(ids), dtype=torch.bool, device=ids.device)
 
     def read_prompts(self, *, once_each: bool) -> Tensor:
-        """Return (B, V) float32 logits of the first token; once_each: equal prompts are read once, the cache copied."""
+        """Return (B, V) float32 logits of the first token. once_each: read equal prompts once, and copy the cache."""
         mask = self._inputs.get("attention_mask")
         seen = torch.cat([self.ids, mask], dim=1) if isinstance(mask, Tensor) else self.ids
         firsts, copies = self.rows, self.rows
@@ -368,7 +368,10 @@ def arguments_alone(model: Any) -> Iterator[None]:
 
 @dataclass
 class Generating:
-    """Generate with a model; `mode` is that of the last call, is_plain: by transformers' own loop, `stops` end rows."""
+    """Generate with a model; `mode` is that of the last call, None before the first.
+
+    is_plain: always use transformers' own loop. `stops` end rows, None without stop strings.
+    """
 
     is_plain: bool = False
     stops: StopStrings | None = None
@@ -412,7 +415,10 @@ class Generating:
         generation_config: GenerationConfig,
         **inputs: object,
     ) -> Tensor:
-        """Return (rows, prompt and new tokens), padded after an end, for `generate`. Raise NotEligible if it cannot."""
+        """Return (rows, prompt and new tokens), padded after an end: `generate` calls this instead of its own loop.
+
+        Raise NotEligible if rows may not leave the batch.
+        """
         why = why_not_ahead(model, generation_config)
         why = why or why_not_call(model, len(input_ids), logits_processor, stopping_criteria, inputs)
         if why is not None:

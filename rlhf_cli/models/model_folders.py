@@ -123,7 +123,7 @@ def is_reward_model(path: str, *, where: str) -> bool:
 
 
 def check_reward_config(architectures: Sequence[str], num_labels: int | None, *, got: str, where: str) -> None:
-    """Raise ModelError if a config is not a reward model's; `got` names it, `num_labels` is None if it is unknown."""
+    """Raise ModelError if a config, of the model `got`, is not a reward model's; `num_labels` is None if not given."""
     name = str(architectures[0]) if architectures else "no architecture"
     if _GENERATOR.search(name):
         what = "this is a causal checkpoint, a language model, not a reward model"

@@ -127,7 +127,7 @@ class PolicyModel:
     def complete(
         self, prompts: Sequence[object], sampling: Sampling, images: Sequence[list[Any]] | None = None
     ) -> list[Completion]:
-        """Return one completion per prompt, in their order, from batches of similar length; keep the random state."""
+        """Return a completion per prompt, in order. Batches have similar lengths; the random state is restored."""
         settings, batch_size = sampling.settings, sampling.batch_size
         with naming_foreign_files({"model.path": str(self.path)}):
             given = zip(prompts, images or [[]] * len(prompts), strict=True)

@@ -58,12 +58,17 @@ class RewardModelScorer:
     better, in the model's own unit. A row longer than `max_length` tokens loses its beginning, except a
     begin-of-sequence token: the score is read at the end. `num_truncated` counts such rows.
 
-    `path`, a folder or hub id, holds a full checkpoint, or a PEFT adapter saved with its head. `batch_size`: rows in a
-    forward pass; a packed pass has at most this many times the longest row's tokens. `max_length`: tokens of a row,
-    None for the limit of the model and its tokenizer. `dtype`: of the weights and the arithmetic, also under autocast;
-    `auto` is the checkpoint's own. `with_eos`: end plain texts with the end-of-sequence token, like TRL's RewardTrainer
-    in training; its GRPOTrainer does not in scoring. `tokenizer`: another folder or hub id than the checkpoint's own.
-    `may_pack`: False to pad rows like TRL, with exactly TRL's scores.
+    Args:
+        path: a folder or hub id: a full checkpoint, or a PEFT adapter saved with its head.
+        batch_size: rows in one forward pass; a packed pass has at most this many times the longest row's tokens.
+        max_length: tokens of a row; None for the limit of the model and its tokenizer.
+        dtype: of the weights and the arithmetic; `auto` is the checkpoint's own. Autocast does not change it.
+        with_eos: end plain texts with the end-of-sequence token, like TRL's RewardTrainer in training; its GRPOTrainer
+            does not in scoring.
+        trust_remote_code: run code that came with the checkpoint.
+        tokenizer: the folder or hub id of another tokenizer than the checkpoint's own.
+        revision: the checkpoint's commit, branch or tag on the hub; None for the default branch.
+        may_pack: False to pad rows like TRL, with exactly TRL's scores.
 
     Raise ModelError if the checkpoint is not a reward model, lost its head, or cannot be loaded.
     """
@@ -114,7 +119,7 @@ class RewardModelScorer:
         return self.scored(prompts, completions)[0]
 
     def scored(self, prompts: Sequence[object], completions: Sequence[object]) -> tuple[list[float], list[int]]:
-        """Return finite scores, and the tokens of each row before truncation. Raise ModelError if one is not finite."""
+        """Return the scores, and each row's tokens before truncation. Raise ModelError if a score is not finite."""
         texts = [self._text(prompt, completion) for prompt, completion in zip(prompts, completions, strict=True)]
         if not texts:
             return [], []

@@ -165,7 +165,7 @@ def build_critic(
     init: `policy` for the policy's backbone under a head of zeros (so that V is 0 everywhere at first, as in Ziegler et
         al.'s code), else a folder or hub id, of any size: a reward model, whose head then values every token, a saved
         critic, or a language model, whose backbone gets a head of zeros.
-    policy, revision: its folder or hub id, and its commit, branch or tag there.
+    policy: its folder or hub id; revision: its commit, branch or tag on the hub, None for the default branch.
     dropout: the share of hidden units dropped before the head, 0 for none.
 
     Raise ModelError if the checkpoint has no head with one label or the architecture has no such model.
@@ -212,7 +212,7 @@ def _head(model: nn.Module) -> tuple[str, nn.Linear]:
 
 
 def _kind_of(path: str, trust_remote_code: bool) -> Literal["LoRA critic", "reward model", "language model", "critic"]:
-    """Return what a checkpoint is. As a reward model, a LoRA critic would lose the bias of its head."""
+    """Return what a checkpoint is. A LoRA critic is no reward model: as one it would lose the bias of its head."""
     if find_adapter_config_file(path) is not None:
         return "LoRA critic" if PeftConfig.from_pretrained(path).task_type == "TOKEN_CLS" else "reward model"
     config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)

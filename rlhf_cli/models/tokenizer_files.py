@@ -1,4 +1,4 @@
-"""Read the JSON files of a model and its tokenizer, count tokens, render a chat as transformers does."""
+"""Read a model's and its tokenizer's JSON files, count tokens, render chats like transformers' chat_template_utils."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class TokenizerFiles:
 
     @property
     def unread_end(self) -> str | None:
-        """Return the end token if it also pads texts, as a reward model's score is then read before it, else None."""
+        """Return the end-of-sequence token if texts are padded with it, so that no reward model reads it, else None."""
         eos = self.special("eos_token")
         return eos if eos is not None and self.special("pad_token") in (None, eos) else None
 
@@ -291,7 +291,10 @@ def load_tokenizer(
     where: str = "model.path",
     **given: object,
 ) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a folder or hub id, with the templates that are not None. Raise ModelError at `where`."""
+    """Return the tokenizer of a folder or hub id, or what `load` loads, with the templates that are not None.
+
+    Raise ModelError, with `where` as its place, if it cannot be loaded.
+    """
     from transformers import AutoTokenizer
 
     try:

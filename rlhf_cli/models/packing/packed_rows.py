@@ -43,7 +43,7 @@ class PackedRows:
         return len(self.lengths) - len(self.shared)
 
     def states(self, *, with_last: bool = False) -> Tensor:
-        """Return (S,): where the state before each completion token is, `with_last` also that after a row's last."""
+        """Return (S,), where states predict completion tokens; `with_last`: also where each row's last token is."""
         rows = zip(self.starts, self.num_completion, strict=True)
         places = [place for start, count in rows for place in range(start, start + count + with_last)]
         return torch.tensor(places, dtype=torch.long, device=self.input_ids.device)
@@ -103,7 +103,7 @@ def _laid_out(
 
 
 def rows_by_prompt(ids: Tensor, mask: Tensor) -> Tensor:
-    """Return (B,), an order of (B, P) left-padded rows in which equal prompts are adjacent, by first occurrence."""
+    """Return (B,), an order of rows in which equal prompts are adjacent; ids, mask: (B, P), padded on the left."""
     first: dict[tuple[int, ...], int] = {}
     places = [first.setdefault(tuple(prompt), len(first)) for prompt in ids.where(mask.bool(), -1).tolist()]
     return torch.tensor(places, device=ids.device).argsort(stable=True)

@@ -1,16 +1,16 @@
 """Decide whether a model's rows can be packed into a flat batch, and let it attend row by row there.
 
+transformers passes keyword arguments of a forward pass on to the attention function of every layer. `packed_rows` is
+one; a call without it uses the original function unchanged. It must be an argument instead of global state: gradient
+checkpointing recomputes a layer in the backward pass, when no context of the forward pass is open.
+
 On a GPU in half precision, one kernel attends in all segments at once instead. Queries stay in place. A row that
 continues a prompt needs the prompt's keys before its own, so a prompt's keys occur once for the prompt itself and once
 per row. The causal mask of `torch.nn.attention.varlen.varlen_attn` is aligned to the bottom right, which its
 documentation does not mention but its source has (aten/src/ATen/native/transformers/cuda/flash_attn/mask.h,
-`apply_mask_local`): of Q queries and K keys, the last query sees every key, and the i-th (from 0) those before
-i + 1 + K - Q. A row with a prompt's keys before its own needs exactly that. A trial on real rows
-(`trainers/pass_mixin`, `reward_model_scorer`) shows a kernel that is wrong or missing.
-
-transformers passes keyword arguments of a forward pass on to the attention function of every layer. `packed_rows` is
-one; a call without it uses the original function unchanged. It must be an argument instead of global state: gradient
-checkpointing recomputes a layer in the backward pass, when no context of the forward pass is open.
+`apply_mask_local`): of Q queries and K keys, the last query sees every key, and the i-th (from 0) those before i + 1 +
+K - Q. A row with a prompt's keys before its own needs exactly that. A trial on real rows (`trainers/pass_mixin`,
+`reward_model_scorer`) shows a kernel that is wrong or missing.
 """
 
 from __future__ import annotations
