@@ -11,7 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy
 import psutil
@@ -70,8 +70,8 @@ async def later(completions, answer, **kwargs):
 def where(completions, **kwargs):
     return [float(os.getpid())]
 
-def starts(completions, **kwargs):
-    return [float(subprocess.Popen(["sleep", "600"]).pid)]
+def starts(completions, group=None, **kwargs):
+    return [float(subprocess.Popen(["sleep", "600"], process_group=group).pid)]
 """
 
 Made = Callable[..., Isolated]
@@ -190,15 +190,21 @@ class TestInTheStack:
         assert shown.rstrip().endswith("ValueError: mine")
 
 
-def test_close_ends_the_processes_and_those_that_the_function_started(made: Made) -> None:
-    isolated = made("starts")
+@pytest.mark.parametrize("group", [None, 0])
+def test_close_ends_the_processes_and_those_that_the_function_started(made: Made, group: int | None) -> None:
+    """Those in the worker's process group, and those that lead one of their own, as a shell's jobs do."""
+    isolated = made("starts", group=group)
     before = set(psutil.Process().children(recursive=True))
-    pids = isolated(**batch("a", "b"))
+    pids = {int(pid) for pid in cast(list[float], isolated(**batch("a", "b")))}
     started = set(psutil.Process().children(recursive=True)) - before
-    assert set(pids) < {child.pid for child in started}  # negative control
+    assert pids < {child.pid for child in started}  # negative control
+    assert pids & {os.getpgid(pid) for pid in pids} == (set() if group is None else pids)  # another one
     isolated.close()
     _, alive = psutil.wait_procs(started, timeout=10)
-    assert [child for child in alive if "resource_tracker" not in " ".join(child.cmdline())] == []
+    left = [child for child in alive if "resource_tracker" not in " ".join(child.cmdline())]
+    for child in left:
+        child.kill()
+    assert left == []
     isolated.close()  # again: nothing to do
 
 
