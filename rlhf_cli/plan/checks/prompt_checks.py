@@ -124,7 +124,7 @@ def template_problems(subject: Subject, data: DataFacts, used: frozenset[str]) -
     except TEMPLATE_ERRORS:
         known = set(settings)  # the first row fails, too
     for name in [name for name in settings if name not in known]:
-        what, close = f"the chat template does not read {key}.{name}", nearest(name, known)
+        what, close = f"the chat template does not read {key}.{name}", nearest(name, sorted(known))
         hint = f"'~{key}.{name}'" + (f" {key}.{close}={as_typed(settings[name])}" if close else "")
         yield ConfigError(what, where=subject.where(f"{key}.{name}"), expected=", ".join(sorted(known)), hint=hint)
 
