@@ -1,4 +1,7 @@
-"""Use a file of `accelerate config`, which accelerate itself reads, in a process of its own: it imports torch."""
+"""Use a file of `accelerate config`: its values fill unset keys of `launch`, and its variables reach the ranks.
+
+accelerate itself computes these variables. That imports torch, so it happens in a separate process.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ _OURS = (
 
 
 def fill_from_accelerate_file(launch: JsonTree, origins: Origins, *, generates: bool) -> Iterator[UserError]:
-    """Fill what is unset or `auto` in `launch` from its file, for a trainer that `generates`. Yield contradictions."""
+    """Fill unset and `auto` keys of `launch` from its file. Yield an error for an unusable file, and other values."""
     path = Path(str(launch["accelerate_config"])).expanduser()
     try:
         of_file = _keys_of_launch(path, origins.where(KEY), generates=generates)
@@ -52,7 +55,7 @@ def fill_from_accelerate_file(launch: JsonTree, origins: Origins, *, generates: 
 
 
 def _keys_of_launch(path: Path, where: str, *, generates: bool) -> dict[str, JsonValue]:
-    """Return the keys of `launch` in a file, None if unset. Raise ConfigError if a run cannot read or honour it."""
+    """Return the keys of `launch` that a file sets (None: unset). Raise ConfigError for what a run does not support."""
     tree = _read(path, where)
     kind, fsdp, parallel = tree["distributed_type"], section(tree, "fsdp_config"), section(tree, "parallelism_config")
     stage, offloads = _zero(section(tree, "deepspeed_config"), where) if kind == "DEEPSPEED" else (None, False)
@@ -121,7 +124,7 @@ def _number(tree: JsonTree, name: str) -> int | None:
 
 
 def accelerate_environment(file: Path, *, where: str) -> dict[str, str]:
-    """Return the variables that accelerate sets for `file`, but a rank's. Raise ConfigError if it rejects it."""
+    """Return accelerate's variables for `file`, without those that place a rank. Raise ConfigError if it rejects it."""
     python_path = os.pathsep.join(entry for entry in sys.path if entry)
     command, environment = [sys.executable, "-m", __name__, str(file)], {**os.environ, "PYTHONPATH": python_path}
     try:
@@ -137,7 +140,7 @@ def accelerate_environment(file: Path, *, where: str) -> dict[str, str]:
 
 
 def set_by_accelerate(file: str) -> dict[str, str]:
-    """Return the variables that accelerate's code (1.15, `launch_command`) adds to, or changes in, its processes."""
+    """Return the variables that accelerate 1.15 (`launch_command`) adds to or changes in its processes' environment."""
     from accelerate.commands.launch import _validate_launch_command, launch_command_parser
     from accelerate.utils import launch
 

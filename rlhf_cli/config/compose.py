@@ -114,7 +114,7 @@ def compose(typed: list[str], frozen: tuple[JsonTree, Path | None] | None = None
 
 
 def rewrite(typed: list[str]) -> list[str]:
-    """Return the words as overrides, in Hydra's order. Raise ConfigError for a word or an option that is none."""
+    """Return overrides in Hydra's order. Raise ConfigError for a word that is none, or an unknown group or option."""
     known = conf_folders.groups()
     rewritten: list[str] = []
     appended: dict[str, list[str]] = {group: [] for group in conf_folders.APPENDED_GROUPS}
@@ -150,7 +150,7 @@ def rewrite(typed: list[str]) -> list[str]:
 
 
 def quote_paths(text: str) -> str:
-    """Return a word with its value in quotes where Hydra would read a path, a stop rule or a template as grammar."""
+    """Return the word; put its value in quotes if it is a path, stop rule or template that Hydra would parse."""
     key, equals, value = text.partition("=")
     if not equals or "'" in value or '"' in value:
         return text
@@ -164,12 +164,12 @@ def quote_paths(text: str) -> str:
 
 
 class NotingLoader(ConfigLoaderImpl):
-    """A loader without Hydra's own settings, which took half of its time; `merged` are the files composed last."""
+    """A loader that leaves out Hydra's own settings, half of its time; `merged` are the files that it composed last."""
 
     merged: Sequence[ResultDefault] = ()
 
     def compose(self, config_name: str, overrides: list[str]) -> tuple[DictConfig, dict[str, str | None]]:
-        """Return what Hydra composes, without its own settings, and each group's option. Raise what Hydra raises."""
+        """Return the configuration and the option chosen for each group. Raise the errors of Hydra's `compose`."""
         try:
             parsed, repo = self._parse_overrides_and_create_caching_repo(config_name, overrides)
             self.validate_sweep_overrides_legal(overrides=parsed, run_mode=RunMode.RUN, from_shell=False)
@@ -189,7 +189,7 @@ class NotingLoader(ConfigLoaderImpl):
 
 @contextmanager
 def composing() -> Iterator[NotingLoader]:
-    """Yield a loader, a sweep's own during a sweep. Raise ConfigError for errors of Hydra, OmegaConf and YAML."""
+    """Yield a loader, with a sweep's Hydra during it. Turn errors of Hydra, OmegaConf and YAML into ConfigError."""
     try:
         with ExitStack() as stack:
             if not GlobalHydra.instance().is_initialized():
@@ -216,12 +216,12 @@ def _of_files(loader: NotingLoader, frozen: Path | None) -> Origins:
 
 
 def _resolved(config: DictConfig, origins: Origins) -> JsonTree:
-    """Return the plain tree; what refers to a missing value (`???`) stays text, so that all of them are reported."""
+    """Return the plain tree. Raise ConfigError, or Problems, for references to keys or variables that do not exist."""
     while True:
         try:
             tree: Any = OmegaConf.to_container(config, resolve=True)
             return {str(key): value for key, value in tree.items()}
-        except InterpolationToMissingValueError as error:
+        except InterpolationToMissingValueError as error:  # stays text, so that all missing values are reported
             key = str(error.full_key)
             unresolved = dict(leaves(OmegaConf.to_container(config, resolve=False)))
             text = unresolved[re.sub(r"\[(\d+)\]", r".\1", key)]

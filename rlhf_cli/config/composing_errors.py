@@ -45,10 +45,13 @@ _NOT_COMPOSED, _NOT_READ = "the configuration cannot be composed", "a configurat
 def explain(
     error: Exception, overrides: list[str], of_files: Origins, composed: Callable[[list[str]], DictConfig]
 ) -> NoReturn:
-    """Raise the mistakes in words and files, of which `of_files` were merged before the error; without any, `error`."""
+    """Raise ConfigError, or Problems, for the mistakes in the words and files; raise `error` again if there are none.
+
+    `of_files` holds the origins in the files that were merged before the error.
+    """
     raise_any(_bad_files(), because=error)
     if isinstance(error, RecursionError | AssertionError):
-        raise error  # `hydra_error` explains it
+        raise _without_end() from error
     raise_any(_word_problems(overrides), because=error)
     for file in () if of_files.shapes else (shipped_dir() / "train.yaml", *_chosen_files(overrides)):
         of_files.add_file(file, "")  # nothing was merged
@@ -73,17 +76,8 @@ def hydra_error(error: Exception) -> ConfigError:
         what, in_quotes = "a configuration file is not valid YAML", advice if is_text else None
         return ConfigError(what, where=where, got=error.problem, expected=expected, advice=in_quotes)
     raise_any(_bad_files(), because=error)
-    if isinstance(error, RecursionError | AssertionError):  # of defaults that include each other, or no name
-        names = "|".join(re.escape(file.stem) for file in _user_files())
-        places = [
-            str(Origin(file, number))
-            for file in _user_files()
-            for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
-            if re.match(rf"\s*-.*(\$\{{|\b({names})\b)", line)
-        ]
-        expected = "defaults that do not include each other, choices that are names, few references in one value"
-        got = "defaults or references without an end, or a choice that is no name"
-        return ConfigError(_NOT_COMPOSED, where=", ".join(places) or None, got=got, expected=expected)
+    if isinstance(error, RecursionError | AssertionError):
+        return _without_end()
     # Hydra's message without its search path and without references to Python calls
     lines = str(error).split("Config search path:")[0].splitlines()
     kept = [line.rstrip() for line in lines if line.strip() and not re.match(r"\s*(full_key|object_type)", line)]
@@ -130,8 +124,22 @@ def _bad_files() -> Iterator[ConfigError]:
         yield ConfigError(_NOT_READ, where=str(Origin(file, line)), got=got, expected=expected)
 
 
+def _without_end() -> ConfigError:
+    """Return the error for defaults that include each other, or a choice that is no name, with possible lines."""
+    names = "|".join(re.escape(file.stem) for file in _user_files())
+    places = [
+        str(Origin(file, number))
+        for file in _user_files()
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+        if re.match(rf"\s*-.*(\$\{{|\b({names})\b)", line)
+    ]
+    expected = "defaults that do not include each other, choices that are names, few references in one value"
+    got = "defaults or references without an end, or a choice that is no name"
+    return ConfigError(_NOT_COMPOSED, where=", ".join(places) or None, got=got, expected=expected)
+
+
 def file_problems(overrides: list[str]) -> list[ConfigError]:
-    """Return the errors in headers and defaults lists of the chosen files, and of those that they build on."""
+    """Return the errors in the headers and defaults lists of the chosen files, and of the files that they build on."""
     problems = [error for file in _chosen_files(overrides) if (error := _missing_header(file)) is not None]
     chosen = [text.lstrip("+").partition("=") for text in overrides]
     waiting, seen = [(group.partition("@")[0], name) for group, _, name in chosen], set[Path]()
@@ -378,7 +386,7 @@ def _entries(file: Path, group: str) -> Iterator[ConfigError | tuple[str, str]]:
 
 
 def _corrected(text: str, own: str) -> tuple[str, str, Sequence[str]]:
-    """Return what is wrong with an entry of a file of the group `own` ('': nothing), the right entry, and its names."""
+    """Return what is wrong with an entry ('': nothing) of a file in the group `own`, the right entry, and its names."""
     known, match = groups(), _ENTRY.fullmatch(text)
     if match is None or text == _SELF:
         return "", text, ()

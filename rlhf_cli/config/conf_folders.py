@@ -17,7 +17,7 @@ Groups = dict[str, dict[str, Path]]
 
 @cache
 def shipped_dir() -> Path:
-    """Return the `conf/` in a wheel's package, or beside it in a checkout. Raise FileNotFoundError without it."""
+    """Return `conf/`: in the package of a wheel, beside it in a checkout. Raise FileNotFoundError if it is missing."""
     folder = _shipped("conf", "conf")
     if (folder / "train.yaml").is_file():
         return folder

@@ -31,7 +31,7 @@ _NAMES_OF_THINGS = {"path", "fn", "model", "tokenizer", "class", "root", "name",
 
 
 def references_of(config: DictConfig) -> References:
-    """Return the composed texts from the environment, even through other keys; output hides them from now on."""
+    """Return the texts from the environment, even through other keys; output hides their values from now on."""
     raw = leaves(OmegaConf.to_container(config, resolve=False))
     if not any("oc.env:" in value for _, value in raw if isinstance(value, str)):
         return {}
@@ -59,13 +59,13 @@ def references_of(config: DictConfig) -> References:
 
 
 def with_references(tree: JsonTree, references: References) -> JsonTree:
-    """Return the tree with each text from the environment as a reference, and what only looks like one escaped."""
+    """Return the tree with each text from the environment as a reference; escape a text that only looks like one."""
     by_text = {(path, value): reference for path, (reference, value) in references.items()}
     return _changed(tree, lambda text, path: by_text.get((path, text)) or text.replace("${oc.env:", r"\${oc.env:"))
 
 
 def resolved_references(tree: JsonTree) -> JsonTree:
-    """Return a frozen configuration, references resolved and hidden in output. Raise ConfigError for an unset one."""
+    """Resolve the references of a frozen configuration, hidden in output. Raise ConfigError for an unset variable."""
     return _changed(
         tree,
         lambda text, path: _REFERENCE.sub(lambda match: match[0][1:] if match[1] else _value_of(match[2], path), text),

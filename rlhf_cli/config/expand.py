@@ -20,7 +20,7 @@ _LISTS = ("list", "List", "Sequence", "tuple")
 
 
 def expanded(experiment: Experiment) -> Experiment:
-    """Return the experiment with `primary` as gates of all rewards but those before it, and with `truncation.mode`."""
+    """Turn `primary` into gates of all rewards but it and those that it waits for, and fill in `truncation.mode`."""
     gate, rewards, truncation = experiment.primary, experiment.rewards, experiment.truncation
     changes: dict[str, object] = {}
     if gate is not None and gate.by in rewards:
@@ -76,14 +76,14 @@ def _has_dense_rewards_alone(experiment: Experiment) -> bool:
 
 
 def is_dense(reward: Reward) -> bool:
-    """Return whether a reward is declared step by step: `per: turn`, `spread: even` or the function's return type."""
+    """Return whether a reward is declared step by step: by `per`, `spread: even` or the function's return type."""
     if reward.fn is None:
         return False
     return reward.per is not None or reward.spread == "even" or _returns_lists(reward.fn)
 
 
 def _returns_lists(fn: str) -> bool:
-    """Return whether a function's source declares lists of lists (`list[list[Span]]`); without a type it does not."""
+    """Return whether a function's source, which is not imported, annotates its result as a list of lists."""
     file, name = class_file(fn), fn.rpartition(":")[2]
     if file is None or not file.is_file():
         return False

@@ -39,7 +39,7 @@ _PATH_AT_START = frozenset(sys.path)
 
 
 def imported_code(experiment: Experiment) -> dict[str, Path]:
-    """Return the user's files that an experiment names or imports, or its model's code, by their provenance names."""
+    """Return the user's files that a run executes: named, imported, or code of a trusted model; by provenance name."""
     folders = code_folders(experiment)
     waiting = [place for module in _modules(experiment) for place in _files_of(module, folders)]
     model, found = experiment.model, set[Path]()

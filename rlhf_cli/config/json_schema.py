@@ -71,7 +71,7 @@ def _as_in_a_file(node: JsonValue) -> JsonValue:
 
 
 def _or_a_reference(schema: JsonTree) -> JsonTree:
-    """Return the schema of a value or a reference; a section stays, as editors explain errors inside it better so."""
+    """Return the schema of a value or a reference; a section stays, because editors explain errors in `anyOf` badly."""
     if "$ref" in schema or schema.get("type") == "object":
         return schema
     kept: JsonTree = {name: schema[name] for name in ("description", "default", "title") if name in schema}

@@ -146,14 +146,19 @@ def _meant_argument(trainer: str, argument: trl_args.WrongArgument, args: JsonTr
 
 
 def _wrong_value(key: str, origins: Origins, got: str, expected: str, hint: str | None) -> ConfigError:
-    what, origin = f"wrong value for {key or 'the experiment'}", origins.of(key)
-    if origin is not None and origin.file is not None and origin.line is not None:
-        line = origin.file.read_text(encoding="utf-8").splitlines()[origin.line - 1].partition(" #")[0].strip()
-        variable = r"""([\w-]+:\s*)["']?(?:(\$\{oc\.env:[^{}]*\})|\$\{?([A-Z_][A-Z0-9_]*)\}?)["']?"""
-        if found := re.fullmatch(variable, line):
-            hint = found[1] + "${oc.decode:" + (found[2] or "${oc.env:" + found[3] + "}") + "}"
-            expected = f"{expected}; a variable is text unless it is decoded"
+    what = f"wrong value for {key or 'the experiment'}"
+    if (line := _decoded_variable(origins.of(key))) is not None:
+        expected, hint = f"{expected}; a variable is text unless it is decoded", line
     return origins.error(key, what, got, hint, expected=expected)
+
+
+def _decoded_variable(origin: Origin | None) -> str | None:
+    """Return the line to write where a file gives a key a variable of the environment, which reads it as a number."""
+    if origin is None or origin.file is None or origin.line is None:
+        return None
+    line = origin.file.read_text(encoding="utf-8").splitlines()[origin.line - 1].partition(" #")[0].strip()
+    found = re.fullmatch(r"""([\w-]+:\s*)["']?(?:(\$\{oc\.env:[^{}]*\})|\$\{?([A-Z_][A-Z0-9_]*)\}?)["']?""", line)
+    return found and found[1] + "${oc.decode:" + (found[2] or "${oc.env:" + found[3] + "}") + "}"
 
 
 def _unknown(path: Path, tree: JsonTree, known: KnownKeys, origins: Origins) -> ConfigError:

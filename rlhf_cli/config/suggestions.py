@@ -83,7 +83,7 @@ def nearest_path(typed: str, keys: Iterable[str]) -> str | None:
 
 
 def former_name(name: str, known: KnownKeys) -> tuple[FormerName, str] | None:
-    """Return the entry of another tool's or an older name, and today's key; None if today's trainer has the name."""
+    """Return the entry of a name of another tool or version, and today's key; None if the trainer has that name."""
     row = FORMER_NAMES.get(name)
     if row is None or name in known.arguments:
         return None
@@ -105,7 +105,7 @@ def _nearest(typed: Path, keys: Iterable[Path]) -> tuple[Rank, Path] | None:
 
 
 def _distance(typed: Path, key: Path, sections: set[str]) -> Rank | None:
-    """Return how far a key is from the typed one: typos before missing, extra or moved parts; None if it is too far."""
+    """Return a key's distance from what was typed: typos come before missing or moved parts; None if it is too far."""
     here = _OFTEN.index(key[:-1]) if key[:-1] in _OFTEN else len(_OFTEN)
     if len(typed) == len(key):
         slips = [_part_distance(part, other) for part, other in zip(typed, key, strict=True)]
@@ -182,7 +182,10 @@ def accepts(field: FieldInfo, value: object) -> bool:
 def mended(
     key: str, value: object, takes: Callable[[object], bool], *, choices: Iterable[str] = (), default: object = None
 ) -> str | None:
-    """Return `key=value` with the first it `takes`: one of `choices`, `default` (a number), 1 for 0; or None."""
+    """Return `key=value` with the first candidate that the key `takes`, or None.
+
+    `choices` are the words that the key accepts. `default` is suggested last, if it is a number, and 1 in place of 0.
+    """
     is_number = isinstance(default, int | float) and not isinstance(default, bool)
     is_number &= not (isinstance(value, str) and value[:1].isdigit())  # 1k is no -1
     gave_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -251,7 +254,7 @@ def _said_of(key: str) -> str | None:
 
 
 def answer(key: str, node: object, known: KnownKeys) -> tuple[str | None, str | None]:
-    """Return what to type for an unknown key that holds `node` (for each value of a section), and what else to say."""
+    """Return what to type for an unknown key that holds `node`, and what else to say, such as for each value in it."""
     whole = key
     while isinstance(node, dict) and len(node) == 1:
         name, node = next(iter(node.items()))
@@ -270,7 +273,11 @@ def answer(key: str, node: object, known: KnownKeys) -> tuple[str | None, str | 
 
 
 def fitted(hint: str | None, key: str, value: object, known: KnownKeys) -> str | None:
-    """Return a hint that fits the value: `=VALUE` if its key cannot hold it, `~` for a switch off; no section."""
+    """Return a hint that fits the typed value.
+
+    The key gets `=VALUE` if it cannot hold that value, and a switch that is off is removed with `~`. Return None if
+    the hint is a section, because a section holds no value.
+    """
     if hint is None or isinstance(value, dict | list):
         return hint
     if "=" in hint:

@@ -25,7 +25,7 @@ from rlhf_cli.text.json_values import JsonTree, JsonValue
 
 @dataclass(frozen=True)
 class TrlField:
-    """A field of a TRL config class. `choices`: () for any; `text`: its help; `owner`: the first class that has it."""
+    """A field of a TRL config class: its help `text`, `owner` (the first class with it), and `choices` (() for any)."""
 
     name: str
     annotation: str
@@ -36,7 +36,10 @@ class TrlField:
 
 
 class WrongArgument(NamedTuple):
-    """A wrong argument, or a `trainer` not to run. `expected`: the key instead of a `reserved` one, or values."""
+    """An argument of TRL's that cannot be used, and why; for the kind `trainer`, a trainer that rlhf cannot run.
+
+    `expected` is the key that replaces a `reserved` argument, or the values that an argument of `wrong` value accepts.
+    """
 
     kind: Literal["trainer", "reserved", "unknown", "wrong"]
     name: str = ""
@@ -46,7 +49,7 @@ class WrongArgument(NamedTuple):
 
 @cache
 def package_dir(package: str) -> Path:
-    """Return the folder of an installed package without importing it. Raise ModuleNotFoundError if there is none."""
+    """Return a package's folder without importing the package. Raise ModuleNotFoundError if it is not installed."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(f"{package} is not installed: pip install -e . -c constraints.txt")
@@ -55,7 +58,7 @@ def package_dir(package: str) -> Path:
 
 @cache
 def fields_of(trainer: str) -> dict[str, TrlField]:
-    """Return what `__init__` of a trainer's config class takes, inherited fields first. Raise KeyError for others."""
+    """Return the arguments of a trainer's config class, inherited ones first. Raise KeyError for an unknown trainer."""
     chain: list[ast.ClassDef] = []
     name: str | None = TRAINERS[trainer].config_class
     while name:
@@ -137,7 +140,7 @@ def named_in(config_class: str) -> frozenset[str]:
 
 
 def class_body(name: str, file: Path) -> ast.ClassDef:
-    """Return a class of a package up to its first method, a tenth of the file's time. Raise LookupError without it."""
+    """Parse a class up to its first method, a tenth of its file's time. Raise LookupError if it is not in the file."""
     text = file.read_text(encoding="utf-8")
     start = re.search(rf"^class {name}\b", text, re.MULTILINE)
     if start is None:
@@ -148,7 +151,7 @@ def class_body(name: str, file: Path) -> ast.ClassDef:
 
 
 def _documented_choices(docstring: str) -> dict[str, tuple[str, ...]]:
-    """Return field -> its values, where they are bullets (- `"grpo"`: ...) or "one of `"a"`, `"b"`", two or more."""
+    """Return field -> its values, two or more, documented as bullets (- `"grpo"`: ...) or as "one of `"a"`, `"b"`"."""
     choices: dict[str, tuple[str, ...]] = {}
     blocks = re.split(r"^ {4,8}(\w+) \(`", docstring, flags=re.MULTILINE)
     for name, block in zip(blocks[1::2], blocks[2::2], strict=True):
@@ -310,7 +313,7 @@ INNER_FIELDS = {
 
 
 def inner_fields(name: str, trainer: str, args: JsonTree) -> dict[str, TrlField] | None:
-    """Return the keys that the mapping in an argument may have, None if unknown; `args` name the schedule."""
+    """Return the keys that an argument's mapping may have, None if unknown or no mapping. `args` hold the schedule."""
     if name == "transformers_continuous_batching_config":
         return fields_in([class_body("ContinuousBatchingConfig", package_dir("transformers") / _GENERATION)])
     is_of_schedule = name == "lr_scheduler_kwargs"

@@ -30,7 +30,7 @@ _RULES: tuple[Callable[[Experiment, Origins], Iterable[UserError]], ...] = (
 
 
 def validate(composed: Composed) -> Experiment:
-    """Return the experiment of a composed configuration. Raise Problems or its only UserError, with keys and lines."""
+    """Return the experiment of a composed configuration. Raise Problems, or the only UserError, with keys and lines."""
     tree, origins = composed.tree, composed.origins
     launch, trainer = section(tree, "launch"), section(tree, "trainer")
     problems: list[UserError] = []

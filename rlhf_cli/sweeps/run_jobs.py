@@ -30,7 +30,7 @@ _GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 def slot_for(job: ReadyJob, threads: int | None) -> tuple[HeldGpus, dict[str, str]] | None:
-    """Lock a job's GPUs; return them and its environment, None if too few are free. `threads` None: as usual."""
+    """Lock GPUs for a job; return them and its environment, or None if too few are free. `threads` None: as usual."""
     own = job.plan.accelerate_env
     launch = plan_launch(job.experiment, job.folder.path, accelerate_env=own)
     gpus, run, is_pinned = gpus_of(launch), job.folder.shown, _GPUS in own
@@ -47,7 +47,7 @@ def slot_for(job: ReadyJob, threads: int | None) -> tuple[HeldGpus, dict[str, st
 
 
 def threads_of_each(at_once: int) -> int | None:
-    """Return a job's share of the cores, at most what is asked; None for one at a time."""
+    """Return each job's share of the usable cores, at most what OMP_NUM_THREADS asks for; None for one at a time."""
     if at_once == 1:
         return None
     # Two jobs with two threads each took twenty times as long on two cores.
@@ -81,7 +81,11 @@ class JobsToCome:
 def run_jobs(
     console: Console, jobs: Sequence[ReadyJob], options: SweepOptions, to_come: JobsToCome | None = None
 ) -> int:
-    """Run jobs, then those `to_come`. Return 0 if all are done, 75 if stopped, 1 for a crash, 2 for users' errors."""
+    """Run the jobs, then those `to_come`, and return the exit code of the sweep.
+
+    It is 0 if all are done, 75 if the sweep was stopped, 1 if a job crashed, 2 if all failures were the user's errors.
+    Raise RlhfError if the process that forks the jobs has died.
+    """
     runner = _Runner(console, jobs, options, to_come or JobsToCome())
     asking = dict.fromkeys((signal.SIGTERM, signal.SIGUSR1, signal.SIGINT), runner.ask)
     with handled(asking | {signal.SIGHUP: signal.SIG_IGN}):
@@ -150,10 +154,11 @@ class _Runner:
         self._display.num_to_come = self._to_come.num_to_come
         if not self._waiting:
             return False
-        launch, left = self._jobs[self._waiting[0]].experiment.launch, count(len(self._waiting), "run")
+        launch = self._jobs[self._waiting[0]].experiment.launch
         is_late = launch.must_save_by is not None and has_passed(launch.must_save_by, grace_s=launch.grace_s)
         if is_late and not self._has_said_late:
             self._has_said_late = True
+            left = count(len(self._waiting), "run")
             self._display.say(f"launch.must_save_by={launch.must_save_by} leaves no time for {left}")
         return not is_late
 
@@ -170,7 +175,8 @@ class _Runner:
         self._running[number], environment = slot
         job.begins()
         self._display.began(job)
-        self._processes.begin(JobRequest(number, str(job.folder.path), job.resume, job.take_over, environment))
+        run, resume, take_over = str(job.folder.path), job.resume, job.take_over
+        self._processes.begin(JobRequest(number, run, resume=resume, take_over=take_over, environment=environment))
         return True
 
     def _end(self, number: int, code: int) -> None:

@@ -1,4 +1,4 @@
-"""Run a search by Optuna's ask and tell; its journal, one JSON object a line in the sweep's folder, lets it resume."""
+"""Run a search: Optuna proposes trials and is told their results. Its journal in the sweep's folder lets it resume."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Trials(JobsToCome):
         return len(self._left) + max(0, self._plan.sweep.trials - self._asked)
 
     def next_job(self) -> ReadyJob | None:
-        """Return the next trial, frozen; None if no other may begin. Raise the last of several invalid proposals."""
+        """Return the next trial, frozen; None if all began, or none has time. Raise the last of several errors."""
         from optuna.trial import Trial, TrialState
 
         while self._left:

@@ -30,7 +30,7 @@ from rlhf_cli.sweeps.swept_words import SweepJob, grid_of, search_plan
 
 
 def run(options: SweepOptions, typed: list[str]) -> SweepEnd:
-    """Run the grid or search in `typed`; a failing job stops no other. Before anything is written, raise problems."""
+    """Run the grid or the search in `typed`, all jobs even if some fail. Raise all problems before writing anything."""
     console = Screen()
     if (plan := search_plan(typed)) is not None:
         return run_search(console, plan, typed, options)

@@ -56,7 +56,7 @@ class CheckedJob:
 
 
 def for_each(jobs: Iterable[SweepJob], make: Callable[[SweepJob], _Made]) -> list[_Made]:
-    """Return what `make` makes of each job; then raise each problem once, with its jobs unless all have it."""
+    """Return what `make` makes of each job, or raise all problems: each once, with its jobs unless all jobs have it."""
     made: list[_Made] = []
     problems: dict[str, tuple[UserError, list[str]]] = {}
     num_jobs = 0
@@ -91,7 +91,7 @@ def checked(
 
 
 def new_sweep_folder(jobs: Sequence[CheckedJob], *, is_dry: bool = False) -> Path:
-    """Make a sweep's folder, below its experiment's or `sweep`; `is_dry`: name it. Raise RunError if it exists."""
+    """Make, or with `is_dry` name, a sweep's folder in its experiment's, or in `sweep`. Raise RunError if it exists."""
     experiment = jobs[0].prepared.experiment
     names = {experiment_name(job.prepared.composed) for job in jobs}
     parent = Path(experiment.run.root).expanduser().resolve() / (names.pop() if len(names) == 1 else "sweep")

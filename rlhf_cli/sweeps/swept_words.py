@@ -44,7 +44,7 @@ _MOST_RUNS = 5000
 
 
 def names_of(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return a unique folder name per job: its values by their keys' shortest suffixes, and a hash if it was cut."""
+    """Return a unique folder name per job: values under their keys' shortest suffixes; a hash if cut or not unique."""
     short = short_keys(list(rows[0]) if rows else [])
     plain = [{key: _plain(value) for key, value in row.items()} for row in rows]
     counts = Counter(tuple(row.items()) for row in plain)
@@ -96,7 +96,7 @@ class SweepJob:
 
 
 def grid_of(typed: list[str]) -> tuple[list[SweptKey], list[SweepJob]]:
-    """Return the axes of a grid, and its jobs: the last axis varies fastest. Raise ConfigError, or Problems."""
+    """Return the swept axes and the jobs, the last axis fastest. Raise ConfigError, or Problems, with all mistakes."""
     problems: list[UserError] = []
     parsed: list[tuple[str, Override | None]] = []
     axes: dict[int, SweptKey] = {}
@@ -377,7 +377,7 @@ def words_of(values: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def search_plan(typed: list[str]) -> SearchPlan | None:
-    """Return the search that the words describe, None for a grid. Raise ConfigError for a space that is refused."""
+    """Return the search, None for a grid. Raise ConfigError if it is empty, holds the seed or changes its objective."""
     is_typed = any(_is_of_section(word) for word in typed)
     fixed, swept = split_words(typed)
     words: list[str] = []

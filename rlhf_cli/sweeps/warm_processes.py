@@ -3,6 +3,8 @@
 A fork is isolated: what a job changes or breaks does not affect the others. multiprocessing's forkserver is not used,
 because with a living child it outlives the process that started it, even if that is killed, and a terminal's signals
 reach it. This server dies with the sweep and its children die with it; only the sweep communicates with them.
+
+The sweep sends a `JobRequest` for each job through a pipe, and the server answers with `JobEvent`s.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ class JobEvent(NamedTuple):
 
 
 class WarmProcesses:
-    """Jobs forked by a server that the first starts and that ends with this process; `threads` are OpenMP's of it."""
+    """Jobs forked, without import time, by a server that ends with this process; `threads`: its OpenMP threads."""
 
     def __init__(self, *, threads: int | None) -> None:
         self._threads = threads

@@ -151,7 +151,7 @@ def redacted(text: str) -> str:
 
 
 def redacted_tree(node: _Node, *, values_only: bool = False) -> _Node:
-    """Return lists, dicts and texts redacted; `values_only` leaves what only looks like a secret, as in data."""
+    """Return a tree with secrets in texts and values of secret keys hidden; `values_only`: known secrets only."""
     return cast(_Node, _redacted(node, _text_hider(values_only=values_only), values_only))
 
 

@@ -123,7 +123,7 @@ SAFE_LOADER: type[yaml.SafeLoader] = _LimitedLoader
 
 
 def _refuse_bombs(text: str) -> None:
-    """Raise OversizedYaml for nesting that would crash libyaml, an alias in its own node, and a flood of aliases."""
+    """Raise OversizedYaml for nesting that crashes libyaml, aliases inside their own node, and too many values."""
     sizes: dict[str | None, int] = {}
     open_nodes: list[tuple[str | None, int]] = [(None, 0)]  # name and size of each node around the event
     for event in yaml.parse(text, Loader=_BASE):

@@ -13,13 +13,16 @@ from collections.abc import Iterable
 
 
 def nearest(typed: str, valid: Iterable[str]) -> str | None:
-    """Return the valid name that was most likely typed, the first of equally near ones; None if all differ too much."""
+    """Return the valid name that `typed` was most likely meant to be, or None if all are too different.
+
+    Of equally near names, the one with the typed letters in order wins, then one with the same first letter.
+    """
     ranked = [(rank, place, name) for place, name in enumerate(valid) if (rank := likeness(typed, name)) is not None]
     return min(ranked)[2] if ranked else None
 
 
 def likeness(typed: str, name: str) -> tuple[int, int, int] | None:
-    """Return how far a name is from a typed one, None if unrelated: slips, then a common start, then the same words."""
+    """Return the distance of a name, None if unrelated: slips, then a common start, then all typed words in it."""
     ours, theirs = _plain(typed), _plain(name)
     if not ours or not theirs:
         return None

@@ -32,7 +32,7 @@ class ParsedTemplate:
 
 
 def parse(text: str, *, where: str, error: type[UserError], only_identifiers: bool = False) -> ParsedTemplate:
-    """Parse a template of plain fields (`only_identifiers`: no blanks). Raise `error` at the key `where` for others."""
+    """Parse a template. Raise `error`, at the key `where`, if a field is no column name (no identifier)."""
     try:
         pieces = list(Formatter().parse(text))
     except (ValueError, TypeError) as problem:

@@ -62,7 +62,7 @@ def rollout_problems(experiment: Experiment, origins: Origins) -> Iterator[UserE
 
 
 def rollout_warnings(experiment: Experiment) -> Iterator[str]:
-    """Yield a warning if vLLM cuts off probabilities, which biases importance ratios, or rounds more than float32."""
+    """Yield a warning if vLLM rounds more than float32, or truncates sampling, which biases the importance ratio."""
     args, launch = experiment.trainer.args, experiment.launch
     if (launch.rollout, launch.precision) == ("vllm", "float32"):
         yield (
@@ -106,7 +106,7 @@ def slurm_problems(experiment: Experiment, origins: Origins) -> Iterator[UserErr
 
 
 def seconds(time: str) -> int | None:
-    """Return the seconds of sbatch's --time (D-H, D-H:M, D-H:M:S, H:M:S, M:S or M); None for a text of another form."""
+    """Return the seconds of sbatch's --time: D-H, D-H:M, D-H:M:S, H:M:S, M:S or M. Return None for any other text."""
     days, dash, clock = time.strip().rpartition("-")
     parts = clock.split(":")
     if len(parts) > 3 or not all(re.fullmatch(r"\d+", part) for part in (*parts, *([days] if dash else []))):

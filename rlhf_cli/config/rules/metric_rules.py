@@ -34,7 +34,7 @@ Unlogged = tuple[str, str | None]
 
 
 def unlogged(metric: str, experiment: Experiment) -> Unlogged | None:
-    """Return why an experiment does not log a metric, and the logged name of the nearest; None if it may log it."""
+    """Return why an experiment does not log a metric, and the nearest that it logs; None if it may log the metric."""
     rewards, trainer, sets = experiment.rewards, experiment.trainer, experiment.data.eval_names
     is_evaluated, (prefix, plain) = metric.startswith(EVALUATED), _parts(metric, experiment)
     reward, first = plain.removeprefix("rewards/").partition("/")[0], plain.partition("/")[0]

@@ -26,15 +26,7 @@ _TOKEN_LEVEL_ONLY = {"loss_type": SEQUENCE_LOSSES, "importance_sampling_level": 
 def reward_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
     """Yield every problem with the rewards, in the order of the configuration."""
     trainer, rewards = experiment.trainer, experiment.rewards
-    limited = {f"rewards.{name}": reward.timeout_s for name, reward in rewards.items()}
-    limited |= {f"tools.{name}": tool.timeout_s for name, tool in experiment.tools.items()}
-    limited |= {environment_key(name): one.timeout_s for name, one in experiment.environments.items()}
-    watched_s = experiment.launch.hang_timeout_s
-    for key, own_s in limited.items():
-        if isinstance(own_s, float) and isinstance(watched_s, float) and own_s >= watched_s:
-            what = f"the watchdog ends the run before {key} reaches its time limit"
-            got, either = f"{own_s:g}, launch.hang_timeout_s={watched_s:g}", f"launch.hang_timeout_s={2 * own_s:g}"
-            yield origins.error(f"{key}.timeout_s", what, got, f"{either}, or {key}.timeout_s={watched_s / 2:g}")
+    yield from _time_limit_problems(experiment, origins)
     for name in rewards:
         if name in (taken := RESERVED_REWARD_NAMES | TABLE_COLUMNS):
             expected = "a name other than " + ", ".join(sorted(taken))
@@ -57,8 +49,21 @@ def reward_problems(experiment: Experiment, origins: Origins) -> Iterator[UserEr
             yield origins.error(key, what, value, f"{hint}, or trainer.dense=false")
 
 
+def _time_limit_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:
+    """Yield an error for each time limit of a call that the watchdog would not wait for."""
+    limited = {f"rewards.{name}": reward.timeout_s for name, reward in experiment.rewards.items()}
+    limited |= {f"tools.{name}": tool.timeout_s for name, tool in experiment.tools.items()}
+    limited |= {environment_key(name): one.timeout_s for name, one in experiment.environments.items()}
+    watched_s = experiment.launch.hang_timeout_s
+    for key, own_s in limited.items():
+        if isinstance(own_s, float) and isinstance(watched_s, float) and own_s >= watched_s:
+            what = f"the watchdog ends the run before {key} reaches its time limit"
+            got, either = f"{own_s:g}, launch.hang_timeout_s={watched_s:g}", f"launch.hang_timeout_s={2 * own_s:g}"
+            yield origins.error(f"{key}.timeout_s", what, got, f"{either}, or {key}.timeout_s={watched_s / 2:g}")
+
+
 def _dense_conflicts(experiment: Experiment) -> Iterator[tuple[str, str, object, str]]:
-    """Yield key, fault, value and hint of each setting that dense rewards cannot use; trainer_rules.py has PPO's."""
+    """Yield (key, what is wrong, value, hint) of each setting that dense rewards exclude; for PPO: trainer_rules.py."""
     trainer, aggregate = experiment.trainer, experiment.aggregate
     if aggregate not in (AGGREGATES if trainer.has_critic else ("sum",)):
         yield "aggregate", "trainer.dense sums rewards per token, so it needs a sum", aggregate, "aggregate=sum"

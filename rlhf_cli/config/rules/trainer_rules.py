@@ -136,7 +136,20 @@ def adapter_problems(experiment: Experiment, origins: Origins) -> Iterator[UserE
             yield origins.error(key, f"unknown key {key!r}", hint=hint, expected=valid)
         elif not str(value).startswith("pissa_niter_") and (expected := trl_args.expected_instead(fields[name], value)):
             yield origins.error(key, f"wrong value for {key}", repr(value), f"'~{key}'", expected=expected)
-    key, initial, problem = f"{_LORA}.{_INIT}", given.get(_INIT, True), ""
+    yield from _initial_problems(experiment, given.get(_INIT, True), origins)
+    layers = [name for name in ("layers_to_transform", "layers_pattern") if given.get(name) is not None]
+    for key, name in ((f"{_LORA}.{name}", name) for name in layers):
+        if isinstance(lora.target_modules, str):  # which peft takes for a pattern of full names
+            got, hint = f"target_modules={lora.target_modules}", f"{_LORA}.target_modules=[q_proj,v_proj]"
+            yield origins.error(key, f"{name} needs a list of modules", got, hint)
+        elif layers == ["layers_pattern"]:
+            hint = f"{_LORA}.layers_to_transform=[0]"
+            yield origins.error(key, f"{name} needs the numbers of the layers", "no layers_to_transform", hint)
+
+
+def _initial_problems(experiment: Experiment, initial: object, origins: Origins) -> Iterator[UserError]:
+    """Yield an error for an initialisation that reads data, or whose model without adapter is not the first policy."""
+    key, problem = f"{_LORA}.{_INIT}", ""
     shares = experiment.critic is not None and experiment.critic.share == "lora"
     if initial in _READS_DATA:
         problem = f"{initial} reads data before training, which no key names"
@@ -148,14 +161,6 @@ def adapter_problems(experiment: Experiment, origins: Origins) -> Iterator[UserE
         expected = f"one of true, {', '.join(str(value) for value in _NO_CHANGE[1:])}"
         what, hint = f"{key}={initial} does not work here", f"'~{key}'{why_not}"
         yield origins.error(key, what, problem, hint, expected=expected)
-    layers = [name for name in ("layers_to_transform", "layers_pattern") if given.get(name) is not None]
-    for key, name in ((f"{_LORA}.{name}", name) for name in layers):
-        if isinstance(lora.target_modules, str):  # which peft takes for a pattern of full names
-            got, hint = f"target_modules={lora.target_modules}", f"{_LORA}.target_modules=[q_proj,v_proj]"
-            yield origins.error(key, f"{name} needs a list of modules", got, hint)
-        elif layers == ["layers_pattern"]:
-            hint = f"{_LORA}.layers_to_transform=[0]"
-            yield origins.error(key, f"{name} needs the numbers of the layers", "no layers_to_transform", hint)
 
 
 def quantize_problems(experiment: Experiment, origins: Origins) -> Iterator[UserError]:

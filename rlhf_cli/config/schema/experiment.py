@@ -1,4 +1,4 @@
-"""An experiment: all sections, strictly validated (`yes` is no boolean); how to find the field of a dotted key."""
+"""An experiment: all sections, validated strictly (`yes` is no boolean), and how to find the field of a dotted key."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Gate(Section):
 
 
 def gate_text(gate: Mapping[str, Any]) -> str:
-    """Return `correct >= 1` for a gate with its keys as in YAML; a damaged file's bound that is no number as it is."""
+    """Return the condition of a gate, given as in YAML: `correct >= 1`. Show a bound that is not a number as it is."""
     name, between = gate.get("by"), gate.get("between")
     if isinstance(between, list | tuple) and len(between) == 2:
         return f"{_number_text(between[0])} <= {name} <= {_number_text(between[1])}"

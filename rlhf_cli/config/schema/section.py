@@ -40,7 +40,10 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 def one_or_several(keys: tuple[str, ...], shape: str, *, has_list: bool = True) -> Discriminator:
-    """Return a discriminator of `one` section with any of `keys`, a `list`, `named` ones and `none`."""
+    """Return a discriminator of one section (`one`), a list (`list`), sections by name (`named`) and null (`none`).
+
+    A mapping with any of `keys` is one section. `shape` describes a section in the message for any other value.
+    """
 
     def kind_of(value: object) -> str | None:
         if value is None or value is False or value in ("off", [], {}):
