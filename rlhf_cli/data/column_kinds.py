@@ -62,7 +62,7 @@ def kind_of(value: object) -> Kind:
 
 
 def merge(first: Kind, second: Kind) -> Kind:
-    """Return the kind of a column with both: integer and number are a number, null fits any, other pairs are mixed."""
+    """Return the kind of a column with both: null fits any, integer and number give number, other pairs are mixed."""
     if first == second or second == ColumnKind.NULL:
         return first
     if first == ColumnKind.NULL:
@@ -78,7 +78,7 @@ def merge(first: Kind, second: Kind) -> Kind:
 
 
 def as_kind(value: object, kind: Kind, *, as_json: bool = False) -> object:
-    """Return a value as a table has it: records with all keys, floats beside fractions, mixed ones `as_json`."""
+    """Return a value as its table stores it: all keys in records, floats beside fractions; `as_json`: mixed as JSON."""
     if isinstance(kind, RecordKind) and isinstance(value, Mapping):
         return {name: as_kind(value.get(name), field, as_json=as_json) for name, field in kind.fields.items()}
     if isinstance(kind, ListKind) and isinstance(value, list):

@@ -25,7 +25,7 @@ _HELD_OUT = re.compile(r"(^|[^a-z])(test|testing|valid|validation|val|dev|eval|e
 
 @dataclass
 class Scan:
-    """What reading files gives; `seen` maps a column to the place and the text of its first value."""
+    """What was read from files; `seen` maps a column to the place and the text of its first value."""
 
     kinds: dict[str, Kind] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Scan:
     seen: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def add(self, rows: Iterable[tuple[str, Row]], limit: int, is_read: Callable[[str], bool] = bool) -> None:
-        """Add `(place, row)` pairs; keep `limit` rows. Raise DataError if a column that is read holds two kinds."""
+        """Add `(place, row)` pairs; keep the first `limit`. Raise DataError if a read column holds two kinds."""
         for where, row in rows:
             self.num_rows += 1
             if len(self.rows) < limit:
@@ -62,7 +62,7 @@ FORMATS: dict[str, Callable[[Path, Collection[str]], Iterator[tuple[str, Row]]] 
     "csv": read_csv,
     "parquet": None,
 }
-"""Format -> `read(path, texts)`, which yields `(place, row)`; None for Parquet, whose types `datasets` reads."""
+"""Format -> `read(path, texts)`, which yields `(place, row)` with text in `texts`; `datasets` loads Parquet itself."""
 
 
 def scan(paths: Sequence[Path], format_name: str, limit: int = 0, source: DataSource | None = None) -> Scan:
@@ -88,7 +88,10 @@ def _no_rows(path: Path) -> DataError:
 
 
 def find_files(source: DataSource) -> tuple[tuple[Path, ...], str]:
-    """Return the files that `path` matches, sorted in a folder or glob, and their one format. Raise DataError."""
+    """Return the files that `path` matches, in the order written (sorted in a folder or glob), and their format.
+
+    Raise DataError if a file does not exist, has an unknown suffix or another format than the first.
+    """
     where = f"{source.name}.path"
     files = [file for path in source.paths for file in _expand(path, where)]
     examples: dict[str, Path] = {}

@@ -68,7 +68,7 @@ def _exchange(turn: Mapping[str, object], asked: str, answer: str) -> list[Row]:
 
 
 def _message(turn: Mapping[str, object]) -> Row:
-    """Return a turn under OpenAI's names. Raise ValueError for an unknown speaker or role, a call that is not JSON."""
+    """Return a message with OpenAI's keys and roles. Raise ValueError for an unknown speaker or role, a bad call."""
     message = {key: value for key, value in turn.items() if value is not None and value != []}
     sender_key = next((key for key in _SENDERS if key in message), "")
     sender = message.pop(sender_key, None)
@@ -233,7 +233,7 @@ def with_system(table: Table, columns: Sequence[str]) -> Table:
 
 
 def with_calls(table: Table, columns: Sequence[str]) -> Table:
-    """Return the rows with a message that makes the calls if `completion` is JSON text of tool calls, as xLAM's."""
+    """Return the rows with a message, as JSON text, that makes the tool calls in a `completion` of JSON, as xLAM's."""
     values = values_of(table, "completion") if "completion" in columns else ()
     first = next((value for value in values if value), None)
     with contextlib.suppress(ValueError):
@@ -278,7 +278,7 @@ def without_repeats(table: Table, columns: Sequence[str]) -> Table:
 
 
 def _rest(prompt: object, answer: object) -> object:
-    """Return what follows the prompt's messages, all or those behind the rules, in an answer that begins with them."""
+    """Return an answer without the prompt (or all but its system messages) if it begins with that, else unchanged."""
     if not (kind_of_text(prompt) == kind_of_text(answer) == "messages"):
         return answer
     asked, said = cast("list[Row]", prompt), cast("list[Row]", answer)
@@ -326,7 +326,8 @@ _PAIR = ("chosen", "rejected")
 def split_transcripts(table: Table, *, is_whole: bool = True, name: str = "data") -> Table:
     """Return the rows with a `prompt` and answers instead of transcripts; unchanged if they have prompts.
 
-    A row without any keeps its texts and gets an empty prompt. Raise DataError if no column or no row holds any.
+    A row without transcripts keeps its texts and gets an empty prompt. Raise DataError if no column holds dialogues, or
+    if no row of a table that `is_whole` is a transcript.
     """
     columns = table.column_names
     if "prompt" in columns:

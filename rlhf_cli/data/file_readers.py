@@ -25,7 +25,7 @@ from rlhf_cli.errors import DataError, in_a_line
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield `(line number from 1, line with its end)` of a text, plain or gzip. Raise DataError if it is unreadable."""
+    """Yield `(number from 1, line with its end)` of a text file, plain or gzip. Raise DataError if it is unreadable."""
     number = 0
     try:
         with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as stream:
@@ -140,7 +140,7 @@ _EXPECTED = 'a list of objects, such as [{"prompt": "..."}]'
 
 
 def read_list(path: Path) -> Iterator[tuple[str, Row]]:
-    """Yield the rows and `file: item 3`; of a file of lines as `read_lines` does. Raise DataError if it is no list."""
+    """Yield `(file: item 3, row)` of a list of objects; or lines like `read_lines`. Raise DataError for other JSON."""
     text = "".join(line for _, line in numbered_lines(path))
     if not text.strip():
         return
@@ -182,7 +182,8 @@ csv.field_size_limit(1 << 30)
 def read_csv(path: Path, texts: Collection[str] = ()) -> Iterator[tuple[str, Row]]:
     """Yield the rows with the `file:line` of their last line; the columns in `texts` hold text.
 
-    Read the file twice, first for types. Raise DataError on a row unlike the header, an unnamed or a repeated column.
+    Read the file twice, first for the types of its columns. Raise DataError on a row with more or fewer cells than the
+    header, and on an empty or repeated column name.
     """
     kinds: dict[str, Kind] = {}
     for _, cells in _cells(path):
@@ -250,7 +251,7 @@ _VALUES: dict[Kind, Callable[[str], object]] = {
 
 
 def read_parquet_head(paths: Sequence[Path], limit: int) -> tuple[tuple[str, ...], list[Row], int]:
-    """Return `(columns, first rows, number of rows)` of all files. Raise DataError if one is not Parquet or differs."""
+    """Return (columns, up to `limit` rows, number of rows). Raise DataError for other files, or files that differ."""
     # Imported here, because `rlhf check` needs Arrow only for Parquet.
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -60,7 +60,8 @@ def learnt_columns(
 ) -> tuple[str, ...]:
     """Return the columns that `trainer` learns from, with those that it reads beside them.
 
-    Raise DataError, with the existing columns and those inside a column of the `first` row, if no set is complete.
+    `text_field` is the column that SFTTrainer reads as plain text. Raise DataError, with the existing columns and those
+    inside a column of the `first` row, if no set is complete.
     """
     if names := read_columns(trainer, columns, text_field=text_field):
         return tuple(names)
@@ -170,7 +171,7 @@ def read_columns(trainer: TrainerRow, columns: Sequence[str], *, text_field: str
 
 
 def only_learnt(dataset: Dataset, trainer: TrainerRow, *, text_field: str = TEXT, name: str = "data") -> Dataset:
-    """Return only the columns that `trainer` reads. Raise DataError for missing ones, and for rows that TRL refuses."""
+    """Return the rows with only the columns that `trainer` reads. Raise DataError for what `check_columns` refuses."""
     selected: Dataset = dataset.select_columns(check_columns(dataset, trainer, text_field=text_field, name=name))
     if "conversations" in selected.column_names:  # the name under which TRL expects ShareGPT's keys
         selected = selected.rename_column("conversations", "messages")
@@ -180,7 +181,11 @@ def only_learnt(dataset: Dataset, trainer: TrainerRow, *, text_field: str = TEXT
 def check_columns(
     dataset: Table, trainer: TrainerRow, *, text_field: str = TEXT, name: str = "data", reads_images: bool | None = None
 ) -> list[str]:
-    """Check and return the columns that `trainer` reads. Raise DataError. `reads_images` is None if not known."""
+    """Check what the columns hold that `trainer` reads, and return these columns.
+
+    `reads_images` says whether the model does, None if that is not known. Raise DataError for missing columns, empty
+    values and the first row with a value that the trainer does not take.
+    """
     if trainer.learns_from:
         first_row = dataset[0] if len(dataset) else None
         learnt_columns(trainer, dataset.column_names, text_field=text_field, name=name, first=first_row)
@@ -287,7 +292,8 @@ def _is_learnt(switch: object) -> bool:
 def _has_prompt(dataset: Table, columns: Sequence[str], name: str) -> bool:
     """Return whether TRL should read the column `prompt` of pairs, or find their prompt in both answers.
 
-    False if both repeat a text. Raise DataError for pairs without a prompt: TRL would take the letters both begin with.
+    False if both answers repeat it and the column is text. Raise DataError for pairs without a prompt: TRL would take
+    the letters that both answers begin with.
     """
     first, pairs = dataset[0], zip(*(values_of(dataset, column) for column in ("chosen", "rejected")), strict=True)
     is_whole = all(

@@ -127,7 +127,7 @@ def _read_files(source: DataSource) -> datasets.Dataset:
 
 
 def features_of(kinds: Mapping[str, Kind], mixed: Feature | None = None) -> datasets.Features:
-    """Return the types of columns; `mixed` is that of a mixed kind, JSON if not given: contents in text or in parts."""
+    """Return the types of columns as `datasets` has them; `mixed` is the type of a mixed kind, JSON if not given."""
     return datasets.Features(**{column: _feature(kind, mixed or datasets.Json()) for column, kind in kinds.items()})
 
 
@@ -166,7 +166,7 @@ def _unreadable_hub(source: DataSource, error: Exception) -> DataError:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Hide the progress bars of `datasets`, for work of a second; its environment variable for them wins."""
+    """Hide the progress bars of `datasets`, for work of a second, unless its environment variable decides."""
     was_disabled = datasets.utils.are_progress_bars_disabled() or "HF_DATASETS_DISABLE_PROGRESS_BARS" in os.environ
     if not was_disabled:
         datasets.disable_progress_bars()

@@ -18,7 +18,7 @@ Write: TypeAlias = Callable[[Messages, Mapping[str, object]], str]  # (messages,
 
 
 def check_rendering(table: Table, columns: Sequence[str], write: Write, *, name: str) -> None:
-    """Raise DataError if `write`, the chat template, refuses a conversation of these columns or leaves a part out."""
+    """Raise DataError if `write`, the chat template, refuses or leaves out part of a conversation of the first rows."""
     for number in range(min(_ROWS, len(table))):
         row = {column: value for column, value in table[number].items() if column in columns}
         given, tools, asked = row.get("chat_template_kwargs"), row.get("tools") or None, row.get("prompt") or []
@@ -91,7 +91,8 @@ _BATCH = 1000
 def prompt_limit(read: object, served: object, completion: object, *, where: str) -> int | None:
     """Return how many tokens a prompt may have, or None if the model's context is unknown.
 
-    `read` limits the model, `served` its server, `completion` an answer, if known. Raise ConfigError if none is left.
+    `read` is the model's own limit, `served` that of the server that generates, `completion` the most tokens of an
+    answer; each may be None. Raise ConfigError if no token is left for a prompt.
     """
     context = min((number for number in (read, served) if isinstance(number, int) and number > 0), default=None)
     if context is None:
@@ -116,7 +117,8 @@ def without_overlong(
 ) -> tuple[Dataset, list[str]]:
     """Return the rows without prompts of more than `limit` tokens, according to `policy`, and what happened to them.
 
-    `longer_than(limit, prompts)` gives row -> tokens, `last(text, limit)` a text's end. Raise like `check_overlong`.
+    `longer_than(limit, prompts)` returns row -> tokens, `last(text, limit)` the end of a text. Raise DataError like
+    `check_overlong`.
     """
     overlong: dict[int, int] = {}
     for first in range(0, len(dataset), _BATCH):

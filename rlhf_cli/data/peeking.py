@@ -19,7 +19,7 @@ _SPLIT = rf"{_PART}(\+{_PART})*"  # a split of a file or a world, in the syntax 
 
 @dataclass(frozen=True)
 class Preview:
-    """What is known of a source before `split`, `rename` and `select`; of a hub dataset nothing but its `origin`."""
+    """Facts about a source before `split`, `rename`, `select`; of a hub dataset, columns and rows are unknown."""
 
     columns: tuple[str, ...]
     rows: list[Row]
@@ -30,7 +30,8 @@ class Preview:
 def peek(source: DataSource, limit: int = 8, *, seed: int = 0) -> Preview:
     """Return columns, first `limit` rows and row count of a source; `seed` is for a world without its own.
 
-    Text files are checked to the end; of Parquet only these rows are read, of the hub nothing. Raise DataError.
+    JSONL, JSON and CSV files are read and checked to the end; of Parquet, only the schema and these rows are read. A
+    hub dataset is not accessed. Raise DataError if the source is invalid.
     """
     if not source.is_hub and re.fullmatch(_SPLIT, source.split or "train") is None:
         raise source.no_such_split()
@@ -55,7 +56,8 @@ def prepare_preview(
 ) -> tuple[tuple[str, ...], RowTable | None]:
     """Return the columns of a previewed source as the trainer will see them, and its selected rows.
 
-    Columns are empty if unknown (hub), rows None if the preview has none of those selected. Raise DataError.
+    The columns are empty if unknown (a hub dataset). The rows are None if they are not among those of the preview (a
+    hub dataset, a slice of a split, rows far down). Raise DataError like `prepare`.
     """
     if prompt is not None:
         template_columns(prompt)  # checks the template's syntax even if the columns are unknown
@@ -70,7 +72,7 @@ def prepare_preview(
 
 
 def first_rows(sources: Sequence[DataSource], *, prompt: Template | None, seed: int, limit: int) -> list[Row]:
-    """Return `limit` rows as a trainer will see them, usually without importing `datasets`. Raise like `peek`."""
+    """Return up to `limit` rows as a trainer will see them, usually without `datasets`. Raise DataError like `peek`."""
     source = sources[0]
     if len(sources) == 1 and not source.is_hub and source.keep is None and source.sort is None:
         last = (source.bounds or (0, 0))[0] + limit

@@ -30,7 +30,8 @@ _SHOWN = 3
 class PairRules:
     """What makes a margin, and whether bad pairs are dropped or an error.
 
-    The margin is a `column` or `scale * transform(chosen - rejected)`. A bad pair has equal answers or an empty one.
+    The margin is a `column`, or `scale * transform(chosen - rejected)` of two score columns; without any of these
+    columns, pairs have no margin. A bad pair has equal answers or an empty one.
     """
 
     column: str | None = None
@@ -95,7 +96,7 @@ def no_pair_left(reasons: Sequence[str], *, name: str) -> DataError:
 
 
 def sound_pairs(dataset: Table, rules: PairRules, *, name: str = "data") -> tuple[dict[int, str], dict[int, float]]:
-    """Return `(row -> why to drop it, row -> margin of the others)`. Raise DataError for what the rules do not drop."""
+    """Return `(row -> reason to drop it, row -> margin of others)`. Raise DataError for bad pairs not dropped."""
     bad = bad_pairs(dataset)
     if bad and not rules.drops_bad_pairs:
         first = next(iter(bad))
@@ -137,7 +138,7 @@ def _distance(values: Sequence[object]) -> float | str:
 
 
 def _margins(distances: dict[int, float], rules: PairRules) -> dict[int, float]:
-    """Return row -> margin: scale times the distance d, log(1 + d), or its rank in (0, 1], the mean rank for ties."""
+    """Return row -> margin: a column's d, else `scale` times d, log(1 + d) or the mean rank's share, in (0, 1]."""
     if rules.column is not None or not distances:
         return distances
     if rules.transform == "rank":

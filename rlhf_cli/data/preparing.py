@@ -56,7 +56,10 @@ def prepare(
 
 
 def renamed(table: Table, source: DataSource) -> Table:
-    """Return the rows under new names; those from inside a column come last. Raise DataError if a name does not fit."""
+    """Return the rows with renamed columns; columns that are taken from inside another come last.
+
+    Raise DataError if a column does not exist or if two columns would get the same name.
+    """
     columns, rename, name, new_names = table.column_names, source.rename, source.name, dict[str, str]()
     inner = {new: old for new, old in rename.items() if old not in columns and old.partition(".")[0] in columns}
     for new, old in rename.items():
@@ -87,7 +90,7 @@ def renamed(table: Table, source: DataSource) -> Table:
 
 
 def take_nested(row: Mapping[str, object], _index: int, inner: Mapping[str, str], name: str = "data") -> Row:
-    """Return new name -> the value at its path, where a number is a place in a list. Raise DataError without one."""
+    """Return new name -> the value at its path; a number is a place in a list. Raise DataError if a part is missing."""
     taken: Row = {}
     for new, path in inner.items():
         value: object = row
@@ -104,7 +107,7 @@ def take_nested(row: Mapping[str, object], _index: int, inner: Mapping[str, str]
 
 
 def render(template: Template, row: Mapping[str, object], *, name: str = "data.prompt") -> str | list[dict[str, str]]:
-    """Return a text or messages filled in from a row. Raise DataError for a column that is missing or no text."""
+    """Return a template filled in from a row, text or messages. Raise DataError for a column that cannot be written."""
     if isinstance(template, str):
         return _fill(template, row, name)
     return [
@@ -125,7 +128,8 @@ def _add_prompt(row: Row, index: int, template: Template, name: str) -> Row:
 
 def _fill(template: str, row: Mapping[str, object], name: str) -> str:
     parsed = parse(template, where=name, error=DataError)
-    is_filled, written = any(row.get(column) is not None for column in parsed.columns), dict[str, object]()
+    is_filled = any(row.get(column) is not None for column in parsed.columns)
+    written: Row = {}
     for column in parsed.columns:
         if column not in row:
             raise missing_column(column, list(row), name)
@@ -163,7 +167,7 @@ def _kind_of(values: Iterable[object]) -> Kind:
 
 
 def kept_and_sorted(table: Table, source: DataSource, *, is_whole: bool = True) -> Table:
-    """Return the rows that `keep` selects, in the order of `sort` (stable). Raise DataError if that leaves no row."""
+    """Return the rows that `keep` selects, in the order of `sort` (stable). Raise DataError if none is left."""
     if source.keep is not None:
         column, low, high = source.keep
         values = _numbers(table, column, f"{source.name}.keep.column")

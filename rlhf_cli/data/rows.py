@@ -151,7 +151,7 @@ def hold_out(dataset: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dat
     """Split into (train, eval), with about `fraction` of the rows in eval, both in their original order.
 
     The same seed gives the same split. Rows with the same prompt go to the same side, so that no training prompt is
-    evaluated; rows without one differ. Raise DataError if there are too few prompts for both sides.
+    evaluated; rows without a known prompt count as different. Raise DataError if there are too few prompts for both.
     """
     train, held = hold_out_places(dataset, fraction, seed)
     return dataset.select(train), dataset.select(held)
@@ -176,7 +176,7 @@ def hold_out_places(dataset: Table, fraction: float, seed: int) -> tuple[list[in
 
 
 def check_rows(dataset: Table, columns: Sequence[str], name: str = "data") -> None:
-    """Raise DataError unless there are rows, and none `is_empty` in any of `columns`. Rows are numbered from 1."""
+    """Raise DataError, naming rows from 1, unless there are rows and no value `is_empty` in any of `columns`."""
     if len(dataset) == 0:
         advice = "look at split, select and the held-out share"
         raise DataError("the dataset has no rows", where=name, got="0 rows", advice=advice)

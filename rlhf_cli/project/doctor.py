@@ -72,7 +72,10 @@ InstalledVersion = Callable[[str], str | None]  # maps a package to its version,
 
 
 def package_conditions(installed: InstalledVersion = version_of) -> list[Condition]:
-    """Return a condition for Python, for each required package that does not fit (else one for all), and per extra."""
+    """Return a condition for Python, for each required package that does not fit (else one for all), and per extra.
+
+    Raise ConfigError if the metadata of this package is missing, because its folder is only on the path.
+    """
     try:
         metadata = importlib.metadata.metadata(_DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError as error:
@@ -213,6 +216,17 @@ def sandbox_condition() -> Condition:
     return condition(State.WARN, f"resource limits only: model-written code can {can}", "apt install bubblewrap")
 
 
+def hub_login_condition() -> Condition:
+    """Return whether there is a token for the hub."""
+    from huggingface_hub import get_token
+
+    condition = partial(Condition, "logins", "hub login")
+    if get_token() is not None:
+        return condition(State.OK, "a token")
+    found = "no token, so gated models and data cannot be read"
+    return condition(State.MISSING, found, "hf auth login, or a token in HF_TOKEN")
+
+
 def wandb_login_condition() -> Condition:
     """Return whether there is a key for wandb, and where it comes from."""
     condition = partial(Condition, "logins", "wandb login")
@@ -230,20 +244,15 @@ def wandb_login_condition() -> Condition:
 
 def examine() -> list[Condition]:
     """Return all conditions, in the order of the table."""
-    from huggingface_hub import get_token
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    hub_login = partial(Condition, "logins", "hub login")
-    no_token = "no token, so gated models and data cannot be read"
     torch = importlib.util.find_spec("torch")
     build = read_build(Path(torch.origin).with_name("version.py")) if torch is not None and torch.origin else None
     cores = f"{num_cores()} cores, {size(host_bytes())}"
     return [
         gpu_condition(read_driver(shutil.which("nvidia-smi")), build),
         *package_conditions(),
-        hub_login(State.OK, "a token")
-        if get_token() is not None
-        else hub_login(State.MISSING, no_token, "hf auth login, or a token in HF_TOKEN"),
+        hub_login_condition(),
         wandb_login_condition(),
         Condition("machine", "cores and memory", State.OK, cores),
         disk_condition("runs", Path("runs").absolute(), "run.root=FOLDER"),

@@ -1,4 +1,4 @@
-"""Export the weights of a run with a model card of huggingface_hub's. Only merging an adapter imports torch."""
+"""Export the weights of a run with a model card, by huggingface_hub. Only merging an adapter imports torch."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Kind = Literal["policy", "reward model"]
 
 @dataclass(frozen=True)
 class SourceModel:
-    """The weights to export. Of an adapter: its `base`, and in how many bits training loaded that if `quantized`."""
+    """The weights to export; `base` is an adapter's base model, `quantized` the bits in which training loaded that."""
 
     run: RunFolder
     folder: Path
@@ -120,9 +120,10 @@ def model_card(source: SourceModel, folder: Path) -> tuple[str, list[str]]:
         notes.append(f"Trained on its base in {source.quantized}, merged into the base's own weights: outputs differ.")
     is_policy, base = source.kind == "policy", hub_base(source)
     path, starting = section(config, "model").get("path"), "a transformer of rlhf's own"
-    if isinstance(path, str):  # its hub id, its run, or the last part of its path
+    if isinstance(path, str) and (run := run_of(Path(path))) is not None:
+        starting = f"the model of the run {run.label}"
+    elif isinstance(path, str):  # a hub id, or the last part of a path
         starting = Path(path).name if path.startswith("/") else path
-        starting = f"the model of the run {run.label}" if (run := run_of(Path(path))) is not None else starting
     sources = _rows_of(section(config, "data"))
     on_hub = [path for kind, path in sources if kind == "path" and DataSource(path=path).is_hub]
     card = ModelCard.from_template(

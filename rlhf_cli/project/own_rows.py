@@ -100,9 +100,10 @@ COLUMNS: dict[RowKind, dict[str, bool]] = {
 class OwnRows:
     """Facts about a file of rows for a training.
 
-    `rename` maps a training's column to the file's. `has_answer`: a column allows answers to be checked, by numbers if
-    `answer_is_number` in every inspected row. `columns` have their new names. `is_sums`: the prompts are short
-    calculations, which the tiny model can learn. `question`: the column beside tools and calls that the prompt holds.
+    `rename` maps a training's column to the file's. `num_rows` is None if the file does not say. `has_answer`: a column
+    allows answers to be checked; `answer_is_number`: it held a number in every inspected row. `columns` have their new
+    names. `is_sums`: the prompts are short calculations, which the tiny model can learn. `question` is the column of
+    questions beside tools and calls, which the prompt is a message of; None in other files.
     """
 
     path: str

@@ -29,7 +29,8 @@ TINY, SMOLLM2 = "tiny", "smollm2"
 class StartingModel:
     """A model to start from: a folder or hub id in `path`, or None for the option `group` of conf/model.
 
-    `context_tokens` is None if only the hub knows; `is_chat` says whether a folder's model is made for conversations.
+    `context_tokens` is its context length, None if only the hub knows. `is_folder` says whether `path` is a folder,
+    `is_chat` whether a folder holds a model that is made for conversations.
     """
 
     path: str | None
@@ -78,7 +79,8 @@ _PPO_MINIBATCHES = 4  # minibatches per PPO round, as in conf/trainer/ppo.yaml
 class ProjectChoices:
     """What an experiment is made from: the training, the starting model, and the rows (None: the sample's).
 
-    `name` is the experiment's, `reward_module` the stem of the rewards' file, `theirs` the user's functions that fit.
+    `name` is the experiment's. `reward_module` is the file of the rewards without its ending, `theirs` the functions in
+    it that the user wrote and this data suits.
     """
 
     training: Training
@@ -168,7 +170,10 @@ def project_files(choices: ProjectChoices, name: str) -> dict[str, str]:
 
 
 def _sizes(training: Training, model: StartingModel, rows: OwnRows | None) -> tuple[float | None, int, int]:
-    """Return the share of rows held out (None of too few), the rows or completions a step, the tokens of one."""
+    """Return (the share of rows to hold out, rows per step of one process, tokens per answer or text).
+
+    The share is None if there are too few rows. If the training generates, the rows of a step are completions.
+    """
     count, batch_size = None if rows is None else rows.num_rows, 64 if model.is_tiny else 8
     holds_out = _HELD_OUT if count is None or count >= _FEWEST_TO_HOLD_OUT else None
     if count is not None:

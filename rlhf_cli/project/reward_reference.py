@@ -25,8 +25,9 @@ from rlhf_cli.text.suggest import nearest
 class WorkedExample:
     """Rows that one reward scores with `args` on top of its YAML. `as_messages` passes texts as messages.
 
-    A row has `completion`, `columns` and `score`: a number, None, or the [start, end, value] spans of a dense reward. A
-    reward that depends on them has `reply`, the answer of its server or judge, and `num_tokens`.
+    A row has `completion`, `columns` and `score`: a number, None if the reward does not apply, or the [start, end,
+    value] spans of a dense reward. `reply` is the answer of the server or judge, `num_tokens` the length in tokens;
+    rewards that do not depend on them have neither.
     """
 
     prompt: str

@@ -65,7 +65,7 @@ def generate(
 
 
 def demonstrations(world: str, num_rows: int, *, seed: int, name: str) -> list[dict[str, str]]:
-    """Return good and bad rows of `prompt` and `completion` for a world. Raise DataError if it has none."""
+    """Return rows of `prompt` and `completion`, good and bad, to warm-start a model. Raise DataError without any."""
     if world not in DEMONSTRATIONS:
         what, expected = f"the world {world!r} has no demonstrations", f"one of {', '.join(DEMONSTRATIONS)}"
         raise DataError(what, where=name, got=world, expected=expected, hint=nearest(world, DEMONSTRATIONS))

@@ -102,7 +102,7 @@ class Task(Protocol):
 
 
 def build_task(task: str, args: Mapping[str, object], *, seed: int, where: str) -> Task:
-    """Return the package's dataset; `where` is `tasks.NAME.` or ''. Raise DataError for an unknown task or argument."""
+    """Return the package's dataset of a task; `where` is `tasks.NAME.` or ''. Raise DataError if it refuses them."""
     known = _registry()
     task_key, args_key = where.removesuffix(".") or "task", f"{where}args"
     if task in RUN_ANSWERS:

@@ -28,7 +28,8 @@ from rlhf_cli.errors import DataError
 def without_repeats(pool_size: int, count: int, rng: Random) -> Iterator[int]:
     """Yield `count` indices in [0, pool_size): one shuffle of the pool after another.
 
-    Fisher-Yates that stores only what it moved, so 10^12 cost no more than `count`; a larger count begins alike.
+    A Fisher-Yates shuffle that stores only the places it moved, so a pool of 10^12 costs no more than `count`, and the
+    first n draws do not depend on `count`.
     """
     moved: dict[int, int] = {}
     for drawn in range(count):
@@ -48,7 +49,10 @@ def check_bounds(key: str, value: float, least: float, most: float = math.inf) -
 
 
 def generate(num_rows: int, seed: int, max_value: int = 20) -> list[dict[str, str | int]]:
-    """Return rows of `prompt` ("17+5="), `answer` ("22"), `a`, `b`, up to `max_value`; all pairs before a repeat."""
+    """Return rows of `prompt` ("17+5="), `answer` ("22"), `a`, `b`; both addends in 0..max_value.
+
+    No pair (a, b) is repeated before all (max_value + 1)^2 pairs were drawn.
+    """
     pairs = draw_pairs(num_rows, max_value, Random(seed))
     return [{"prompt": f"{a}+{b}=", "answer": str(a + b), "a": a, "b": b} for a, b in pairs]
 

@@ -31,7 +31,7 @@ from rlhf_cli.text.suggest import nearest
 
 _ROUNDING = 1e-9
 LEAST_SHARE = 0.2  # a kind is a hole if the whole 95 % interval of its share of rows is above this
-_NEARLY = 0.8  # of the gap between the median degenerate total and the gold one, closed by a near answer
+_NEARLY = 0.8  # a near answer closes this share of the gap between the median degenerate total and the gold one
 _MOST_CHARACTERS = 20_000
 _CHARACTERS_A_TOKEN = 4
 _Variant = Mapping[int, tuple[str, ScoredRow]]  # row -> (text, its score), for one variant of a kind

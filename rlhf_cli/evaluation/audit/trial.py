@@ -65,7 +65,7 @@ class AnswerFormat:
 
 
 def find_gold(rows: Sequence[Row], required: Sequence[str], *, named: str | None) -> Gold | None:
-    """Return the gold answers of the rows, or None if no column qualifies; those that rewards require come first.
+    """Return the gold answers of the rows, or None if no column qualifies; of known names, `required` ones come first.
 
     named: a column, or a text with `{column}`, from the user. Raise ConfigError or DataError if it is invalid.
     """
@@ -207,7 +207,8 @@ class GoldAnswers:
 class Trial:
     """A scorer of texts with one reward stack, which must stay open.
 
-    `gold` are right answers, if known; `tags` those that a reward requires; `notes` the differences from a training.
+    `gold` are the right answers, if a column contains them; `tags` those that a reward requires; `notes` list the
+    differences from a training.
     """
 
     def __init__(
@@ -219,9 +220,7 @@ class Trial:
         self.gold: Gold | None = find_gold(rows, required, named=gold)
         self.is_gold_named = gold is not None
         self.limit_tokens = experiment.trainer.whole("max_completion_length")
-        given = [tags for one in experiment.rewards.values() if isinstance(tags := one.args.get("tags"), list) and tags]
-        typed = (tags for tags in given if all(isinstance(tag, str) for tag in tags))
-        self.tags = [str(tag) for tag in next(typed, DEFAULT_TAGS)]
+        self.tags = _tags(experiment)
 
     def scored(self, texts: Sequence[tuple[int, str]], *, is_cut: Sequence[bool] | None = None) -> list[ScoredRow]:
         """Return the scores of (row, text); `is_cut`: the length limit truncated it, None if no text was truncated."""
@@ -243,7 +242,7 @@ class Trial:
         return after_truncation(self.experiment, scored, [text for _, text in texts], cut, self.limit_tokens)
 
     def gold_answers(self, *, is_costly: bool, first: int | None = None) -> GoldAnswers:
-        """Return the gold answers (of the `first` rows) in the best-paid format; if costly, few rows choose that."""
+        """Return the gold answers (of the `first` rows) in the format paid best; if costly, few rows decide on it."""
         ways = ways_to_write(self.tags)
         if self.gold is None:
             return GoldAnswers({}, {}, ways[0])
@@ -264,7 +263,18 @@ def open_trial(
     experiment: Experiment, rows: list[Row], *, left_out: Mapping[str, str], gold: str | None
 ) -> Iterator[Trial]:
     """Open a trial of an experiment's rewards without those in `left_out`; `gold` is `named` of `find_gold`."""
-    notes, rewards = list[str](), dict[str, Reward]()
+    tried, notes = _as_tried(experiment, left_out)
+    stack = reward_stack(tried, device="cpu")
+    try:
+        yield Trial(tried, stack, rows, gold=gold, notes=notes)
+    finally:
+        stack.close()
+
+
+def _as_tried(experiment: Experiment, left_out: Mapping[str, str]) -> tuple[Experiment, list[str]]:
+    """Return the experiment with the rewards and the aggregate that a trial can run, and what differs."""
+    notes: list[str] = []
+    rewards: dict[str, Reward] = {}
     for name, reward in experiment.rewards.items():
         if name in left_out:
             continue
@@ -285,15 +295,19 @@ def open_trial(
     if aggregate == "normalize_then_sum" or (left_out and aggregate not in AGGREGATES):
         why = "z-scores need a group of a training" if aggregate in AGGREGATES else "its function reads skipped rewards"
         aggregate, notes = "sum", [*notes, f"aggregate is sum here: {why}"]
-    tried = experiment.model_copy(update={"rewards": rewards, "aggregate": aggregate})
-    stack = reward_stack(tried, device="cpu")
-    try:
-        yield Trial(tried, stack, rows, gold=gold, notes=notes)
-    finally:
-        stack.close()
+    return experiment.model_copy(update={"rewards": rewards, "aggregate": aggregate}), notes
 
 
 def _written(gold: Gold, row: int, way: AnswerFormat) -> str:
     answer = gold.answers[row]
     assert answer is not None
     return way.write(answer if way.text == "{gold}" else final_part(answer))
+
+
+def _tags(experiment: Experiment) -> list[str]:
+    """Return the tags that a reward of the experiment requires."""
+    for reward in experiment.rewards.values():
+        tags = reward.args.get("tags")
+        if isinstance(tags, list) and tags and all(isinstance(tag, str) for tag in tags):
+            return [str(tag) for tag in tags]
+    return list(DEFAULT_TAGS)
