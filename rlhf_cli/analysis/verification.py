@@ -1,6 +1,7 @@
-"""Hold a run against its `expect` section (each expectation is met, missed or open), and against itself run again.
+"""Verify a run: did it meet its `expect` section, and does the same run again give the same numbers?
 
-Of a run and itself run again, find the first number that differs, the weights, and the likely causes.
+Each expectation is met, missed or open. A run and its repetition are compared to the last bit: the first number that
+differs, the weights, and the likely causes.
 """
 
 from __future__ import annotations
@@ -128,7 +129,10 @@ def outcomes_of(
 
 
 def _judge(one: Expectation, metric: str, columns: MetricColumns, is_finished: bool) -> tuple[State, float, str | None]:
-    """Return the state, the number (as a comparison reads it; see `Expectation`), and why it is open or lacks one."""
+    """Return the state of an expectation, the number to compare with its bounds, and why it is open or has no number.
+
+    The number is read as by `rlhf compare`; see `Expectation`.
+    """
     is_due = columns.last_step >= one.at if isinstance(one.at, int) else is_finished
     kind, more_is_better = _KINDS.get(str(one.at), WindowKind.LAST), one.at_least is not None
     if metric.startswith(_EVAL) and (kind != WindowKind.LAST or one.last_events):
@@ -216,11 +220,13 @@ def compare_again(run: RunFolder, again: RunFolder, *, up_to: int | None = None)
 
 
 def _numbers(run: RunFolder, up_to: int | None) -> dict[tuple[int, bool, int, int, str], object]:
-    """Return the logged values by (step, of an evaluation, index of the event, order of the metric, metric)."""
+    """Return the logged values by (step, of an evaluation, index of the event, order of the metric, metric).
+
+    Metrics of the clock and the last line, which summarises one call, are left out.
+    """
     counted, found = Counter[tuple[int, bool]](), {}
     for event in read_metrics(run.metrics):
         kind = int(cast(float, event["step"])), any(name.startswith("eval_") for name in event)
-        # The last line summarises one call.
         if "train_runtime" in event or (up_to is not None and kind[0] > up_to):
             continue
         counted[kind] += 1

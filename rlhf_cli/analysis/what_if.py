@@ -151,8 +151,18 @@ class RoundRecomputer:
             if answer.is_by_token:
                 why = "advantages.fn gives every token an advantage, and the table holds their means"
         advantages = None if why is not None else self.advantages(totals, answer)
-        known = is_unknown, num_unknown, why, no_totals is None
-        return RecomputedRound(self, settled, totals, given, advantages, answer, *known)
+        return RecomputedRound(
+            maker=self,
+            settled=settled,
+            compared=totals,
+            given=given,
+            advantages=advantages,
+            answer=answer,
+            is_unknown=is_unknown,
+            num_unknown=num_unknown,
+            why=why,
+            has_totals=no_totals is None,
+        )
 
     def advantages(self, totals: Tensor, answer: Answer | None = None) -> Tensor:
         """Return the trainer's (N,) advantages of (N,) totals; those of the user's function if there is an `answer`."""
@@ -353,11 +363,7 @@ def recompute_both(
         error = float((logged - was).abs().max() / size)
         has_kl, is_scaled = bool(old.algorithm.kl_coef), old.algorithm.is_scaled_by_round
         if error > _EXACT and has_kl and not is_scaled:
-            # Leave-one-out, A_i = n/(n - 1) (k_i - mean of k) over the n rows of a group with a total, gives what is
-            # beyond `was`: so k, minus KL times its coefficient, up to a constant per group. NaN for the others.
-            lacks_total, each = before.compared.isnan(), old.num_generations
-            count = (~lacks_total).view(-1, each).sum(dim=1).repeat_interleave(each)
-            penalty = ((logged - was) * (count - 1) / count).masked_fill(lacks_total, torch.nan)
+            penalty = _penalty(logged - was, before, old.num_generations)
             was = old.advantages(before.compared + penalty)
             error = float((logged - was).abs().max() / size)
             would = new.advantages(after.compared + penalty)
@@ -372,3 +378,12 @@ def recompute_both(
     if why is not None:
         was = would = None
     return replace(before, advantages=was), replace(after, advantages=would), error, why
+
+
+def _penalty(beyond: Tensor, before: RecomputedRound, num_generations: int) -> Tensor:
+    """Return (N,) minus KL times its coefficient, up to a constant per group, so that leave-one-out gives `beyond`.
+
+    For A_i = n/(n - 1) (k_i - mean of k) over the n rows of a group with a total; NaN for the others.
+    """
+    count = (~before.compared.isnan()).view(-1, num_generations).sum(dim=1).repeat_interleave(num_generations)
+    return (beyond * (count - 1) / count).masked_fill(before.compared.isnan(), torch.nan)

@@ -212,6 +212,7 @@ def show_scores(console: Console, rows: Rows, scores: CompletionScores) -> None:
 
 
 def _by_name(console: Console, title: str, names: Sequence[str], facts: Mapping[str, Sequence[Cell]]) -> None:
+    """Print one row per name under `title`. Columns that do not fit continue in another table."""
     console.print()
     show_blocks(console, [(title, names)], facts.items())
 

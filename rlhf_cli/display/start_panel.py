@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.filesize import decimal as size
 from rich.panel import Panel
+from rich.table import Table
 from rich.text import Text
 
 from rlhf_cli.config.expand import truncation_warnings
 from rlhf_cli.config.schema.experiment import Experiment
-from rlhf_cli.config.schema.reward_sections import gate_text
+from rlhf_cli.config.schema.reward_sections import Reward, gate_text
 from rlhf_cli.config.schema.section import entries_of
 from rlhf_cli.display.terminal import Cell, facts_grid, plain_table
 from rlhf_cli.plan.batches import count
@@ -40,15 +42,7 @@ def show_start(
     ]
     if rewards := list(experiment.rewards.items()):
         most = len(rewards) if is_whole or len(rewards) <= _MOST_REWARDS else _MOST_REWARDS - 1
-        is_gated, rows = any(reward.gates for _, reward in rewards[:most]), list[list[Cell]]()
-        for name, reward in rewards[:most]:
-            args = ", ".join(f"{key}={redacted(str(value))}" for key, value in reward.args.items() if is_whole)
-            weight = reward.weight
-            shown = f"{weight:g}" if isinstance(weight, float) else f"{weight.start:g} to {weight.end:g}"
-            gates = [", ".join(gate_text(gate.model_dump()) for gate in reward.gates)] if is_gated else []
-            rows.append([(name, "bold"), shown, *gates, plan.rewards[name] + (f" ({args})" if args else "")])
-        after = [*(["only where"] if is_gated else []), "scored by"]
-        parts += ["", plain_table(["reward"], ["weight"], after, rows=rows, head="dim")]
+        parts += ["", _reward_table(dict(rewards[:most]), plan.rewards, with_args=is_whole)]
         parts += [Text(f"and {len(rewards) - most} more", style="dim")] if most < len(rewards) else []
     if is_whole and plan.memory is not None:
         parts += ["", memory_table(plan.memory)]
@@ -60,6 +54,20 @@ def show_start(
     warnings += [("wandb", plan.tracking.notice)] if plan.tracking.notice is not None else []
     for subject, text in warnings:
         console.print(f"[yellow]{subject}:[/] {text}")
+
+
+def _reward_table(rewards: Mapping[str, Reward], scored_by: Mapping[str, str], *, with_args: bool) -> Table:
+    """Return a table with one line per reward: its name, weight, gates and scorer."""
+    is_gated = any(reward.gates for reward in rewards.values())
+    rows: list[list[Cell]] = []
+    for name, reward in rewards.items():
+        args = ", ".join(f"{key}={redacted(str(value))}" for key, value in reward.args.items() if with_args)
+        weight = reward.weight
+        shown = f"{weight:g}" if isinstance(weight, float) else f"{weight.start:g} to {weight.end:g}"
+        gates = [", ".join(gate_text(gate.model_dump()) for gate in reward.gates)] if is_gated else []
+        rows.append([(name, "bold"), shown, *gates, scored_by[name] + (f" ({args})" if args else "")])
+    after = [*(["only where"] if is_gated else []), "scored by"]
+    return plain_table(["reward"], ["weight"], after, rows=rows, head="dim")
 
 
 def _facts(experiment: Experiment, plan: Plan, folder: str | None, *, is_whole: bool) -> dict[str, str]:

@@ -186,11 +186,12 @@ class SweepDisplay:
         Running jobs are preferred, then the latest to end, then waiting ones. A name that does not fit into `width`
         columns loses its middle, because names differ at both ends.
         """
-        not_ended = [job for job in self._jobs if job.ended_at is None]
-        waiting = [job for job in not_ended if job.state == RunState.WAITING]
-        ended = sorted((job for job in self._jobs if job.ended_at is not None), key=lambda job: -(job.ended_at or 0.0))
-        running = [job for job in not_ended if job.state != RunState.WAITING]
-        preferred = [*running, *ended, *waiting][: max(1, height - _AROUND)]
+
+        def importance(job: JobProgress) -> tuple[int, float]:
+            is_waiting = job.state == RunState.WAITING
+            return (2 if is_waiting else 0, 0) if job.ended_at is None else (1, -job.ended_at)
+
+        preferred = sorted(self._jobs, key=importance)[: max(1, height - _AROUND)]
         shown = [job for job in self._jobs if job in preferred]
         begun = next((job for job in self._jobs if job.began_at is not None), None)
         metric = self._metric or (begun.usual_metric if begun is not None else "")

@@ -184,7 +184,7 @@ class TrainingBar(TrainerCallback):
                 self.print(Text(f"step {state.global_step}, held out{f' {name}' if name else ''}: {summary}"))
 
     def _say(self, text: str, *, is_due: bool) -> None:
-        """Print a line with the time so far and the time left, if there is no bar and it is due, or it was quiet."""
+        """Without a bar, print a line with the time so far and the time left, if it is due or the last is long ago."""
         is_quiet = time.monotonic() - self._said_at >= _QUIET_S
         if not self._console.is_terminal and (is_due or is_quiet):
             self._said_at = time.monotonic()

@@ -244,7 +244,7 @@ def _with_whole_rewards(runs: Sequence[LoggedRun]) -> list[LoggedRun]:
 
 
 def named(runs: Sequence[LoggedRun]) -> list[LoggedRun]:
-    """Return the runs, named by their differences, else by the folder, which also tells equal names apart."""
+    """Return the runs, named by their differences, else their folders; runs with equal names get these appended."""
     differing = axes(runs) if len(runs) > 1 else []
     names = [",".join(f"{key.short}={key.texts[place]}" for key in differing) for place in range(len(runs))]
     num_keys, longest = sum(not key.is_seed for key in differing), max(map(len, names), default=0)

@@ -59,7 +59,8 @@ def is_shown(metric: str) -> bool:
 def default_measures(runs: Sequence[LoggedRun], *, no_total: str | None) -> list[RunMeasure]:
     """Return the measures to compare by default that at least one run has; no total if there is a reason for that.
 
-    Of the files in RUN/eval it takes the one that most runs have, or all its named sets.
+    Of the evaluations in RUN/eval, return the figures of the one that most runs have, the newest of several; if that is
+    an evaluation of a named set, the figures of all named sets.
     """
     logged = {name for run in runs for name in run.metrics}
     rewards = [name for name in reward_names(runs) if f"rewards/{name}/mean" in logged]

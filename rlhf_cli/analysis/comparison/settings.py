@@ -90,11 +90,7 @@ def group_over_seeds(runs: Sequence[LoggedRun]) -> GroupedRuns:
             run = runs[place]
             seed = "/".join(axis.texts[place] for axis in seeds) or str(run.settings.get("seed", "-"))
             if not run.metrics.num_events or (has_finished and run.state != FINISHED):
-                # How it ended, in one line; `rlhf why` shows the rest.
-                of = f" of {run.max_steps}" if run.max_steps is not None else ""
-                at = f" at step {run.step}{of}" if run.metrics.num_events else ", no log events"
-                state, reason = describe_state(run.state, run.reason), in_one_line(run.reason or "")
-                left_out[run.name] = state + at + (f": {reason}" if reason and state == run.state else "")
+                left_out[run.name] = _describe_end(run)
             elif seed in by_seed:
                 left_out[run.name] = f"it repeats the settings and the seed of {by_seed[seed].name}"
             else:
@@ -103,6 +99,14 @@ def group_over_seeds(runs: Sequence[LoggedRun]) -> GroupedRuns:
         name = ",".join(f"{axis.short}={text}" for axis, text in by_axis) or "all runs"
         settings.append(SettingRuns(name, {axis.key: text for axis, text in by_axis}, by_seed, left_out))
     return GroupedRuns(settings, axes_found, seeds, list(runs), up_to)
+
+
+def _describe_end(run: LoggedRun) -> str:
+    """Return in one line how a run ended that does not count; `rlhf why` shows the rest."""
+    of = f" of {run.max_steps}" if run.max_steps is not None else ""
+    at = f" at step {run.step}{of}" if run.metrics.num_events else ", no log events"
+    state, reason = describe_state(run.state, run.reason), in_one_line(run.reason or "")
+    return state + at + (f": {reason}" if reason and state == run.state else "")
 
 
 def number_or_text(text: str) -> tuple[int, float, str]:
@@ -126,8 +130,11 @@ _DIFFERS = {STEPS: "steps differ", BATCH: "batch differs", DATA: "data differ", 
 
 
 def why_unfair(grouped: GroupedRuns, axis: DifferingKey, baseline: str | None = None) -> str | None:
-    """Return why a verdict on a key would be unfair: the conditions, but its own, that differ; None if it is fair."""
-    # Pairs of runs of one seed that agree in every other key: the first, or the baseline, with each other one.
+    """Return why a verdict on a key would be unfair, or None: a training condition differs that the key does not set.
+
+    Only runs of one seed that agree in every other key are compared.
+    """
+    # In each pair, the first run has the baseline's value or, without a baseline, the first value.
     alike: dict[tuple[tuple[str, ...], str], dict[str, LoggedRun]] = {}
     for setting in grouped.settings:
         rest = tuple(text for key, text in setting.values.items() if key != axis.key)

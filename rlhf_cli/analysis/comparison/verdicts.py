@@ -34,7 +34,7 @@ _ROUNDING = 2.0**-22
 BETTER, WORSE, UNDECIDED, EQUAL, IMPOSSIBLE = "better", "worse", "undecided", "equal", "impossible"
 
 Values = Mapping[str, Mapping[str, float]]
-"""Map value of the key -> seed -> measured value, or label of a measure -> name of a run -> number."""
+"""Map value of the key -> seed -> measured value."""
 
 
 @dataclass(frozen=True)
@@ -146,11 +146,17 @@ class MeasureVerdict:
 
 
 def verdicts_on(
-    measures: Sequence[RunMeasure], grouped: GroupedRuns, values_of: Values, axis: DifferingKey, *, baseline: str | None
+    measures: Sequence[RunMeasure],
+    grouped: GroupedRuns,
+    values_of: Mapping[str, Mapping[str, float]],
+    axis: DifferingKey,
+    *,
+    baseline: str | None,
 ) -> list[MeasureVerdict]:
     """Return one verdict per measure; the comparisons of those that differ between runs form one family.
 
-    A seed's difference is the mean over the other keys that differ, so that a seed stays one independent observation.
+    `values_of`: label of a measure -> name of a run -> number. A seed's difference is the mean over the other keys that
+    differ, so that a seed stays one independent observation.
     """
     texts = list(dict.fromkeys(setting.values[axis.key] for setting in grouped.settings))
     pairs = pairs_of(texts, baseline)

@@ -31,9 +31,9 @@ length of the log, and a report is delayed by a tenth of the log at most.
 
 @dataclass(eq=False)
 class WarnOfFindings(TrainerCallback):
-    """A callback of the main process that warns about findings of the enabled `kinds`, each once, until it is gone.
+    """A callback of the main process that warns once about each finding of the enabled `kinds`, and when it is gone.
 
-    Those in the log events before a resume count as reported. Notes only appear in `rlhf why`.
+    Findings in the log events before a resume count as reported. Notes only appear in `rlhf why`.
     """
 
     folder: RunFolder

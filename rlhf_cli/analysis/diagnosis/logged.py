@@ -233,7 +233,7 @@ class Curve:
     def finding(
         self, severity: Severity, what: str, fixes: Iterable[Fix], *evidence: Evidence, subject: str = ""
     ) -> Finding:
-        """Return a finding over the steps of the curve. The evidence defaults to the whole curve."""
+        """Return a finding over the steps of the curve. Without `evidence`, the whole curve is its evidence."""
         shown = evidence or (self.evidence(),)
         return Finding(subject, severity, what, shown, *self.first_and_last, tuple(fixes))
 
@@ -298,7 +298,7 @@ class Log:
         self.step = self._columns.last_step
 
     def curve(self, *names: str) -> Curve:
-        """Return the curve of the first of these metrics that has been a number, else the empty one of the first."""
+        """Return the curve of the first of these metrics that was ever a number; if none was, the first, empty."""
         found = [(name, self._columns.series(name).finite) for name in names]
         name, finite = next((pair for pair in found if len(pair[1])), found[0])
         return Curve(name, finite.steps.astype(np.float64), finite.values)

@@ -106,7 +106,8 @@ _WORTH = 0.1
 def overoptimised(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     """Check whether a metric that is only watched falls while the trained one rises.
 
-    Watched: a reward of weight 0, an evaluation's total, the loss on held-out rows (Gao et al., arXiv 2210.10760).
+    Watched metrics are a reward of weight 0, an evaluation's total, and the loss on held-out rows (Gao et al., arXiv
+    2210.10760).
     """
     total = log.curve(TOTAL)
     weightless = [name for name in log.rewards() if log.weight(name) == 0.0]
@@ -177,11 +178,7 @@ def learning(log: Log, setup: RunSetup) -> CheckResult:
     line = curve.times(sign).trend()
     thirds = curve.means(3)
     gain = sign * (thirds[-1] - thirds[0])
-    calls = [log.curve(f"rewards/{name}/{what}") for name in log.rewards() for what in ("calls", "calls_saved")]
-    rows = max((one.mean for one in calls if len(one)), default=1.0)
-    # The standard error of the difference of two thirds' means from sampling alone, in deviations of a row.
-    error = float(np.sqrt(2.0 / max(1.0, rows * len(curve) / 3)))
-    clear = max(1.5 * little, _SIGMAS * scale * error)
+    clear = max(1.5 * little, _SIGMAS * scale * _error_of_sampling(log, len(curve)))
     # The curve may bend too much for a line, and a fast rise within the first third is no scatter.
     if gain > max(little, _SIGMAS * _error_of_thirds(curve)) or (has_rewards and gain > clear):
         return curve.passed()
@@ -210,6 +207,13 @@ def _error_of_thirds(curve: Curve) -> float:
     """Return the standard error of the difference of the last and the first third's means, by their own scatter."""
     last, first = curve.last(1 / 3).values, curve.first(1 / 3).values
     return float(np.sqrt(last.var() / len(last) + first.var() / len(first)))
+
+
+def _error_of_sampling(log: Log, num_events: int) -> float:
+    """Return the standard error of the difference of two thirds' means from sampling, in deviations of a row."""
+    calls = [log.curve(f"rewards/{name}/{what}") for name in log.rewards() for what in ("calls", "calls_saved")]
+    rows = max((curve.mean for curve in calls if len(curve)), default=1.0)
+    return float(np.sqrt(2.0 / max(1.0, rows * num_events / 3)))
 
 
 _FAR = 1.0
@@ -242,7 +246,7 @@ def kl(log: Log, setup: RunSetup) -> CheckResult:
 
 
 def _closer_and_slower(log: Log, setup: RunSetup, *between: Fix, kl_coef: float = 0.05) -> list[Fix]:
-    """Return three times the KL penalty, at least `kl_coef` for a critic or 0.04 for a group, and a slower rate."""
+    """Return a KL penalty three times as large (or `kl_coef`; 0.04 for a group), `between`, and a third of the rate."""
     reason, closer = "a larger KL penalty keeps the policy closer to the reference", list[Fix]()
     if setup.has_critic:
         closer = [Fix(f"kl.coef={rounded(max(kl_coef, 3.0 * setup.number('kl.coef', 0.0)))}", reason)]
@@ -259,6 +263,7 @@ def _rate(log: Log, setup: RunSetup, factor: float) -> list[Fix]:
 
 
 def _warmer(setup: RunSetup, reason: str) -> Fix:
+    """Return a temperature that is a fifth higher."""
     return Fix(f"trainer.args.temperature={rounded(1.2 * setup.number('temperature', 1.0))}", reason)
 
 
@@ -374,7 +379,10 @@ _MOSTLY = 0.8
 
 
 def explained_variance(log: Log, setup: RunSetup) -> CheckResult:
-    """Check whether the critic is worse than a constant in four of five late rounds. Every critic is at first."""
+    """Check whether the critic is worse than a constant in four of five rounds of the run's second half.
+
+    Every critic is at first; one whose explained variance rises is learning.
+    """
     curve = log.curve("ppo/explained_variance")
     if few := curve.too_few(ENOUGH):
         return few

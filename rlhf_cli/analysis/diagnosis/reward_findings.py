@@ -41,11 +41,41 @@ at random.
 
 def reward_errors(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     """Check for rewards that fail on at least 2 % of their rows, or time out on 1 %, and tools that mostly fail."""
-    found: list[Finding] = []
+    found = list(_failing_tools(log))
+    for name in log.rewards():
+        calls, errors, timeouts = (log.curve(f"rewards/{name}/{what}") for what in ("calls", "errors", "timeouts"))
+        asked = float(calls.values.sum())
+        if not asked:
+            continue
+        share, late = float(errors.values.sum()) / asked, float(timeouts.values.sum()) / asked
+        if share < _SOME_ERRORS and late < _SOME_TIMEOUTS:
+            continue
+        timed_out = f", {late:.1%} by a timeout" if late else ""
+        what = f"reward {name} fails on {share:.1%} of its rows{timed_out}, so they train without its score"
+        fixes = [Fix(f"rewards.{name}.on_error=raise", "ends the run at the first failure and shows row and traceback")]
+        if late >= _SOME_TIMEOUTS:
+            fixes.insert(0, Fix(f"rewards.{name}.timeout_s=off", "lets the reward take its time"))
+        # A log event of several rounds, or a point of a long log, is a mean, so their sum is not a count.
+        failed = errors if len(errors) else timeouts
+        says = f"{failed.mean:.3g} of {calls.mean:.3g} rows per round; see reward_errors.jsonl in the run folder"
+        severity: Severity = "serious" if share >= _MANY_ERRORS else "warning"
+        found.append(failed.finding(severity, what, fixes, failed.evidence(says), subject=name))
+    yield from found
+    if not log.rewards():
+        yield SkippedCheck("no rewards are logged")
+    elif not found:
+        yield PassedCheck(f"fewer than {_SOME_ERRORS:.0%} of the rows failed: {', '.join(log.rewards())}")
+
+
+def _failing_tools(log: Log) -> Iterator[Finding]:
+    """Yield a finding for each tool if at least half of its calls fail; a model learns by some errors.
+
+    Calls that reach no tool are compared with all calls.
+    """
     every = {metric: log.curve(metric) for metric in log.names("tools/") if metric.endswith("/calls")}
-    for metric, calls in every.items():  # a model learns by some errors
+    for metric, calls in every.items():
         name, errors = metric.split("/")[1], log.curve(metric.removesuffix("calls") + "errors")
-        is_unknown = name == "unknown"  # calls that reach no tool are compared with all calls
+        is_unknown = name == "unknown"
         called = float(sum(one.values.sum() for one in (every.values() if is_unknown else [calls])))
         if not called or (share := float(errors.values.sum()) / called) < _HALF:
             continue
@@ -55,30 +85,7 @@ def reward_errors(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         fix = Fix(f"tools.{name}.on_error=raise", "ends the run at the first failure and shows the traceback")
         fixes = [Fix("rlhf check", "shows whether the chat template and its parser agree")] if is_unknown else [fix]
         says = f"{errors.mean:.3g} of {called / len(calls):.3g} calls per round; the model reads the error and goes on"
-        found.append(errors.finding("warning", what, fixes, errors.evidence(says), subject=name))
-    for name in log.rewards():
-        calls, errors, late_calls = (log.curve(f"rewards/{name}/{what}") for what in ("calls", "errors", "timeouts"))
-        asked = float(calls.values.sum())
-        if not asked:
-            continue
-        share, timeouts = float(errors.values.sum()) / asked, float(late_calls.values.sum()) / asked
-        if share < _SOME_ERRORS and timeouts < _SOME_TIMEOUTS:
-            continue
-        timed_out = f", {timeouts:.1%} by a timeout" if timeouts else ""
-        what = f"reward {name} fails on {share:.1%} of its rows{timed_out}, so they train without its score"
-        fixes = [Fix(f"rewards.{name}.on_error=raise", "ends the run at the first failure and shows row and traceback")]
-        if timeouts >= _SOME_TIMEOUTS:
-            fixes.insert(0, Fix(f"rewards.{name}.timeout_s=off", "lets the reward take its time"))
-        # A log event of several rounds, or a point of a long log, is a mean, so their sum is not a count.
-        failed = errors if len(errors) else late_calls
-        says = f"{failed.mean:.3g} of {calls.mean:.3g} rows per round; see reward_errors.jsonl in the run folder"
-        severity: Severity = "serious" if share >= _MANY_ERRORS else "warning"
-        found.append(failed.finding(severity, what, fixes, failed.evidence(says), subject=name))
-    yield from found
-    if not log.rewards():
-        yield SkippedCheck("no rewards are logged")
-    elif not found:
-        yield PassedCheck(f"fewer than {_SOME_ERRORS:.0%} of the rows failed: {', '.join(log.rewards())}")
+        yield errors.finding("warning", what, fixes, errors.evidence(says), subject=name)
 
 
 def dead_reward(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
@@ -190,8 +197,6 @@ _NEARLY_ALL = 0.9
 """Share of the advantages: the rest for all other rewards is within the gradient noise of a batch."""
 _DROWNED = 0.05
 _STILL_VARIES = 0.5
-_MOST_TIMES = 10.0
-"""A larger factor says that the scores are on another scale: the weight would have to grow as they are learned."""
 
 
 def one_reward(log: Log, setup: RunSetup) -> CheckResult:
@@ -220,21 +225,7 @@ def one_reward(log: Log, setup: RunSetup) -> CheckResult:
     spreads = {name: log.curve(f"rewards/{name}/std") for name in drowned}
     beside = [one for name in drowned for one in (shares[name], spreads[name].evidence(spreads[name].on_average()))]
     what = f"{largest} has {share:.2f} of the advantages; {' and '.join(drowned)} still varies but has almost none"
-    fixes: list[Fix] = []
-    for name in drowned:
-        # A third of the largest reward's deviation needs a larger weight, or normalised scores, which deviate by 1; the
-        # logged deviation is that of the raw scores. The weight may be large enough already.
-        both = {one: log.curve(f"rewards/{one}/std").last(LATE) for one in (name, largest)}
-        is_raw = [setup.rewards.get(one, {}).get("normalize") in (None, "none") for one in both]
-        own, others = (one.mean if len(one) and raw else 1.0 for one, raw in zip(both.values(), is_raw, strict=True))
-        weights = [log.weight(one) or 1.0 for one in both]
-        weight = abs(weights[1]) * others / (3.0 * own)  # own > 0: its scores vary
-        if is_raw[0] and weight > _MOST_TIMES * max(map(abs, weights)):
-            reason = "normalising gives its scores a deviation of 1, then weigh them"
-            fixes.append(Fix(f"rewards.{name}.normalize=batch", f"{name} deviates by {own:.2g} only; {reason}"))
-        elif weight > abs(weights[0]):
-            reason, signed = f"gives it a third of {largest}'s part in the total", math.copysign(weight, weights[0])
-            fixes.append(Fix(f"rewards.{name}.weight={rounded(signed)}", reason))
+    fixes = [fix for name in drowned for fix in _heavier(log, setup, name, largest)]
     return enough[largest].finding("warning", what, fixes, shares[largest], *beside, subject=largest)
 
 
@@ -245,3 +236,26 @@ def _varies(log: Log, name: str) -> bool:
         return False
     early, late = spread.first(0.2).mean, spread.last(LATE).mean
     return late > 0.0 and late >= _STILL_VARIES * early
+
+
+_MOST_TIMES = 10.0
+"""A larger factor says that the scores are on another scale: the weight would have to grow as they are learned."""
+
+
+def _heavier(log: Log, setup: RunSetup, name: str, largest: str) -> Iterator[Fix]:
+    """Yield a larger weight, or the normalisation that a reward needs for a third of the largest reward's deviation.
+
+    Normalised scores have a deviation of 1; the logged deviation is that of the raw scores. Yield nothing if the
+    reward's weight is large enough already.
+    """
+    spreads = {one: log.curve(f"rewards/{one}/std").last(LATE) for one in (name, largest)}
+    is_raw = [setup.rewards.get(one, {}).get("normalize") in (None, "none") for one in spreads]
+    own, others = (one.mean if len(one) and raw else 1.0 for one, raw in zip(spreads.values(), is_raw, strict=True))
+    weights = [log.weight(one) or 1.0 for one in spreads]
+    weight = abs(weights[1]) * others / (3.0 * own)  # own > 0: its scores vary
+    if is_raw[0] and weight > _MOST_TIMES * max(map(abs, weights)):
+        reason = f"{name} deviates by {own:.2g} only; normalising gives its scores a deviation of 1, then weigh them"
+        yield Fix(f"rewards.{name}.normalize=batch", reason)
+    elif weight > abs(weights[0]):
+        signed = math.copysign(weight, weights[0])
+        yield Fix(f"rewards.{name}.weight={rounded(signed)}", f"gives it a third of {largest}'s part in the total")

@@ -29,7 +29,7 @@ _RARER = {"saving": ("save_steps", 100), "logging": ("logging_steps", 1), "evalu
 
 
 def time_spent(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
-    """Yield the phases and rewards that take more time than their limit, as notes, because it may be intended."""
+    """Yield the phases and rewards that take too much of the time. They are only notes, because it may be intended."""
     shares = log.times.shares()
     if not shares:
         yield SkippedCheck(f"{ELAPSED} is not logged; profile=phases logs it")

@@ -67,7 +67,7 @@ _SCRIPTS = ("state.js", "plots.js", "completions.js", "start.js")
 
 
 def report_at_the_end(folder: Path) -> str:
-    """Write the report into the folder of a sweep or run, and return a line: where it is, or why it failed."""
+    """Write the report into the folder of a sweep or run, and return a line that says where it is, or why it failed."""
     try:
         report_on(*read_runs(runs_in(folder)), folder / NAME, folder)
         return f"report: {RunFolder(folder).shown}/{NAME}"
