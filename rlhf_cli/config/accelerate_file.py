@@ -34,7 +34,7 @@ _OURS = (
 
 
 def fill_from_accelerate_file(launch: JsonTree, origins: Origins, *, generates: bool) -> Iterator[UserError]:
-    """Fill unset and `auto` keys of `launch` from its file. Yield an error for an unusable file, and other values."""
+    """Fill unset and `auto` keys of `launch` from its file. Yield an error if it is unusable or contradicts a key."""
     path = Path(str(launch["accelerate_config"])).expanduser()
     try:
         of_file = _keys_of_launch(path, origins.where(KEY), generates=generates)

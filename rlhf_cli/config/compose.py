@@ -114,7 +114,7 @@ def compose(typed: list[str], frozen: tuple[JsonTree, Path | None] | None = None
 
 
 def rewrite(typed: list[str]) -> list[str]:
-    """Return overrides in Hydra's order. Raise ConfigError for a word that is none, or an unknown group or option."""
+    """Return the words as overrides in Hydra's order. Raise ConfigError for an invalid word, group or option."""
     known = conf_folders.groups()
     rewritten: list[str] = []
     appended: dict[str, list[str]] = {group: [] for group in conf_folders.APPENDED_GROUPS}
@@ -189,7 +189,7 @@ class NotingLoader(ConfigLoaderImpl):
 
 @contextmanager
 def composing() -> Iterator[NotingLoader]:
-    """Yield a loader, with a sweep's Hydra during it. Turn errors of Hydra, OmegaConf and YAML into ConfigError."""
+    """Yield a loader; jobs of a sweep share its Hydra. Raise ConfigError for errors of Hydra, OmegaConf and YAML."""
     try:
         with ExitStack() as stack:
             if not GlobalHydra.instance().is_initialized():

@@ -65,7 +65,7 @@ def with_references(tree: JsonTree, references: References) -> JsonTree:
 
 
 def resolved_references(tree: JsonTree) -> JsonTree:
-    """Resolve the references of a frozen configuration, hidden in output. Raise ConfigError for an unset variable."""
+    """Resolve a frozen configuration's references; output hides the values. Raise ConfigError for an unset variable."""
     return _changed(
         tree,
         lambda text, path: _REFERENCE.sub(lambda match: match[0][1:] if match[1] else _value_of(match[2], path), text),

@@ -254,7 +254,7 @@ def _said_of(key: str) -> str | None:
 
 
 def answer(key: str, node: object, known: KnownKeys) -> tuple[str | None, str | None]:
-    """Return what to type for an unknown key that holds `node`, and what else to say, such as for each value in it."""
+    """Return what to type for an unknown key that holds `node`, and what else to say: of a section, for each value."""
     whole = key
     while isinstance(node, dict) and len(node) == 1:
         name, node = next(iter(node.items()))

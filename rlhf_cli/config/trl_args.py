@@ -313,7 +313,7 @@ INNER_FIELDS = {
 
 
 def inner_fields(name: str, trainer: str, args: JsonTree) -> dict[str, TrlField] | None:
-    """Return the keys that an argument's mapping may have, None if unknown or no mapping. `args` hold the schedule."""
+    """Return the keys of the mapping in an argument; None if unknown, or it takes none. `args` hold the schedule."""
     if name == "transformers_continuous_batching_config":
         return fields_in([class_body("ContinuousBatchingConfig", package_dir("transformers") / _GENERATION)])
     is_of_schedule = name == "lr_scheduler_kwargs"

@@ -64,7 +64,7 @@ class Trials(JobsToCome):
         return len(self._left) + max(0, self._plan.sweep.trials - self._asked)
 
     def next_job(self) -> ReadyJob | None:
-        """Return the next trial, frozen; None if all began, or none has time. Raise the last of several errors."""
+        """Return the next trial, frozen; None if none is left or has time. Raise after several invalid proposals."""
         from optuna.trial import Trial, TrialState
 
         while self._left:

@@ -91,7 +91,7 @@ def checked(
 
 
 def new_sweep_folder(jobs: Sequence[CheckedJob], *, is_dry: bool = False) -> Path:
-    """Make, or with `is_dry` name, a sweep's folder in its experiment's, or in `sweep`. Raise RunError if it exists."""
+    """Make (`is_dry`: only name) a sweep's folder, in its experiment's or in `sweep`. Raise RunError if it exists."""
     experiment = jobs[0].prepared.experiment
     names = {experiment_name(job.prepared.composed) for job in jobs}
     parent = Path(experiment.run.root).expanduser().resolve() / (names.pop() if len(names) == 1 else "sweep")

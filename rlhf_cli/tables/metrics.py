@@ -1,4 +1,4 @@
-"""List logged metrics, kinds of findings and phases of a step; docs/reference/metrics.md explains them.
+"""List logged metrics, their trackers, kinds of findings and phases of a step; docs/reference/metrics.md has more.
 
 A reward may log names of its own (TRL's log_metric), so an unlisted name may still be valid, unless it belongs to one
 of the families listed here. The time of a phase excludes phases nested in it, so all shares add up to 1.
@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Literal
+
+TrackerName = Literal["wandb", "tensorboard", "trackio", "mlflow"]
+TrackingMode = Literal["online", "offline", "none"]
 
 
 def _pattern(*names: str) -> re.Pattern[str]:

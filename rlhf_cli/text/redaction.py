@@ -151,7 +151,7 @@ def redacted(text: str) -> str:
 
 
 def redacted_tree(node: _Node, *, values_only: bool = False) -> _Node:
-    """Return a tree with secrets in texts and values of secret keys hidden; `values_only`: known secrets only."""
+    """Return a tree with secrets in texts and values of secret keys hidden; `values_only`: only known secrets."""
     return cast(_Node, _redacted(node, _text_hider(values_only=values_only), values_only))
 
 

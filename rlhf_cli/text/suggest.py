@@ -22,7 +22,7 @@ def nearest(typed: str, valid: Iterable[str]) -> str | None:
 
 
 def likeness(typed: str, name: str) -> tuple[int, int, int] | None:
-    """Return the distance of a name, None if unrelated: slips, then a common start, then all typed words in it."""
+    """Return a name's distance, None if unrelated: few slips rank before a common start, that before the same words."""
     ours, theirs = _plain(typed), _plain(name)
     if not ours or not theirs:
         return None

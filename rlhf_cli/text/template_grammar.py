@@ -32,7 +32,10 @@ class ParsedTemplate:
 
 
 def parse(text: str, *, where: str, error: type[UserError], only_identifiers: bool = False) -> ParsedTemplate:
-    """Parse a template. Raise `error`, at the key `where`, if a field is no column name (no identifier)."""
+    """Parse a template. Raise `error`, with the key `where`, if it is malformed or a field is not a plain column name.
+
+    With `only_identifiers`, a column name must be a Python identifier.
+    """
     try:
         pieces = list(Formatter().parse(text))
     except (ValueError, TypeError) as problem:

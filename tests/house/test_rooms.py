@@ -15,6 +15,7 @@ MOST_LINES = 500
 
 FOLDERS = set(map(structure.room_of, MODULES)) - {structure.PACKAGE}
 WALLS = {
+    "config.schema": {"data", "models", "plan", "runs", "launch", "trainers", "display"},
     "numerics": FOLDERS - {"numerics", "text"},
     "tables": FOLDERS - {"tables", "errors"},
     "text": FOLDERS - {"text", "errors"},

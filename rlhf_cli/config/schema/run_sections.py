@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, Tag, TypeAdapter, create_model, model_validator
 
 from rlhf_cli.config.schema.section import OFF, Bounds, Seconds, Section, entries_of, one_or_several
-from rlhf_cli.runs.tracking.tracked_run import Mode, TrackerName
-from rlhf_cli.tables.metrics import FINDING_KINDS
+from rlhf_cli.tables.metrics import FINDING_KINDS, TrackerName, TrackingMode
 from rlhf_cli.tables.strategies import STRATEGIES
 
 if TYPE_CHECKING:
@@ -135,7 +134,7 @@ class Track(Section):
     """
 
     tracker: TrackerName = "wandb"
-    mode: Mode = "offline"
+    mode: TrackingMode = "offline"
     project: str = "rlhf"
     entity: str | None = None
     tags: list[str] = Field(default_factory=list)

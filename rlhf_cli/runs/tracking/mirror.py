@@ -21,8 +21,9 @@ from rlhf_cli.runs.metric_arrays import Window, columns_of, number_of
 from rlhf_cli.runs.metrics_file import TOTAL, Event, evaluation_sets, read_metrics, reward_names, table_file
 from rlhf_cli.runs.run_folder import RunFolder, in_step, in_training, read_json, write_json
 from rlhf_cli.runs.tracking import tracked_run
-from rlhf_cli.runs.tracking.tracked_run import Ending, Mode, TrackingPlan, is_number, shown_name
+from rlhf_cli.runs.tracking.tracked_run import Ending, TrackingPlan, is_number, shown_name
 from rlhf_cli.runs.tracking.wandb_files import mark_sent, records_of
+from rlhf_cli.tables.metrics import TrackingMode
 from rlhf_cli.text.json_values import finite_or_none
 from rlhf_cli.text.redaction import redacted, redacted_tree
 
@@ -239,7 +240,7 @@ def _plain(value: object) -> object:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else finite_or_none(value)
 
 
-def opened(run: tracked_run.TrackedRun, mode: Mode) -> wandb.Run:
+def opened(run: tracked_run.TrackedRun, mode: TrackingMode) -> wandb.Run:
     """Return an open wandb run, resumed if the server knows its id. Raises wandb's errors."""
     import wandb
 

@@ -15,7 +15,8 @@ from transformers.integrations import MLflowCallback, TensorBoardCallback, Track
 
 from rlhf_cli.runs.metrics_file import Event
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.tracking.tracked_run import Ending, TrackedRun, TrackerName, begun_in, is_number, mlflow_store
+from rlhf_cli.runs.tracking.tracked_run import Ending, TrackedRun, begun_in, is_number, mlflow_store
+from rlhf_cli.tables.metrics import TrackerName
 
 _MLFLOW_ID = "rlhf.run_id"
 

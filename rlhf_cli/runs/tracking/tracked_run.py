@@ -14,11 +14,10 @@ from typing import Literal, TypeGuard
 from rlhf_cli.runs.metrics_file import Event
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.tracking.wandb_files import unsent, why_not_online
+from rlhf_cli.tables.metrics import TrackerName, TrackingMode
 from rlhf_cli.text.json_values import JsonTree, section
 from rlhf_cli.text.redaction import redacted, redacted_tree
 
-TrackerName = Literal["wandb", "tensorboard", "trackio", "mlflow"]
-Mode = Literal["online", "offline", "none"]
 Ending = Literal["finished", "failed", "preempted"]
 STEP = "train/global_step"  # the x-axis of every metric, as in transformers
 _OF_PROVENANCE = ("command", "git", "versions", "starting_model", "world_size", "num_parameters")
@@ -37,7 +36,7 @@ _HOUSEKEEPING = re.compile(  # how the work went, and not what was learned: coun
 class TrackingPlan:
     """How a tracker will record; only wandb has offline. `notice` explains why the mode is not the requested one."""
 
-    mode: Mode
+    mode: TrackingMode
     notice: str | None = None
     tracker: TrackerName = "wandb"
 
@@ -48,7 +47,7 @@ class TrackingPlan:
         return f"wandb, {self.mode}" if self.tracker == "wandb" else self.tracker
 
 
-def plan_tracking(mode: Mode, tracker: TrackerName = "wandb") -> TrackingPlan:
+def plan_tracking(mode: TrackingMode, tracker: TrackerName = "wandb") -> TrackingPlan:
     """Decide how to record: online only with a login and a server that answers."""
     if mode != "online" or tracker != "wandb":
         return TrackingPlan(mode, tracker=tracker)
