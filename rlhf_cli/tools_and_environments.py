@@ -55,7 +55,7 @@ class Limits:
 
 @dataclass
 class Counts:
-    """The calls of all tools since `drain`, by name, and the first error that has to end the run.
+    """The calls of each tool since `drain`, and the first error that has to end the run.
 
     Async tools run on `loop`, one after another: TRL would wait for one that blocks its loop for good.
     """

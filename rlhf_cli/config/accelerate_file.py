@@ -55,7 +55,7 @@ def fill_from_accelerate_file(launch: JsonTree, origins: Origins, *, generates: 
 
 
 def _keys_of_launch(path: Path, where: str, *, generates: bool) -> dict[str, JsonValue]:
-    """Return the keys of `launch` that a file sets (None: unset). Raise ConfigError for what a run does not support."""
+    """Return what a file sets in `launch` (None: unset). Raise ConfigError for a setting that a run cannot use."""
     tree = _read(path, where)
     kind, fsdp, parallel = tree["distributed_type"], section(tree, "fsdp_config"), section(tree, "parallelism_config")
     stage, offloads = _zero(section(tree, "deepspeed_config"), where) if kind == "DEEPSPEED" else (None, False)

@@ -1,7 +1,7 @@
 """Expand shorthand: `primary` into gates, a truncation policy into its mode.
 
 Bootstrapping adds the critic's value of the missing continuation to a truncated row's reward (`add`, for rewards given
-step by step), or puts it in its place (`replace`, for a score of the whole answer): docs/how-to/ppo.md.
+step by step), or replaces it (`replace`, for a score of the whole answer): docs/how-to/ppo.md.
 """
 
 from __future__ import annotations

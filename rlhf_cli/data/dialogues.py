@@ -350,7 +350,7 @@ def split_row(row: Mapping[str, object], _index: int = 0) -> dict[str, object]:
     """Return `prompt` and the answers of a row; of a pair without transcripts, an empty prompt and its texts.
 
     Of a conversation, the answer is its last message if that is the assistant's. Of a pair of them, the prompt is what
-    both begin with; a rejected answer alone stands in the place of the last message. Of transcripts, the prompt ends in
+    both begin with; a rejected answer alone replaces the last message. Of transcripts, the prompt ends in
     the last "Assistant:" that both share.
     """
     if not set(_PAIR) <= set(row):

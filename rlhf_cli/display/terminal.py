@@ -218,8 +218,8 @@ def plain_table(
 ) -> Table:
     """Return a table whose columns are `texts` (on the left), `numbers` (on the right), then `after` (on the left).
 
-    A column without enough room is folded, header included; the first ones, of which `widths` has the greatest widths,
-    are cut instead. If all headers are empty, the header row is left out.
+    A column without enough room is folded, header included; the first ones, whose greatest widths are
+    `widths`, are cut instead. If all headers are empty, the header row is left out.
     """
     heads = [*texts, *numbers, *after]
     table = Table(box=None, padding=(0, gap, 0, indent), header_style=head, show_header=any(heads))

@@ -1,1 +1,1 @@
-"""Turn a validated experiment into running processes, of which only a rank imports torch."""
+"""Turn a validated experiment into running processes. Only a rank imports torch."""

@@ -89,7 +89,7 @@ def create_run(
     """Create the run folder `at` (None: a new one) with config.yaml, provenance.json and the status `created`.
 
     `files` are hashed into the provenance. Raise UserError if the folder exists or cannot be written;
-    whatever ends this leaves no file. The configuration, which makes the folder a run, is written after the hashing.
+    an error here leaves no file. The configuration, which makes the folder a run, is written after the hashing.
     """
     folder = RunFolder(at.resolve() if at is not None else new_folder(experiment, composed))
     frozen, text = frozen_config(experiment, composed)

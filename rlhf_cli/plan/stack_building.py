@@ -85,7 +85,7 @@ def training_stack(
     experiment: Experiment, *, device: str | torch.device, run: RunFolder, rank: int, heartbeat: Heartbeat
 ) -> RewardStack:
     """Return the same stack for a training, which ends if too many rows fail. Rows on which a reward fails, and this
-    rank's first failing batches, are saved in the run folder. `heartbeat` is told which rewards are running.
+    rank's first failing batches, are saved in the run folder. `heartbeat` learns which rewards are running.
     """
 
     def record(row: dict[str, object]) -> None:

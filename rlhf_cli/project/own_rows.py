@@ -181,7 +181,7 @@ def _look_at(path: str, typed: Mapping[str, str]) -> Preview:
 
 
 def _mapped(preview: Preview, training: Training, typed: Mapping[str, str]) -> dict[str, str]:
-    """Return a map of the training's column -> the file's column: first the typed ones, then by name and type."""
+    """Return a map of the training's column -> the file's column: first the typed ones, then equal names or types."""
     mapped = dict(typed)
     for role in [role for role in COLUMNS[training.rows] if role not in typed]:
         holds, taken = _HOLDS.get(role, (ColumnKind.TEXT, "list")), {"chosen", "rejected"} - {role} | {*mapped.values()}

@@ -105,7 +105,7 @@ def commit(staged: Path) -> Path:
 
 
 def finish_commit(folder: Path) -> None:
-    """Move a checkpoint into place whose `commit` a kill interrupted; nobody else may write into `folder`."""
+    """Move a checkpoint into place whose `commit` a kill interrupted; no other process may write into `folder`."""
     for replaced in folder.glob(f"{_STAGED}/{_REPLACED}"):
         step = replaced.parent.name.partition("-")[2]
         staged, final = (checkpoint_folder(place, int(step)) for place in (replaced.parent, folder))

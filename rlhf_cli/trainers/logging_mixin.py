@@ -3,7 +3,7 @@
 This does not change the training. A phase that begins within another one interrupts it. The watchdog is off while a
 trainer saves, since disks may be slow.
 
-TRL says nothing of rows that are too long: its RewardTrainer drops every pair with a longer text; SFT, DPO and KTO
+TRL does not report rows that are too long: its RewardTrainer drops every pair with a longer text; SFT, DPO and KTO
 truncate a row, and drop it if only prompt would remain.
 """
 

@@ -40,7 +40,7 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 def one_or_several(keys: tuple[str, ...], shape: str, *, has_list: bool = True) -> Discriminator:
-    """Return a discriminator of one section (`one`), a list (`list`), sections by name (`named`) and null (`none`).
+    """Return a discriminator of one section (`one`), a list (`list`), a mapping of several (`named`) and null (`none`).
 
     A mapping with any of `keys` is one section. `shape` describes a section in the message for any other value.
     """

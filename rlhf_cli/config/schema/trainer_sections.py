@@ -163,7 +163,7 @@ class CallLimits(Section):
 class Tool(CallLimits):
     """A function that the model may call in a conversation.
 
-    `fn` is module:function or ./file.py:function. Its annotations and docstring are what the model is told about it.
+    `fn` is module:function or ./file.py:function. Its annotations and docstring tell the model about it.
     """
 
     fn: str
@@ -185,7 +185,7 @@ class Rollout(Section):
 
     `fn` takes (prompts, trainer) and returns a dict with prompt_ids, completion_ids and logprobs (or None) by row. Its
     env_mask may be 0 for tokens that the model did not write. `columns` are the further lists that it returns, one
-    entry a row; rewards read them by name.
+    entry a row; rewards read them as arguments.
     """
 
     fn: str

@@ -244,8 +244,9 @@ def _unread_settings(subject: Subject, columns: Sequence[str], kind: str | None,
 
 
 def _remarks(subject: Subject, read: ReadSource, rows: RowTable, columns: list[str]) -> Iterator[str]:
-    """Yield a text for what is read as messages, answers that begin with their prompt, unanswered questions, and more
-    that may be meant in another way.
+    """Yield a text for each thing in the rows that may be meant in another way.
+
+    Such as texts read as messages, answers that begin with their prompt, and unanswered questions.
     """
     trainer, talks = subject.experiment.trainer, dict[str, list[list[dict[str, object]]]]()
     for column in columns:

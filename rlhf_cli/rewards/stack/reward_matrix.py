@@ -269,7 +269,7 @@ def token_rewards(
 
     A dense score is placed on its tokens. A plain score, or the number of a closed gate or a failure, is placed on the
     completion's last token. A row whose rewards a penalty replaces has everything on the last token: the rewards cancel
-    there, and no earlier token pays for what others earned. An excluded component rewards no position.
+    there, and no earlier token pays for the scores of others. An excluded component rewards no position.
 
     token_values: as of RewardStack. is_in_completion: (rows, tokens), True = no padding. own_rows: this rank's.
     """

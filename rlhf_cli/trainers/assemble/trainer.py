@@ -66,9 +66,10 @@ def are_conversations(rows: Dataset) -> bool | None:
 
 
 def training_rows(experiment: Experiment) -> tuple[Dataset, dict[str, Dataset], dict[str, dict[str, int]]]:
-    """Return training rows, evaluation sets by name ('' for a single one), and how many pairs are left out, and why.
+    """Return the training rows, the evaluation sets, and per table how many pairs are left out, and why.
 
-    Pairs are judged first, so that messages use the data's row numbers. Raise DataError for invalid pairs that stay in.
+    A single evaluation set has the name ''. Pairs are judged first, so that messages use the data's row numbers.
+    Raise DataError for invalid pairs that stay in.
     """
     data, row, left_out = experiment.data, experiment.trainer.row, dict[str, dict[str, int]]()
     rules = planned.preference_rules(experiment) if "reward_model" in row.sections else None
@@ -116,7 +117,7 @@ def assemble(
 ) -> ExtendedTrainer:
     """Return the trainer that runs `experiment` in `folder`, with data and models loaded; `heartbeat` gets its phases.
 
-    It logs what `profiled` measures, and shows scored pairs by `on_pairs`. Raise UserError for what libraries reject.
+    It logs what `profiled` measures, and shows scored pairs by `on_pairs`. Raise UserError if libraries reject it.
     """
     row = experiment.trainer.row
     trainer_class = trainer_class_of(experiment.trainer)
