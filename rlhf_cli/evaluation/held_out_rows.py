@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -126,10 +127,11 @@ def _training_set(experiment: Experiment, room: PromptRoom | None) -> tuple[data
     return replace(room, policy=data.overlong_prompts).fitting(dataset, "the training rows")
 
 
-def _spread(num_rows: int, limit: int | None) -> list[int]:
+def _spread(num_rows: int, limit: int | None) -> Sequence[int]:
     """Return the places of at most `limit` of the rows, evenly spaced."""
-    count = min(limit or num_rows, num_rows)
-    return [place * num_rows // count for place in range(count)]
+    if limit is None or limit >= num_rows:
+        return range(num_rows)  # datasets keeps its table for a range, and looks at each number of a list
+    return [place * num_rows // limit for place in range(limit)]
 
 
 def end_of_run(target: Target) -> EndOfRun:
