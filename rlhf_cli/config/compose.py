@@ -281,8 +281,8 @@ def _refuse_unread_group(tree: JsonTree, origins: Origins, overrides: Sequence[s
         group, equals, option = override.partition("=")
         if not equals or group not in _SOURCES or (file := conf_folders.find(f"{group}/{option}")) is None:
             continue
-        named = yaml.load(file.read_text(encoding="utf-8"), Loader=SAFE_LOADER) or {}
-        has_source = any(named.get(key) not in (None, "???") for key in _SOURCES[group])
+        named = yaml.load(file.read_text(encoding="utf-8"), Loader=SAFE_LOADER)
+        has_source = isinstance(named, dict) and any(named.get(key) not in (None, "???") for key in _SOURCES[group])
         for key in _SOURCES[group] if has_source else ():
             origin, value = origins.by_key.get(f"{group}.{key}"), section(tree, group).get(key)
             if value is not None and origin is not None and origin.file not in (None, file):

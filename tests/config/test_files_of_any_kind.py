@@ -56,6 +56,17 @@ def test_a_bad_file_is_refused_with_its_line(
     assert "Traceback" not in printed
 
 
+@pytest.mark.parametrize("group", ["data", "model"])
+@pytest.mark.parametrize("text", ["- a\n", "hello\n"])
+def test_a_choice_that_is_not_a_mapping_is_refused_with_its_file(
+    group: str, text: str, by_hydra: None, workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (workplace / "conf" / group).mkdir(parents=True)
+    (workplace / "conf" / group / "mine.yaml").write_text(text)
+    assert main(["check", "+exp=quickstart", f"{group}=mine"]) == 2
+    assert f"conf/{group}/mine.yaml" in capsys.readouterr().err
+
+
 def test_a_bad_file_that_is_not_used_hides_nothing(
     by_hydra: None, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
