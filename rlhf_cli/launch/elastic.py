@@ -52,15 +52,15 @@ class ServerEnded(Exception):
 
 def listening_store() -> TCPStore:
     """Return a new store that listens on loopback only, at a free port; torch's own listen on all interfaces."""
-    listening, timeout = socket.create_server((LOOPBACK, 0)), timedelta(seconds=_STORE_TIMEOUT_S)
-    port = int(listening.getsockname()[1])
+    listening = socket.create_server((LOOPBACK, 0))
+    port, timeout = int(listening.getsockname()[1]), timedelta(seconds=_STORE_TIMEOUT_S)
     return TCPStore(LOOPBACK, port, None, True, timeout, wait_for_workers=False, master_listen_fd=listening.detach())
 
 
 class OneMachine(StaticTCPRendezvous):
     """The rendezvous of a single machine, in a store that is there before it begins.
 
-    torch calls `num_nodes_waiting`, and this calls `look`, after every look at living ranks, last at `seen_at`.
+    torch calls `num_nodes_waiting` after every look at living ranks; this notes when, in `seen_at`, and calls `look`.
     """
 
     def __init__(self, store: TCPStore, run_id: str, look: Callable[[], object]) -> None:
@@ -100,7 +100,8 @@ class StopRequests:
         self._timers.append(timer)
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM if number == signal.SIGINT else number)  # SIGINT would be its own Ctrl-C
+                # A rank would take SIGINT for Ctrl-C at its own terminal.
+                os.kill(pid, signal.SIGTERM if number == signal.SIGINT else number)
 
     def leave(self, number: int) -> None:
         """End the process at once if no rank runs: torch waits for other machines and lets no Python handler run."""
@@ -113,7 +114,8 @@ class StopRequests:
     def heard(self) -> Iterator[None]:
         """Open a context in which this process hands signals to the agent's ranks, and the ranks die with it."""
         handlers = dict.fromkeys((signal.SIGTERM, signal.SIGUSR1, signal.SIGINT), self.ask)
-        variables = {PARENT: str(os.getpid()), "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGQUIT"}  # those that torch handles
+        # torch installs its own handlers for the signals named in this variable.
+        variables = {PARENT: str(os.getpid()), "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGQUIT"}
         with environment(variables), heard_in_time({**handlers, signal.SIGHUP: signal.SIG_IGN}, self.leave):
             try:
                 yield
@@ -149,12 +151,14 @@ def run_ranks(
 
 
 def run_as_torchrun(words: list[str]) -> int:
-    """Start ranks by torchrun's options (PET_*) as `rlhf` with these words. Return the exit code; raise ConfigError."""
+    """Start this machine's ranks by torchrun's options (PET_*), each as `rlhf` with these words. Return the exit code.
+
+    Raise ConfigError if torchrun refuses an option.
+    """
     try:
         config, _, _ = config_from_args(parse_args(["--no-python", "rlhf"]))
-        meeting = (config.rdzv_backend, config.rdzv_endpoint, config.run_id)
-        options = {"local_addr": config.local_addr, **config.rdzv_configs}
-        parameters = RendezvousParameters(*meeting, config.min_nodes, config.max_nodes, **options)
+        meeting = (config.rdzv_backend, config.rdzv_endpoint, config.run_id, config.min_nodes, config.max_nodes)
+        parameters = RendezvousParameters(*meeting, local_addr=config.local_addr, **config.rdzv_configs)
         if config.max_nodes == 1:  # no other machine comes, and an address from outside may be an earlier launcher's
             store = listening_store()
             handler: RendezvousHandler = OneMachine(store, config.run_id, bool)

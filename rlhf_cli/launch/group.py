@@ -68,7 +68,10 @@ class Leader:
         return [f"{key}={number}" for key, number in sizes.items() if key not in typed]
 
     def begin(self, console: Console, folder: RunFolder, *, resume: bool) -> None:
-        """Tell all ranks to train `folder`, until all can. Raise RunError if one cannot, Interrupted if one stopped."""
+        """Tell all ranks to train `folder`, and return once all can.
+
+        Raise RunError if a rank does not come in time or cannot train the folder, Interrupted if one was stopped.
+        """
         if self.group.world_size > 1:
             wanted = {name: versions().get(name) for name in _PACKAGES}
             told = {"run": str(folder.path), "resume": resume, "config": sha256(folder.config), "versions": wanted}
@@ -203,7 +206,7 @@ def _follow(group: RankGroup) -> int:
         return int(told["exit_code"])
     folder, resume = RunFolder(Path(told["run"])), bool(told["resume"])
     plan, _ = plan_frozen(folder, resume=resume)
-    terminal = os.dup(sys.stderr.fileno())
+    terminal = os.dup(sys.stderr.fileno())  # from here on, this process prints into the log
     with (folder.path / log_name(group.rank // group.local_size)).open("a", encoding="utf-8") as log:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()

@@ -1,4 +1,4 @@
-"""Show what one run would start, train it in this process, a process per rank or a launcher's, or train it again."""
+"""One run: show what it would start, train it here, in a process per rank or as a launcher's rank, or reproduce it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,10 @@ def show_end_of(console: Console, folder: RunFolder) -> None:
 def train_frozen(
     console: Console, folder: RunFolder, plan: LaunchPlan, launch: Launch, *, resume: bool, leader: Leader | None = None
 ) -> None:
-    """Train a frozen run, with `resume` from its newest checkpoint. Raise what ends it, with a note of the folder."""
+    """Train the run frozen in `folder`; with `resume`, start from its newest checkpoint.
+
+    Raise what ends the run, with a note that names the folder: Preempted, RankFailed, or the worker's error.
+    """
     place = f"run folder: {folder.shown}"
     try:
         if plan.in_this_process:
@@ -244,7 +247,7 @@ def first_rows(experiment: Experiment, count: int) -> TriedRows:
 def _planned_launch(
     prepared: Prepared, plan: Plan, earlier: RunFolder | None
 ) -> tuple[str, LaunchPlan, dict[str, str]]:
-    """Return the folder, the launch, and what starts ranks on several machines; {} if this command starts them all."""
+    """Return the folder, the launch, and the commands to type on several machines; {} if this one starts all ranks."""
     experiment, is_resumed, commands = prepared.experiment, earlier is not None, dict[str, str]()
     folder = new_folder(experiment, prepared.composed, is_dry=True) if earlier is None else earlier.path
     launch = plan_launch(experiment, folder, resume=is_resumed, accelerate_env=plan.accelerate_env)

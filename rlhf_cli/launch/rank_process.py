@@ -18,7 +18,7 @@ from rlhf_cli.text.redaction import safe_output
 def main(argv: list[str] | None = None) -> int:
     """Run a rank and return its exit code, 75 for one that was interrupted.
 
-    One that stopped with all others, at the same step, returns 0: torch would otherwise end those that still save.
+    A rank that stopped with all others, at the same step, returns 0: torch would otherwise end those that still save.
     """
     run, *flags = sys.argv[1:] if argv is None else argv
     folder = open_run(Path(run))

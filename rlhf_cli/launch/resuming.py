@@ -166,7 +166,10 @@ def newest_step(folder: RunFolder) -> int:
 
 
 def _changes(frozen: JsonTree, typed: Prepared) -> list[Change]:
-    """Return what was typed differently; `run:NAME` and `auto` are no change if they stood for the frozen value."""
+    """Return the differences between a frozen configuration and what was typed, in the order of the configuration.
+
+    `run:NAME` and `auto` are no change if the frozen value is one that they once stood for.
+    """
     new = cast(JsonTree, absolute_paths(typed.experiment.model_dump(mode="json")))
     words = dict(leaves(typed.as_written.model_dump(mode="json")))
     return [

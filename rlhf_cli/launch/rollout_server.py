@@ -64,7 +64,8 @@ def main(command: list[str]) -> int:
         signal.signal(number, signal.SIG_IGN)  # Ctrl-C is for the starter, which ends this process in time
     asked = []
     signal.signal(signal.SIGTERM, lambda *_: asked.append(True))
-    begin = partial(_as_usual, os.getpid())  # in a new session, so that all of the server can be ended together
+    begin = partial(_as_usual, os.getpid())
+    # A new session, so that all processes of the server can be ended together.
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=begin)
     while child.poll() is None:
         readable, _, _ = select.select([sys.stdin], [], [], _PARENT_LOOK_S)
@@ -162,7 +163,10 @@ class RolloutServer:
 
 @contextlib.contextmanager
 def rollout_server(plan: ServerPlan | None, console: Console) -> Iterator[RolloutServer | None]:
-    """Run the server of `plan`, if any, around a run, and wait until it is healthy; raise RankFailed if it never is."""
+    """Run the server of `plan` around a run, if there is one; wait until it is healthy.
+
+    Raise RankFailed with the cause from its log if it ends before, takes over half an hour, or its port is taken.
+    """
     if plan is None:
         yield None
         return

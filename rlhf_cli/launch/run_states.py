@@ -46,7 +46,10 @@ class SlurmJob:
 
 
 def ask_slurm(job_ids: Collection[str], *, mine: bool) -> tuple[dict[str, SlurmJob], str | None]:
-    """Return Slurm's state of jobs, `123` or `123_4`, with `mine` of all of this user's; and a problem or None."""
+    """Return Slurm's state of these jobs (`123`, `123_4`), with `mine` of this user's too; and a problem or None.
+
+    Without Slurm and without job ids there is no problem.
+    """
     if not job_ids and not mine:
         return {}, None
     if shutil.which("squeue") is None:
@@ -99,7 +102,7 @@ def overview(places: list[Path], *, mine: bool = False) -> tuple[list[RunRow], s
         rows.append(RunRow(folder.shown, status.state, *steps, log_age_s, *saved, slurm_state, status.reason))
     seen = {row.job_id for row in rows}
     for job_id, job in jobs.items() if mine else ():
-        if job.name.startswith(JOB_NAME) and job_id not in seen and not job.has_ended:  # from elsewhere
+        if job.name.startswith(JOB_NAME) and job_id not in seen and not job.has_ended:  # in no folder here
             state, shown = RunState.QUEUED if job.waits else RunState.RUNNING, job.comment or job.name
             reason = "in another folder" if job.reason in _SAYS_NOTHING else job.reason
             rows.append(RunRow(shown, state, job_id=job_id, slurm_state=job.state, reason=reason))
@@ -124,13 +127,7 @@ def without_lost_jobs(runs: Mapping[RunFolder, Status]) -> dict[RunFolder, Statu
     answer, the states stay. The folder of a run or a sweep whose job has ended needs no `--take-over` afterwards. A
     submission that was killed before Slurm answered leaves a run without an id.
     """
-    asked: dict[RunFolder, str] = {}
-    for folder, status in runs.items():
-        writer = read_writer(folder)
-        process, job_id = (writer.process, writer.slurm_job) if writer is not None else (None, None)
-        process, job_id = status.process or process, status.job_id if status.state in _ASKED else job_id
-        if job_id is not None and job_id != own_job_id() and not (process is not None and process.is_alive()):
-            asked[folder] = job_id
+    asked = {folder: job_id for folder, status in runs.items() if (job_id := _unsure_job(folder, status)) is not None}
     jobs, problem = ask_slurm(set(asked.values()), mine=False)
     known = dict(runs)
     for folder, status in runs.items():
@@ -143,6 +140,14 @@ def without_lost_jobs(runs: Mapping[RunFolder, Status]) -> dict[RunFolder, Statu
             if job is not None and job.has_ended:  # one that is not known may run in another cluster
                 forget_writer(folder, found)
     return known
+
+
+def _unsure_job(folder: RunFolder, status: Status) -> str | None:
+    """Return the job of a run or a sweep whose process is not known to live; None without one, or in this very job."""
+    writer = read_writer(folder)
+    process, job_id = (writer.process, writer.slurm_job) if writer is not None else (None, None)
+    process, job_id = status.process or process, status.job_id if status.state in _ASKED else job_id
+    return None if job_id == own_job_id() or (process is not None and process.is_alive()) else job_id
 
 
 def with_job_state(status: Status, job: SlurmJob | None) -> Status:

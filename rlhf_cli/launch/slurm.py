@@ -136,14 +136,17 @@ def _executor(launch: Launch, folder: Path, name: str) -> SlurmExecutor:
     python = f"exec {shlex.quote(sys.executable)}"  # in place of the shell: Slurm's warning has to reach it
     executor = SlurmExecutor(folder / SLURM_FOLDER, max_num_timeout=_NEVER, python=python)
     modules = os.pathsep.join(entry for entry in sys.path if entry)  # of this process, for example a checkout
-    same = ("partition", "account", "qos", "time", "cpus_per_task")
-    asked: dict[str, object] = {name: getattr(slurm, name) for name in same}
-    asked |= {"gpus_per_node": slurm.gpus_per_node} if slurm.gpus_per_node else {}
+    asked: dict[str, object] = {"gpus_per_node": slurm.gpus_per_node} if slurm.gpus_per_node else {}
     asked |= {"mem": f"{round(slurm.mem_gb * 1024)}M"} if slurm.mem_gb is not None else {}
     asked |= {"ntasks_per_node": 1} if launch.nodes > 1 else {}
     executor.update_parameters(
         job_name=name,
+        partition=slurm.partition,
+        account=slurm.account,
+        qos=slurm.qos,
+        time=slurm.time,
         nodes=launch.nodes,
+        cpus_per_task=slurm.cpus_per_task,
         comment=str(folder),
         setup=[*slurm.setup, f"export PYTHONPATH={shlex.quote(modules)}"],
         array_parallelism=slurm.max_parallel,

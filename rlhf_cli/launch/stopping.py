@@ -47,7 +47,7 @@ from rlhf_cli.runs.run_status import FAILED, FINISHED, PREEMPTED, preempt, read_
 from rlhf_cli.text.redaction import traceback_of
 
 _ONE_WISH_S = 1.0  # s within which signals count as one: Slurm signals a rank and also its parent, which forwards it
-STOPPED = (EXIT_PREEMPTED, -signal.SIGTERM, -signal.SIGUSR1)  # of a rank asked to stop: its own, or without handler
+STOPPED = (EXIT_PREEMPTED, -signal.SIGTERM, -signal.SIGUSR1)  # a stopped rank's exit codes; signals: no handler yet
 _TORCH_KILLS_S = 20.0  # torch kills ranks 30 s after another one failed: a kill so long after the last look is torch's
 
 _OF_GPU = ("CUDA out of memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "HIP out of memory")

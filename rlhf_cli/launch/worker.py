@@ -56,7 +56,8 @@ if TYPE_CHECKING:
     from rlhf_cli.trainers.step_profile import TokenSlots
     from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
-Profiled: TypeAlias = "tuple[PhaseClock, TokenSlots]"  # one listens to a trainer's heartbeat, one counts its slots
+Profiled: TypeAlias = "tuple[PhaseClock, TokenSlots]"
+"""The profiler of a trainer: a clock that listens to its heartbeat, and a counter of its token slots."""
 _QUIET = {
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_DISABLE_TELEMETRY": "1",

@@ -284,7 +284,10 @@ class PhaseClock:
 
 
 class TimeSpent:
-    """The timed seconds of a log by phase (`reward/NAME` for a reward), with those of the last saving; 0 for none."""
+    """The timed seconds of a log, in all and by phase (`reward/NAME` for a reward); 0 for a phase that never ran.
+
+    The last event, which ends the training, counts too: it has the time of the last saving.
+    """
 
     def __init__(self) -> None:
         self.elapsed_s = 0.0

@@ -47,7 +47,10 @@ class Series:
 
 
 class MetricColumns(dict[str, tuple["array[int]", "array[float]"]]):
-    """Maps metric -> its steps and values, in order of occurrence, in arrays: lists would be five times larger."""
+    """Maps metric -> its steps and values so far, in the order of first occurrence. `num_events` counts all events.
+
+    They are arrays because a training keeps them in memory, and lists are five times larger.
+    """
 
     def __init__(self, wanted: Wanted | None = None) -> None:
         self.num_events = self.last_step = 0

@@ -79,7 +79,8 @@ def iter_metrics(path: Path, *, numbers: tuple[str, ...] = ("step", "time_s")) -
                 yield event
                 continue
             damaged = f"line {number}: {line[:40].decode('utf-8', errors='backslashreplace')!r}"
-            if not line.startswith(b"{") or line.endswith(b"}"):  # ours are in braces: not one that was cut off
+            # Our own lines are in braces: a last line that lacks the second one was cut off, any other is damaged.
+            if not line.startswith(b"{") or line.endswith(b"}"):
                 raise unreadable(path, damaged)
     except FileNotFoundError:
         return
@@ -101,7 +102,7 @@ def _event(line: bytes, numbers: tuple[str, ...]) -> Event | None:
 
 
 def events_after(path: Path, offset: int) -> tuple[list[Event], int]:
-    """Return the whole events after `offset` bytes of a growing file, without the summary, and where they end."""
+    """Return the events after `offset` bytes of a growing file, and where they end; skip damaged lines, the summary."""
     with path.open("rb") as stream:
         stream.seek(offset)
         *lines, rest = stream.read().split(b"\n")

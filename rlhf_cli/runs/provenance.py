@@ -40,7 +40,7 @@ if any of this changes. User and host names are only displayed: anyone who packs
 def write_provenance(folder: RunFolder, config: str, files: Mapping[str, Path], **asked: object) -> None:
     """Write what is known before the first rank starts; `files` (reward code and data) are hashed by their name.
 
-    `config` is the text of the frozen configuration, which is written afterwards; `asked` says what was typed, by whom.
+    `config` is the text of the frozen configuration, which is written afterwards; `asked` are further keys and values.
     """
     cpus = Path("/proc/cpuinfo").read_text(errors="replace") if Path("/proc/cpuinfo").is_file() else ""
     named = re.search(r"^model name\s*: *(.+)$", cpus, re.MULTILINE)
@@ -77,7 +77,10 @@ def note_files(folder: RunFolder, files: Mapping[str, Path]) -> None:
 
 
 def rewrite_config(folder: RunFolder, content: str, *, files: Mapping[str, Path], note: JsonTree) -> None:
-    """Replace a run's configuration and append `note` to `resumed`; a kill at any moment leaves one of known hash."""
+    """Replace the frozen configuration of a resumed run; append `note` to the list `resumed` of the provenance.
+
+    A kill at any moment leaves a configuration whose hash is known.
+    """
     known = read_json(folder.provenance)
     hashes = {**section(known, "sha256"), **{name: sha256(path) for name, path in files.items()}}
     to_be = _hash_of(content)

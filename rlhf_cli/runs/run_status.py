@@ -45,7 +45,7 @@ class RunState(StrEnum):
     KILLED = "killed"  # set by a reader: the status is RUNNING, but the process is gone
     UNREADABLE = "unreadable"  # set by a reader of a damaged status.json
     PRUNED = "pruned"  # the search stopped the run, which counts as done
-    WAITING = "waiting"  # its process has not begun, as in the next
+    WAITING = "waiting"  # its process has not begun, nor in STARTING
     STARTING = "starting"
 
 
@@ -121,7 +121,7 @@ def read_status(folder: RunFolder, *, take_over: bool = False) -> Status:
 
 
 def is_of_these_weights(model: Path, time_s: float) -> bool:
-    """Return whether an evaluation at `time_s` (epoch) is no older than a folder's weights; a copy has newer files."""
+    """Return whether an evaluation at `time_s` (epoch) is not older than these weights or, of a copy, its run's end."""
     written_at_s = max((file.stat().st_mtime for file in model.glob("*.safetensors")), default=0.0)
     return time_s >= written_at_s or ((run := run_of(model)) is not None and 0 < read_status(run).updated_at <= time_s)
 

@@ -105,7 +105,7 @@ class JsonClient:
             async for attempt in AsyncRetrying(
                 retry=retry_if_exception_type(_Busy),
                 wait=self._wait_s,
-                stop=stop_before_delay(0.9 * self.retry_budget_s),  # a later try would be cut short
+                stop=stop_before_delay(0.9 * self.retry_budget_s),  # a later try would hide the last answer
                 reraise=True,
             ):
                 with attempt:

@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from rlhf_cli.errors import Preempted, RunError, message_of
 from rlhf_cli.process import temporary_attributes
@@ -88,8 +88,10 @@ class Mirror:
         """Start or resume wandb's run, offline if its server is silent; print which later steps it keeps."""
         import wandb
 
-        os.environ.setdefault("WANDB_DATA_DIR", str(run.path / "wandb"))  # else tables are copied to the home
-        recorded = run.recorded_to if records_of(run.path) else 0  # its server drops new rows for such steps
+        # Otherwise wandb leaves a copy of every table in the user's home folder.
+        os.environ.setdefault("WANDB_DATA_DIR", str(run.path / "wandb"))
+        # What an earlier attempt logged stays as it is: wandb's server drops new rows for steps that it has.
+        recorded = run.recorded_to if records_of(run.path) else 0
         try:
             self._wandb = opened(run, self.plan.mode)
         except wandb.errors.Error:  # the server answered a minute ago and no longer does
@@ -247,8 +249,19 @@ def opened(run: tracked_run.TrackedRun, mode: TrackingMode) -> wandb.Run:
     settings = wandb.Settings(
         silent=True, console="off", init_timeout=30.0, finish_timeout=_FINISH_TIMEOUT_S, finish_timeout_raises=True
     )
-    same = ("project", "entity", "name", "group", "job_type", "tags", "notes", "config")
-    named: dict[str, Any] = {name: getattr(run, name) for name in same}
-    named |= {"dir": str(run.path), "id": run.run_id, "mode": "online" if mode == "online" else "offline"}
     with temporary_attributes(sys, argv=[redacted(word) for word in sys.argv]):  # wandb stores the command line
-        return wandb.init(**named, resume="allow", settings=settings)
+        return wandb.init(
+            project=run.project,
+            entity=run.entity,
+            name=run.name,
+            group=run.group,
+            job_type=run.job_type,
+            tags=list(run.tags),
+            notes=run.notes,
+            config=dict(run.config),
+            dir=str(run.path),
+            id=run.run_id,
+            resume="allow",
+            mode="online" if mode == "online" else "offline",
+            settings=settings,
+        )

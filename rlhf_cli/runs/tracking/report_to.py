@@ -22,7 +22,7 @@ _MLFLOW_ID = "rlhf.run_id"
 
 
 class Reporting:
-    """A run in a callback of transformers, which gets the experiment for TRL's arguments, and no secrets or NaN."""
+    """A run in a reporting callback of transformers, which gets our configuration, not TRL's; no secrets, no NaN."""
 
     def __init__(self, tracker: TrackerName, run: TrackedRun, args: TrainingArguments) -> None:
         self._name: TrackerName = tracker

@@ -88,7 +88,7 @@ def tracked_run(folder: RunFolder, *, goes_on_from: int = 0, recorded_to: int = 
     versions = section(provenance, "versions")
     shown["versions"] = {name: versions[name] for name in _PACKAGES if name in versions}
     entity, notes = track.get("entity"), track.get("notes")
-    name, group = folder.path.name, folder.sweep_group  # a sweep names jobs by overrides or a number
+    name, group = folder.path.name, folder.sweep_group  # a sweep's jobs: their overrides, or a number
     return TrackedRun(
         path=folder.path,
         run_id=str(provenance.get("wandb_id") or hashlib.sha256(str(folder.path).encode()).hexdigest()[:10]),

@@ -27,7 +27,7 @@ _SENT = ".synced"  # suffix of wandb's own marker, an empty file beside a record
 _HEADER_BYTES, _BLOCK_BYTES, _CHUNK_HEADER_BYTES = 7, 32 * 1024, 7
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _CONNECT_TIMEOUT_S = 3.0
-LOGIN_ERRORS = (OSError, ValueError, netrc.NetrcParseError)  # of the two here; their messages may hold a key
+LOGIN_ERRORS = (OSError, ValueError, netrc.NetrcParseError)  # of the address or the login; they may hold a key
 
 
 def records_of(folder: Path) -> list[Path]:
@@ -52,7 +52,7 @@ def _mark_of(file: Path) -> Path:
 
 
 def upload(files: Sequence[Path]) -> str:
-    """Upload records, in order and no longer written, with `wandb sync`, which marks them; return its output."""
+    """Upload records, in order and no longer written, by `wandb sync`, which marks the sent ones; return its output."""
     for file in files:
         cut_off_half_a_record(file)
     command = [sys.executable, "-m", "wandb", "sync", "--include-online", *map(str, files)]

@@ -125,8 +125,9 @@ def _pick(isolation: Isolation) -> tuple[Mode, _InForce]:
 
 
 @functools.cache
-def _warn_once(protections: tuple[tuple[str, bool], ...], troubles: str) -> None:
-    in_force = dict(protections)
+def _warn_once(found: tuple[tuple[str, bool], ...], troubles: str) -> None:
+    """Log what programs with limits only can do here, by what the launcher `found` in force; `troubles` say why."""
+    in_force = dict(found)
     gaps = {
         "files_hidden": f"it can read files {'open to all' if in_force['other_user'] else 'of the user rlhf runs as'}",
         "environment_hidden": "it can read the environment of that user's processes",
