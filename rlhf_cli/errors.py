@@ -103,9 +103,10 @@ class DataError(UserError):
 
 
 class RewardError(UserError):
-    """A reward does not exist, cannot be imported or called, or returns an invalid value, in `row` if in one alone."""
+    """A reward function does not exist, cannot be imported or called, or returns an invalid value."""
 
     row: int | None = None
+    """Index of the row at fault, None if it is not a single row."""
 
 
 class ServerSilent(RewardError):
@@ -139,7 +140,10 @@ def raise_any(problems: Iterable[UserError], *, because: BaseException | None = 
 
 
 class RewardFailed(RlhfError):
-    """A user's reward raised or did not return; `reward`, `row` (in this rank's batch) if a single row is at fault."""
+    """A user's function raised or did not return; its traceback is shown.
+
+    `reward` and `row` (an index in this rank's batch) are set if a single row is at fault, else None.
+    """
 
     reward: str | None = None
     row: int | None = None

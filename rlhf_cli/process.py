@@ -1,4 +1,4 @@
-"""Control this process: streams, death with its parent, early stop, exit, state for a while; tell it from all others.
+"""Control this process: its streams, signals, exit, and state set for a while; tell it from all other processes.
 
 A pid alone does not identify a process: pids are reused, and every machine has its own. The start time, in clock ticks
 since boot, and the boot id of the machine make it unique.
@@ -41,7 +41,7 @@ def leave(code: int) -> NoReturn:
     """Run the registered exit functions, flush the output and end this process with `code`.
 
     Unloading some 600 modules takes as long as composing an experiment. After FSDP 2, the interpreter's last garbage
-    collection can loop forever in a broken list (torch 2.13, on CPUs in three of four runs).
+    collection can loop forever in a broken list (torch 2.13, on CPUs in three of four runs), so the command would hang.
     """
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
@@ -79,7 +79,10 @@ _HEARD_S = 2.0
 
 @contextmanager
 def heard_in_time(handlers: Mapping[signal.Signals, Handler], leave: Callable[[int], object]) -> Iterator[None]:
-    """Handle signals; call `leave(number)` from a thread if compiled code keeps the main one from it for seconds."""
+    """Open a context with these signal handlers; call `leave(number)` from a thread if one does not begin in time.
+
+    Python runs no handler while compiled code waits, as torch does for other ranks. Call this in the main thread.
+    """
     reader, writer = socket.socketpair()
     for end in (reader, writer):
         end.setblocking(False)
@@ -150,7 +153,10 @@ _SIGEV_THREAD_ID = 4
 
 
 def start_timer(number: int, after_s: float, every_s: float) -> Callable[[], object]:
-    """Send this thread a signal by a timer that no library shares (unlike `signal.alarm`'s); return what ends that."""
+    """Send this thread the signal `number` after `after_s`, then every `every_s` seconds; return what ends that.
+
+    Unlike the timer of `signal.setitimer` and `signal.alarm`, no library can change this one.
+    """
     libc, timer = ctypes.CDLL(None, use_errno=True), ctypes.c_void_p()
     event = struct.pack("qiii44x", 0, number, _SIGEV_THREAD_ID, threading.get_native_id())  # struct sigevent
     if libc.timer_create(time.CLOCK_MONOTONIC, event, ctypes.byref(timer)):
@@ -228,7 +234,10 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def temporary_attributes(owner: object, **values: object) -> Iterator[None]:
-    """Give an instance or a module `values` as its own attributes in this context; then restore those it had itself."""
+    """Open a context in which an instance or a module has `values` as its own attributes.
+
+    On exit its own attributes are restored. Those it did not have are removed, so that its class's apply again.
+    """
     own = vars(owner)
     before = {name: own[name] for name in values if name in own}
     own.update(values)

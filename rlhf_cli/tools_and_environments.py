@@ -90,7 +90,7 @@ def failed_calls(completions: Sequence[object]) -> list[str]:
 
 
 def as_text(result: object, max_characters: int) -> object:
-    """Return what the model reads of a tool's result, cut; TRL's images with texts. Raise ToolError for no text."""
+    """Return a tool's result as text, cut, or as TRL's images and texts. Raise ToolError for an object without text."""
     parts = [part for part in result if isinstance(part, dict)] if isinstance(result, list) else []
     kinds = [part.get("type") for part in parts]
     if kinds and len(parts) == len(cast(list[object], result)) and all(kind in ("text", "image") for kind in kinds):
@@ -279,7 +279,7 @@ _MASK = "env_mask"
 
 
 def checked_rollout(function: Function, columns: Sequence[str], where: str) -> Function:
-    """Return the function with checks that TRL makes late or never. Raise RewardFailed, or RewardError."""
+    """Return the function with checks: it raises RewardFailed for an exception, RewardError for an invalid result."""
 
     @functools.wraps(function)
     def rollout(prompts: list[object], trainer: object) -> dict[str, object]:

@@ -5,7 +5,8 @@ is one with another ending that `truncation.also` names. The two are never merge
 answer is worth what it earned, while a truncated one might have continued. A policy acts on the row's total, in reward
 units.
 
-`check`, the panel, the audit, `whatif` and the trainers ask the class. This module does not import torch.
+To add a policy, write a class here and list it in `POLICIES`: `check`, the panel, the audit, `whatif` and the trainers
+ask the class. This module does not import torch.
 """
 
 from __future__ import annotations

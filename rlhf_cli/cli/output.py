@@ -83,7 +83,7 @@ def print_result(options: Options, as_json: Callable[[], object], show: Callable
 
 
 def nobody_reads() -> bool:
-    """Return whether the pipe behind stdout, stderr, or where the value goes has lost its reader."""
+    """Return whether stdout, stderr or the stream of the JSON value is a pipe that has lost its reader."""
     ends = select.poll()
     for stream in (*_kept, sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):  # no file descriptor, as in a test or a notebook
@@ -92,7 +92,7 @@ def nobody_reads() -> bool:
 
 
 def print_problems(error: BaseException, *, as_json: bool | None = None) -> None:
-    """Print an error as the one JSON value, by default inside `json_alone`; stderr reports it too if that is lost."""
+    """Print an error as the one JSON value, by default inside `json_alone`. Ignore a lost output: stderr has it too."""
     if _kept if as_json is None else as_json:
         with contextlib.suppress(BrokenPipeError, OutputLost):
             print_json(problems_json(error))

@@ -129,7 +129,7 @@ class CheckpointMixin(ExtendedTrainer):
             super()._push_from_checkpoint(checkpoint_folder)
 
     def _name_best(self, folder: Path, staged: str = "") -> None:
-        """Record the path of the best checkpoint: `staged`, which is being saved, or where a moved run has it now."""
+        """Record the best checkpoint's final path, not that of the checkpoint `staged` or of a run before it moved."""
         best = checkpoint_folder(folder, self.state.best_global_step or 0)
         if self.state.best_global_step and (best.name == staged or best.is_dir()):
             self.state.best_model_checkpoint = str(best)
@@ -219,9 +219,9 @@ class CheckpointMixin(ExtendedTrainer):
                 vars(callback).update(own.pop(0)["attributes"])
         self._pending_loss = load_rollouts(self, folder, may_be_missing=may_lose)
         sampler = self._train_sampler
-        if sampler is not None and getattr(sampler, "generator", None) is not None:  # one for all epochs
-            for _ in range(int(self.state.epoch or 0)):
-                next(iter(sampler), None)  # draw what was drawn in the finished ones
+        if sampler is not None and getattr(sampler, "generator", None) is not None:
+            for _ in range(int(self.state.epoch or 0)):  # one generator for all: draw what the finished epochs drew
+                next(iter(sampler), None)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         if not self._from_weights_alone:
@@ -244,7 +244,10 @@ class CheckpointMixin(ExtendedTrainer):
 
 
 def _skip(loader: Any, num_batches: int) -> Any:
-    """Skip batches as accelerate does, but of the loader that IW-OPD's repeats, else it would repeat none."""
+    """Skip batches as accelerate does, but inside IW-OPD's loader, which repeats each batch of another loader.
+
+    accelerate would skip as many batches of that other loader, and then repeat none.
+    """
     if "repeat_count" not in vars(loader):
         return skip_first_batches(loader, num_batches)
     repeats = loader.repeat_count
@@ -264,7 +267,7 @@ def hide_in_arguments(args: TrainingArguments, file: Path) -> None:
 
 
 def _use_base_rates(schedule: object, optimizer: Optimizer, rates: list[float]) -> None:
-    """Set the current rates from the typed base rates. Raise RunError if a schedule has its own, and these changed."""
+    """Set the current rates from the typed base rates. Raise RunError if these changed and the schedule has its own."""
     if not isinstance(schedule, LambdaLR):
         if rates != list(getattr(schedule, "base_lrs", [])):
             what, got = "this schedule keeps the learning rate that it was begun with", type(schedule).__name__
@@ -289,7 +292,7 @@ def save_rollouts(trainer: TrlTrainer, folder: Path) -> None:
         # At the end of a window TRL generates new rollouts, so the buffer is not needed.
         is_used_up = trainer._step % (trainer.args.steps_per_generation * trainer.num_iterations) == 0
         state |= {"step": trainer._step, "inputs": None if is_used_up else trainer._buffered_inputs}
-        # Without the newest completions, a log within a window replaces that step's table by an empty one.
+        # The newest completions: without them, a log within a window replaces that step's table by an empty one.
         table = _listed(getattr(trainer, "_logs", {}))  # SDFT has none
         state["table"] = redacted_tree(table, values_only=True) if _is_plain(table) else {}
     torch.save(state, folder / _state_file(trainer))
@@ -301,8 +304,8 @@ def save_rollouts(trainer: TrlTrainer, folder: Path) -> None:
 def load_rollouts(trainer: TrlTrainer, folder: Path, *, may_be_missing: bool) -> tuple[torch.Tensor, int] | None:
     """Restore what `save_rollouts` wrote. Return the pending loss and the step of the last log.
 
-    Return None without such a state if it `may_be_missing`: the next step then begins with a rollout. Else raise
-    RunError, as for one that cannot be read or is of another number of ranks.
+    Return None if there is no such state and it `may_be_missing`: the next step then begins with a rollout. Raise
+    RunError if it is missing otherwise, cannot be read, or is of another number of ranks.
     """
     file, device, reference = folder / _state_file(trainer), trainer.accelerator.device, _moving_reference(trainer)
     if not file.is_file() and (may_be_missing or not (_has_rounds(trainer) or reference is not None)):
@@ -350,7 +353,7 @@ def _moving_reference(trainer: TrlTrainer) -> torch.nn.Module | None:
 
 
 def _listed(column: Any) -> Any:
-    """Return a table's column as a list, and columns by name as a plain dict of such lists."""
+    """Return a column as a list, and a dict of columns as a plain dict of lists."""
     return {name: _listed(inner) for name, inner in column.items()} if isinstance(column, dict) else list(column)
 
 

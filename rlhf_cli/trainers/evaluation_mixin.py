@@ -3,8 +3,8 @@
 TRL's evaluation loop samples `num_generations_eval` answers per prompt and logs means of batches. Here it runs a second
 time with greedy decoding, and each answer is kept with its scores, for intervals over prompts, pass@k and maj@k.
 
-A reward model scores the first held-out pairs (of the first set) after every evaluation and at the end of training, or
-the first training pairs without an evaluation set. Every row is written to samples.jsonl; the caller displays them.
+A reward model scores the first held-out pairs (of the first set), or the first training pairs without an evaluation
+set, after every evaluation and at the end of training. Each is written to samples.jsonl; the caller displays them.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class EvaluationMixin(RewardMixin):
 
 
 class RewardSamples(TrainerCallback):
-    """Score the first `num_samples` pairs (-1: all) on all ranks, as sharded models must; the first shows them."""
+    """Score the first `num_samples` pairs (-1: all) on all ranks, as a sharded model needs; the first shows them."""
 
     def __init__(
         self, trainer: TrlTrainer, num_samples: int, *, file: Path, on_pairs: Callable[[list[ScoredPair]], None]

@@ -51,9 +51,9 @@ class RewardSetup:
     """How a generating trainer scores its completions, in training and in an evaluation.
 
     `is_dense`: every token has its own advantage. `no_signal`: the run ends after this many consecutive rounds whose
-    advantages are all 0; None for never. `sum_up` computes metrics from the answers of an evaluation; None keeps TRL's
-    own. `loss_divisor`: the divisor of the trainer's loss, None if it follows from `loss_type`. `keep_groups`: which
-    groups a round keeps; None draws it once. `interactions`: tools, environments and rollout function, None without.
+    advantages are all 0; None for never. `sum_up` computes metrics from the answers of an evaluation; None keeps TRL's.
+    `loss_divisor`: the divisor of the trainer's loss, None if it follows from `loss_type`. `keep_groups`: which groups
+    a round keeps; None draws it once. `interactions`: the tools, environments and rollout function, if there are any.
     """
 
     stack: RewardStack
@@ -75,11 +75,11 @@ class Extensions:
     """Everything that our mixins read; `rewards` and `ppo` are None for a trainer that does not use them.
 
     - `table_log` receives TRL's printed output.
-    - `measured` are a prepared row's columns: its beginning, and texts (the longest counts); None without such rows.
+    - `measured` are a prepared row's columns: its beginning, and texts (only the longest counts); None without rows.
     - `left_out` counts rows that were rejected earlier, as name of the data -> reason -> number.
     - `ends_with_eos`: whether a reward model's texts end with the end-of-sequence token; None without such a model.
     - `conversations`: whether the rows are conversations; None if they are token ids.
-    - `may_lose_state`: resume from weights alone where optimizer, schedule or random state are missing, or refuse it.
+    - `may_lose_state`: resume from the weights alone if optimizer, schedule or random state are missing; else refuse.
     - `heartbeat` receives the current phase, and `profile` measures times; None to disable.
     """
 

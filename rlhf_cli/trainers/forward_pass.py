@@ -41,7 +41,10 @@ _KNOWN |= {"old_logps", "in_window"}  # RLOO's, one per row; numbers that reward
 
 
 def used_columns(mask: Tensor, num_completion: int, *, may_move: bool) -> slice:
-    """Return the columns of (B, P + C) with any token, at least one of each part; the first stay unless `may_move`."""
+    """Return the columns of rows (B, P + C) that hold any token; at least one of each part stays.
+
+    `may_move`: columns of padding on the left may be removed as well.
+    """
     num_prompt = mask.shape[1] - num_completion
     used = mask.any(dim=0).tolist()  # a GPU is waited for once
     if not any(used):
@@ -98,7 +101,7 @@ def trimmed(batch: TrlBatch, *, may_move: bool) -> TrlBatch:
 
 
 def with_two_columns(batch: TrlBatch) -> TrlBatch:
-    """Return it with two columns at least, by padding: TRL takes (B, 1) for numbers per row, without a mask."""
+    """Return the micro-batch with a column of padding if it has only one: TRL takes (B, 1) for one number per row."""
     if batch["completion_mask"].shape[1] != 1 or not _KNOWN.issuperset(batch):
         return batch
     twice = dict(batch)

@@ -195,7 +195,7 @@ class GuardMixin(ExtendedTrainer):
             super()._maybe_log_save_evaluate(*args, **named)  # the step is logged already: this saves
 
     def _run_epoch(self, *args: Any, **named: Any) -> None:
-        """Make up an evaluation that was broken off (it may choose the best checkpoint), then train an epoch."""
+        """Make up the evaluation that was broken off (it may choose the best checkpoint or end the run), then train."""
         if self._owes_evaluation:
             self._owes_evaluation = False
             self._load_rng_state(named["resume_from_checkpoint"])  # a save would store the random numbers

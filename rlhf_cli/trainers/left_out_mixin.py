@@ -37,16 +37,19 @@ class LeftOutMixin(ExtendedTrainer):
     """What the trainer's loss divides by, None if that follows from its `loss_type`; set by RewardMixin."""
 
     def drop_rows(self, output: TrlBatch, is_dropped: Tensor) -> None:
-        """Remove this rank's rows of a mask (rows,) from KL and entropy, as TRL does not. All ranks must call this."""
+        """Remove this rank's rows of a mask (rows,) from the loss: TRL zeroes their advantage, but not KL and entropy.
+
+        All ranks must call this together.
+        """
         is_dropped = is_dropped.to(output["completion_mask"].device)
         keep = (~is_dropped).to(output["completion_mask"].dtype).unsqueeze(1)
         output["completion_mask"] = output["completion_mask"] * keep
         if "tool_mask" in output:
             output["tool_mask"] = output["tool_mask"] * keep
         # RLOO's are summed over the row before; exp(0 - old) of a long row, or an unlikely token, is infinite.
-        for name in {"old_logps", "old_per_token_logps"} & output.keys():
-            old = output[name]
-            output[name] = old.masked_fill(is_dropped.view(-1, *[1] * (old.dim() - 1)), 0.0)
+        for name in ("old_logps", "old_per_token_logps"):
+            if (old := output.get(name)) is not None:
+                output[name] = old.masked_fill(is_dropped.view(-1, *[1] * (old.dim() - 1)), 0.0)
         if "num_items_in_batch" in output:
             output["num_items_in_batch"] = self.accelerator.gather(tokens_in_loss(output).sum()).sum()
 
@@ -62,9 +65,9 @@ class LeftOutMixin(ExtendedTrainer):
         return batches[self._step % self.args.steps_per_generation]
 
     def _counted(self, batches: list[TrlBatch]) -> list[TrlBatch]:
-        """Return the micro-batches of a round with what counts in them, and the shares that are kept, 1 for none.
+        """Return a round's micro-batches, each with the counts of all ranks and the shares of the round that are kept.
 
-        The host waits for the device once.
+        The shares are 1 if all rows are left out. The host waits for the device once.
         """
         own = torch.stack([rows_and_tokens(batch) for batch in batches])
         num_rows = sum(len(batch["completion_mask"]) for batch in batches)

@@ -14,7 +14,7 @@ import copy
 import dataclasses
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,23 +132,19 @@ class LoggingMixin(ExtendedTrainer):
             super().log(logs, start_time)
 
     def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, *others: Any) -> Dataset:
-        """Prepare rows as TRL does, and say how long those without a limit are. Raise DataError if no row is left."""
+        """Prepare rows as TRL does, and log what `max_length` does to them. Raise DataError if no row is left."""
         prepare, measured = super()._prepare_dataset, self.extensions.measured
         if measured is None:
             return prepare(dataset, processing_class, args, *others)
-        # SFTTrainer's others are (packing, formatting_func, dataset_name)
-        is_packed = len(others) == 3 and bool(others[0])
+        is_packed = len(others) == 3 and bool(others[0])  # SFTTrainer's are (packing, formatting_func, dataset_name)
         unlimited, limit = copy.copy(args), args.max_length
         unlimited.max_length = None
-        whole = prepare(dataset, processing_class, unlimited, *((False, *others[1:]) if is_packed else others))
-        prepared = whole
+        prepared = whole = prepare(
+            dataset, processing_class, unlimited, *((False, *others[1:]) if is_packed else others)
+        )
         if limit is not None or is_packed:
             prepared = prepare(dataset, processing_class, args, *others)
-        (start, texts), tokens = measured, list[int]()
-        for batch in whole.select_columns([*start, *texts]).with_format("arrow").iter(batch_size=_BATCH):
-            counted = {name: pyarrow.compute.list_value_length(batch[name]).to_pylist() for name in (*start, *texts)}
-            for row in range(len(batch)):
-                tokens.append(sum(counted[name][row] for name in start) + max(counted[name][row] for name in texts))
+        tokens = list(_lengths(whole, *measured))
         dropped = 0 if is_packed else len(whole) - len(prepared)  # packing puts several rows into one
         longer = 0 if limit is None else sum(length > limit for length in tokens)
         cut = 0 if is_packed and args.packing_strategy != "bfd" else max(0, longer - dropped)
@@ -182,8 +178,16 @@ class LoggingMixin(ExtendedTrainer):
             return compute(model, *args, **named)
 
 
+def _lengths(dataset: Dataset, start: tuple[str, ...], texts: tuple[str, ...]) -> Iterator[int]:
+    """Yield the tokens of each row: its beginning plus the longest of its texts."""
+    for batch in dataset.select_columns([*start, *texts]).with_format("arrow").iter(batch_size=_BATCH):
+        counted = {name: pyarrow.compute.list_value_length(batch[name]).to_pylist() for name in (*start, *texts)}
+        for row in range(len(batch)):
+            yield sum(counted[name][row] for name in start) + max(counted[name][row] for name in texts)
+
+
 def hide_in_tables(logs: Mapping[str, object]) -> None:
-    """Hide known secrets in TRL's `_logs` in place; what only looks like one was written by a model or a data set."""
+    """Hide known secrets in TRL's `_logs` in place, not what only looks like one: a model or a data set wrote that."""
     for column in logs.values():
         if isinstance(column, Mapping):
             hide_in_tables(column)

@@ -73,7 +73,7 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def tried_rows(mask: Tensor, num_completion: int) -> Tensor:
-    """Return (3,) rows of (B, P + C) to try together: the first with a completion, repeated if there are fewer."""
+    """Return (3,), the first rows of (B, P + C) with a completion, repeated if fewer: one alone has no neighbour."""
     is_empty = ~mask[:, -num_completion:].bool().any(dim=1)
     order = is_empty.int().argsort(stable=True)
     return order[torch.arange(_ROWS, device=mask.device) % len(order)]
@@ -179,8 +179,8 @@ class PassMixin(ExtendedTrainer):
     def _with_gradient(self, is_zero: Tensor, num_zero: int, inputs: TrlBatch) -> Tensor | None:
         """Return (B,) bool, at least one True so that every rank has a backward pass; None for all rows.
 
-        In every loss of TRL, an advantage of 0 (`num_zero` rows have it) makes a row's gradient 0, unless a KL penalty
-        or an entropy bonus also applies. With sharded weights, all ranks must call the model equally often.
+        In every loss of TRL, an advantage of 0 (`num_zero` rows, True in `is_zero`) makes a row's gradient 0, unless a
+        KL penalty or an entropy bonus applies. With sharded weights, all ranks must call the model equally often.
         """
         is_sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled
         has_penalty = self.beta != 0 and "ref_per_token_logps" in inputs

@@ -123,7 +123,10 @@ class RewardMixin(LeftOutMixin):
         return dict(zip(names, everyones, strict=True))
 
     def _on_cpu(self, raw: Tensor, fixed: Tensor, endings: Endings) -> tuple[Tensor, Tensor, Endings]:
-        """Return all on the CPU and of all ranks, as `raw` (N, K) is already, in a single copy from a GPU."""
+        """Return the three of all ranks, on the CPU, in a single copy from a GPU.
+
+        raw: (N, K) of all ranks; the others are of this rank.
+        """
         assert endings.kinds is not None
         own = torch.cat([fixed, endings.kinds.unsqueeze(1), endings.lengths.unsqueeze(1)], dim=1)
         everyones = self.accelerator.gather(own.to(raw.device))
@@ -345,7 +348,7 @@ def overwrite_last(logged: deque[Any], values: Sequence[Any]) -> None:
 
 
 def rewards_with_parts(stack: RewardStack, earlier: Sequence[str]) -> list[str]:
-    """Return the rewards that have returned parts so far, the same on every rank, which gather column by column."""
+    """Return the rewards that have returned parts so far on any rank, in one order. Every rank must call this."""
     named = {*earlier, *gather_object([name for name in stack.names if stack.outcomes[name].has_parts])}
     return [name for name in stack.names if name in named]
 
@@ -368,7 +371,7 @@ def parts_as_json(stack: RewardStack, name: str, advantages: Tensor) -> list[str
 
 
 def storable(completion: object) -> object:
-    """Return a completion whose calls' arguments, which differ by row, are JSON text, as OpenAI stores them."""
+    """Return a completion with its calls' arguments, which differ by row, as JSON text: a column has one type."""
 
     def stored(call: dict[str, Any]) -> dict[str, Any]:
         function = call.get("function", {})

@@ -49,7 +49,7 @@ def _sent(parameters: Callable[[], Iterator[tuple[str, Tensor]]], *, copies: boo
 
 @contextlib.contextmanager
 def _kept_precision(model: Module) -> Iterator[None]:
-    """Give a model its mode, weights and buffers back: for continuous batching, TRL casts it and ends in training mode.
+    """Restore a model's mode, weights and buffers on exit: for continuous batching, TRL casts them and calls `train()`.
 
     Trained in bfloat16, weights would lose small updates, and positions would be rounded.
     """

@@ -5,6 +5,8 @@ It is a rollout function, as `rollout.fn` names one, and an example of one: copy
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rlhf_cli.trainers.trl_protocol import TrlTrainer
 
 _BREAK = "\n"
@@ -21,10 +23,7 @@ def two_lines(prompts: list[str], trainer: TrlTrainer) -> dict[str, object]:
     between = tokenizer(_BREAK, add_special_tokens=False)["input_ids"]
     prompt_ids, images, fields = trainer._tokenize_prompts(prompts)
     written, _ = trainer._generate_single_turn(prompt_ids, images, fields, 1)
-    first = []
-    for line in (ids[:room] for ids in written):  # to its line break or end; at least a token: a turn is the policy's
-        end = next((place for place, token in enumerate(line) if _BREAK in str(tokenizer.decode([token]))), len(line))
-        first.append(line[: max(1, end)])
+    first = [_line(ids[:room], lambda token: str(tokenizer.decode([token]))) for ids in written]
     longer = [[*prompt, *line, *between] for prompt, line in zip(prompt_ids, first, strict=True)]
     written, _ = trainer._generate_single_turn(longer, images, fields, 1)
     left = trainer.max_completion_length - room - len(between)
@@ -39,3 +38,9 @@ def two_lines(prompts: list[str], trainer: TrlTrainer) -> dict[str, object]:
         "s1": tokenizer.batch_decode(first, skip_special_tokens=True),
         "s2": tokenizer.batch_decode(second, skip_special_tokens=True),
     }
+
+
+def _line(ids: list[int], decode: Callable[[int], str]) -> list[int]:
+    """Return the tokens before the first line break or end of text, at least one: a turn is what the policy chose."""
+    end = next((place for place, token in enumerate(ids) if _BREAK in decode(token)), len(ids))
+    return ids[: max(1, end)]

@@ -52,7 +52,8 @@ _listeners: list[TokenSlots] = []
 def count(slots: int, tokens: int | Tensor) -> None:
     """Record that a model's pass had `slots` positions for `tokens` tokens of the rows.
 
-    Each row counts all its tokens, even if rows share the slots of their prompt, so the ratio may be below 1.
+    Each row counts all its tokens, even if rows share the slots of their prompt, so the ratio may be below 1. `tokens`
+    is a number, or a scalar tensor.
     """
     for slots_of in _listeners:
         slots_of.add(slots, tokens)
@@ -81,7 +82,7 @@ def uncounted() -> Iterator[None]:
 
 
 class StepProfile:
-    """Metrics of all ranks' steps from a clock and a counter of each; `rewards` are names, None without rollouts."""
+    """Metrics of all ranks' steps, from a clock and a counter of each; `rewards` are names, None for no rollouts."""
 
     def __init__(
         self, clock: PhaseClock, slots: TokenSlots, rewards: Sequence[str] | None, *, has_critic: bool = False
@@ -93,7 +94,7 @@ class StepProfile:
             self._absent.update(columns.OF_THE_CRITIC)
 
     def taken(self, accelerator: Accelerator) -> dict[str, float]:
-        """Return the metrics since the last call, of all ranks' time and slots; every rank must call this."""
+        """Return the metrics of all ranks since the last call: mean times, summed slots. Every rank must call this."""
         seconds, (slots, tokens) = self._clock.taken(), self._slots.taken()
         values = [*(seconds.get(key, 0.0) for key in self._keys), float(slots), float(tokens)]
         if accelerator.num_processes > 1:
@@ -114,7 +115,7 @@ class StepProfile:
 
 
 def is_reference(model: torch.nn.Module, reference: object) -> bool:
-    """Return whether it is the reference: a model of its own, else the policy without adapter or with TRL's `ref`."""
+    """Return whether it is the reference: a separate model, or the policy without its adapter or with TRL's `ref`."""
     if reference is not None:
         return model is reference
     layer = next((module for module in model.modules() if isinstance(module, BaseTunerLayer)), None)
@@ -129,7 +130,7 @@ _COLLECTIVES = (
 
 @contextlib.contextmanager
 def timed_waits(clock: PhaseClock, *, settle: Callable[[], object] | None = None) -> Iterator[None]:
-    """Report the time inside collectives to `clock` as waiting; `settle` waits for those of a GPU to finish."""
+    """Report time in collectives to `clock` as waiting; `settle` waits for a GPU, as a collective may return early."""
 
     def timed(collective: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(collective)

@@ -188,9 +188,8 @@ def _overrides(current: str, earlier: list[str]) -> list[str]:
         return [f"{sign}{parent}.{name}=" for name in _arguments(earlier)]
     found: dict[str, str] = {}
     reference = key_reference(parent) if parent else None
-    if (
-        reference is not None and ANY_NAME in reference.holds
-    ):  # names of the user's own: rewards, tools, evaluation sets
+    if reference is not None and ANY_NAME in reference.holds:
+        # Names of the user's own: rewards, tools, evaluation sets.
         branches = [key for key, node in leaves(_tree_of(earlier)) if isinstance(node, dict)]
         found = {key: "." for key in branches if key.rpartition(".")[0] == parent}
     found |= {known.key: "." if known.is_branch else "=" for known in keys_below(parent)}
