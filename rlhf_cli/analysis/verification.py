@@ -1,7 +1,6 @@
-"""Verify a run: did it meet its `expect` section, and does the same run again give the same numbers?
+"""Verify a run: compare its log with its `expect` section, and the run with itself run again.
 
-Each expectation is met, missed or open. A run and its repetition are compared to the last bit: the first number that
-differs, the weights, and the likely causes.
+An expectation is met, missed or open. Of the two runs: the first number that differs, the weights, the likely causes.
 """
 
 from __future__ import annotations
@@ -129,10 +128,7 @@ def outcomes_of(
 
 
 def _judge(one: Expectation, metric: str, columns: MetricColumns, is_finished: bool) -> tuple[State, float, str | None]:
-    """Return the state of an expectation, the number to compare with its bounds, and why it is open or has no number.
-
-    The number is read as by `rlhf compare`; see `Expectation`.
-    """
+    """Return the state, the number as a comparison reads it (see `Expectation`), and why it is open or lacks one."""
     is_due = columns.last_step >= one.at if isinstance(one.at, int) else is_finished
     kind, more_is_better = _KINDS.get(str(one.at), WindowKind.LAST), one.at_least is not None
     if metric.startswith(_EVAL) and (kind != WindowKind.LAST or one.last_events):

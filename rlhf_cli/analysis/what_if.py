@@ -151,17 +151,9 @@ class RoundRecomputer:
             if answer.is_by_token:
                 why = "advantages.fn gives every token an advantage, and the table holds their means"
         advantages = None if why is not None else self.advantages(totals, answer)
+        has_totals = no_totals is None
         return RecomputedRound(
-            maker=self,
-            settled=settled,
-            compared=totals,
-            given=given,
-            advantages=advantages,
-            answer=answer,
-            is_unknown=is_unknown,
-            num_unknown=num_unknown,
-            why=why,
-            has_totals=no_totals is None,
+            self, settled, totals, given, advantages, answer, is_unknown, num_unknown, why=why, has_totals=has_totals
         )
 
     def advantages(self, totals: Tensor, answer: Answer | None = None) -> Tensor:

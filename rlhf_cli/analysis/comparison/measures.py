@@ -59,8 +59,7 @@ def is_shown(metric: str) -> bool:
 def default_measures(runs: Sequence[LoggedRun], *, no_total: str | None) -> list[RunMeasure]:
     """Return the measures to compare by default that at least one run has; no total if there is a reason for that.
 
-    Of the evaluations in RUN/eval, return the figures of the one that most runs have, the newest of several; if that is
-    an evaluation of a named set, the figures of all named sets.
+    Of the evaluations in RUN/eval, only the one counts that most runs have, or all named sets if it is a named set's.
     """
     logged = {name for run in runs for name in run.metrics}
     rewards = [name for name in reward_names(runs) if f"rewards/{name}/mean" in logged]

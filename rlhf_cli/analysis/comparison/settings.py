@@ -130,11 +130,8 @@ _DIFFERS = {STEPS: "steps differ", BATCH: "batch differs", DATA: "data differ", 
 
 
 def why_unfair(grouped: GroupedRuns, axis: DifferingKey, baseline: str | None = None) -> str | None:
-    """Return why a verdict on a key would be unfair, or None: a training condition differs that the key does not set.
-
-    Only runs of one seed that agree in every other key are compared.
-    """
-    # In each pair, the first run has the baseline's value or, without a baseline, the first value.
+    """Return why a verdict on a key would be unfair (another training condition differs), or None if it is fair."""
+    # Pairs of runs of one seed that agree in every other key; the first has the baseline's value, or the first value.
     alike: dict[tuple[tuple[str, ...], str], dict[str, LoggedRun]] = {}
     for setting in grouped.settings:
         rest = tuple(text for key, text in setting.values.items() if key != axis.key)

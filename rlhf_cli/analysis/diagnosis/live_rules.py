@@ -21,7 +21,6 @@ from rlhf_cli.text.suggest import nearest
 
 _logger = logging.getLogger("rlhf")
 
-
 _EVERY = 10
 _LONGER = 1.1
 """Check again after ten log events, later after the log grew by a tenth. So the total cost is proportional to the

@@ -106,8 +106,7 @@ _WORTH = 0.1
 def overoptimised(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
     """Check whether a metric that is only watched falls while the trained one rises.
 
-    Watched metrics are a reward of weight 0, an evaluation's total, and the loss on held-out rows (Gao et al., arXiv
-    2210.10760).
+    It watches a reward of weight 0, an evaluation's total, the loss on held-out rows (Gao et al., arXiv 2210.10760).
     """
     total = log.curve(TOTAL)
     weightless = [name for name in log.rewards() if log.weight(name) == 0.0]

@@ -51,10 +51,7 @@ _FROM_ZERO = re.compile(r"share|fraction|ratio|length|tokens$|open")
 
 
 def plotted_metrics(runs: Sequence[LoggedRun], *, no_total: str | None) -> dict[str, str]:
-    """Return the logged metrics to plot and their sections of the page, in its order.
-
-    `no_total` is why totals cannot be compared, or None.
-    """
+    """Return logged metric -> its section of the page, in the page's order. `no_total`: why totals do not compare."""
     logged = {name: None for run in runs for name in run.metrics}
     rewards = [name for name in reward_names(runs) if f"rewards/{name}/mean" in logged]
     components = [*_LEARNT]
