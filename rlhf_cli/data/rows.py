@@ -133,8 +133,8 @@ def _asked(row: Mapping[str, object]) -> object:
             continue
         shared: list[object] = []  # none of texts and token ids: answers may begin alike
         if isinstance(chosen, list) and isinstance(rejected, list) and _role(next(iter(chosen), None)):
-            pairs = zip(chosen[:-1], rejected[:-1], strict=False)
-            shared = [message for message, other in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+            alike = takewhile(lambda pair: pair[0] == pair[1], zip(chosen[:-1], rejected[:-1], strict=False))
+            shared = [message for message, _ in alike] if rejected else chosen[:-1]  # a bad pair keeps its prompt
         return shared or [chosen, rejected]
     return next((row[name] for name in _WHOLE if row.get(name) is not None), None)
 

@@ -45,6 +45,7 @@ SAME = {
     "a prompt of its own, and in the transcripts": (
         *(pair([YES], [NO], prompt=ASKED), pair([*ASKED, YES], [*ASKED, NO]), OTHERS),
     ),
+    "a pair whose rejected answer is missing": (pair([*ASKED, YES], [*ASKED, NO]), pair([*ASKED, YES], []), OTHERS),
     "pairs of texts": tuple(pair("Q: 1+1? 2", f"Q: 1+1? {last}") for last in (3, 3, 4)),
     "pairs of token ids": (ids(7, 8), ids(7, 8), ids(7, 9)),
     "plain text": ({"text": "1+1=2"}, {"text": "1+1=2"}, {"text": "1+1=3"}),
