@@ -279,7 +279,7 @@ class RunInJob:
                 break
             time.sleep(_POLL_S)
         before = read_status(folder)
-        if before.state in (RUNNING, KILLED):  # silently, after a node failure or a preemption by another job
+        if before.state in (RUNNING, KILLED):  # Slurm restarts jobs silently, after a node's failure
             update_status(folder, state=PREEMPTED, reason="Slurm ended the job and started it again")
         started_at = time.time()
         code = self._train(folder)
