@@ -150,7 +150,9 @@ def _unread_thoughts(rows: RowTable, columns: list[str], write: Write, name: str
     """Yield a notice if the template leaves out the reasoning that answers of the first rows have in a key."""
     for column in (column for column in columns if column in (*DIALOGUES, *ANSWERS)):
         for row in (rows[place] for place in range(min(200, len(rows)))):
-            *before, last = cast("list[dict[str, object]]", row[column] if isinstance(row[column], list) else [{}])
+            *before, last = cast(
+                "list[dict[str, object]]", row[column] if row[column] and isinstance(row[column], list) else [{}]
+            )
             if thoughts := [key for key in THOUGHTS if last.get(key)]:
                 asked = row["prompt"] if column in ANSWERS and isinstance(row.get("prompt"), list) else []
                 marked = last | dict.fromkeys(thoughts, "q1mark")
