@@ -279,9 +279,10 @@ RESERVED_WITH_A_CRITIC = RESERVED_ARGS | {"beta": "kl.coef"}
 
 SCHEDULE, _GENERATION = "lr_scheduler_type", "generation/configuration_utils.py"
 _ON_TOP = ("SFTTrainer", "RewardTrainer", "CPOTrainer", "ORPOTrainer", "TPOTrainer")
-"""Trainers with which transformers' own keys of checkpointing work: the others hand them to torch, which refuses."""
+_ONLY_WITH = {"every_n_layers": _ON_TOP, "offload": _ON_TOP, "selective": ("SFTTrainer",)}
+"""Keys of checkpointing that torch does not know -> the trainers that read them: the others hand them to torch."""
 _CHECKPOINTING = "use_reentrant: bool|None, preserve_rng_state: bool, determinism_check: str, debug: bool, "
-_CHECKPOINTING += "early_stop: bool, every_n_layers: int, offload: bool"
+_CHECKPOINTING += "early_stop: bool, every_n_layers: int, offload: bool, selective: bool"
 _COSINE = "num_cycles: float, min_lr: float|None, min_lr_rate: float|None"
 _PLATEAU = "mode: str, factor: float, patience: int, threshold: float, threshold_mode: str, cooldown: int, eps: float, "
 _PLATEAU += "min_lr: float|list[float]"
@@ -318,9 +319,8 @@ def inner_fields(name: str, trainer: str, args: JsonTree) -> dict[str, TrlField]
         return fields_in([class_body("ContinuousBatchingConfig", package_dir("transformers") / _GENERATION)])
     is_of_schedule = name == "lr_scheduler_kwargs"
     chosen = str(args.get(SCHEDULE, fields_of(trainer)[SCHEDULE].default)) if is_of_schedule else name
-    dropped = () if trainer in _ON_TOP else ("every_n_layers", "offload")
     fields = INNER_FIELDS.get(chosen)
-    return fields and {key: field for key, field in fields.items() if key not in dropped}
+    return fields and {key: field for key, field in fields.items() if trainer in _ONLY_WITH.get(key, (trainer,))}
 
 
 def wrong_inside(name: str, trainer: str, args: JsonTree) -> Iterator[WrongArgument]:

@@ -280,6 +280,7 @@ _RATE, _SAVED, _MIN = f"{_ARGS}lr_scheduler_kwargs", f"{_ARGS}gradient_checkpoin
         (f"{_SAVED}={{use_reentrant:maybe}}", f"{_SAVED}.use_reentrant", f"'~{_SAVED}.use_reentrant'"),
         (f"{_RATE}=foo", _RATE, f"'~{_RATE}'"),
         (f"{_SAVED}={{every_n_layers:2}}", f"{_SAVED}.every_n_layers", f"'~{_SAVED}.every_n_layers'"),
+        (f"{_SAVED}={{selective:true}}", f"{_SAVED}.selective", f"'~{_SAVED}.selective'"),
         ("liger_kernel_config={rop:true}", "liger_kernel_config.rop", "liger_kernel_config.rope=true"),
         ("transformers_continuous_batching_config={sed:1}", "transformers_continuous_batching_config.sed", "seed=1"),
         (f"{_SAVED}={{use_rentrant:true}}", f"{_SAVED}.use_rentrant", f"{_SAVED}.use_reentrant=true"),
@@ -298,6 +299,7 @@ def test_what_would_end_a_run_after_its_model_was_loaded(refused: Refused, words
 def test_negative_control_keys_that_libraries_read() -> None:
     planned(*QUICK, f"{_ARGS}lr_scheduler_type={_MIN}", f"{_RATE}.min_lr_rate=0.1", f"{_SAVED}.use_reentrant=false")
     planned("exp=toy_sft", "launch=cpu", f"{_ARGS}activation_checkpointing_kwargs.every_n_layers=2")
+    planned("exp=toy_sft", "launch=cpu", f"{_ARGS}gradient_checkpointing=true", f"{_SAVED}.selective=true")
     planned(*QUICK, f"{_RATE}='{{\"num_cycles\": 2}}'")  # transformers itself reads JSON
 
 
