@@ -46,7 +46,7 @@ def verdicts(difference: Tensor) -> Tensor:
 
 
 def reliability(difference: Tensor, num_bins: int = 10) -> Bins:
-    """Sort pairs by confidence into `num_bins` equal bins over [1/2, 1], with their lower edges, the last with both."""
+    """Sort pairs by confidence into `num_bins` equal bins over [1/2, 1]. A bin has its lower edge, the last both."""
     confidence = torch.sigmoid(difference.double().abs())
     edges = torch.linspace(0.5, 1.0, num_bins + 1, dtype=torch.float64)
     index = torch.bucketize(confidence, edges[1:-1].contiguous(), right=True)
@@ -57,7 +57,7 @@ def reliability(difference: Tensor, num_bins: int = 10) -> Bins:
 
 
 def expected_calibration_error(bins: Bins) -> float:
-    """Return sum_b n_b / N |accuracy_b - confidence_b| over bins b (Naeini et al. 2015; Guo, arXiv 1706.04599)."""
+    """Return the expected calibration error, sum_b n_b / N |accuracy_b - confidence_b| (Guo, arXiv 1706.04599)."""
     gaps = (bins.accuracy - bins.confidence).abs().nan_to_num(0.0)
     return float((bins.count / bins.count.sum() * gaps).sum())
 
@@ -87,7 +87,7 @@ def kendall_tau_b(first: Tensor, second: Tensor, num_generations: int) -> Tensor
 
 
 def best_changes(first: Tensor, second: Tensor, num_generations: int) -> Tensor:
-    """Return (groups,) bool, True = the sets of best answers by `first` and `second` exist without an overlap."""
+    """Return (groups,) bool, True = no best answer by `first` is one by `second`; ties share, no values: False."""
     grouped = [values.view(-1, num_generations) for values in (first, second)]
     best = [rows == rows.nan_to_num(-torch.inf).amax(dim=1, keepdim=True) for rows in grouped]  # NaN equals nothing
     return best[0].any(dim=1) & best[1].any(dim=1) & ~(best[0] & best[1]).any(dim=1)

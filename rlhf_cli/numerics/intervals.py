@@ -7,7 +7,8 @@ Rows of a group are not independent. So the variance of the mean is computed ove
 ratio of sums; Cochran 1977, Sampling Techniques, 11.7): with C groups, n rows and mean m
     V = C / (C - 1)  sum over groups (sum of (x - m) over the group)^2 / n^2
 
-This equals s^2 / n if every row is its own group. If all are in one group they count as rows: of that group only.
+This equals s^2 / n if every row is its own group. Rows that are all in one group are counted as rows: the interval is
+then about that group only.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean of `count` values with its interval: None without values, no bounds without an estimated deviation."""
+    """A mean of `count` values with its interval. Without values all are None, without a deviation both bounds are."""
 
     mean: float | None
     low: float | None
@@ -58,7 +59,7 @@ def wilson_bounds(share: float, count: float) -> tuple[float, float]:
 def student(values: Sequence[float], *, comparisons: int = 1) -> Estimate:
     """Return the t interval of a mean: mean ± t(n - 1) s / sqrt(n), s with n - 1; equal values give no bounds.
 
-    comparisons: how many intervals are read together; all hold with 95 % (Bonferroni: each uses 5 % / comparisons).
+    comparisons: how many intervals are read together; all hold with 95 % probability (Bonferroni: 5 % / comparisons).
     """
     count = len(values)
     if count == 0:

@@ -73,7 +73,8 @@ def whiten(
     The deviation is unbiased (n - 1), from squares around a mean computed before (two passes, in float64).
 
     values: (B, T). mask: (B, T) bool, True = counts; a rank may have none. Returns (B, T) whitened values, 0 outside
-    the mask, then mean and std without the 1e-8, all of `values`' dtype. With one position whitened and std are 0.
+    the mask, then mean and std without the 1e-8, all of `values`' dtype. With one position
+    overall, whitened and std are 0; without positions the mean is 0 as well.
     """
     mean, squares, count = _moments(values, mask, sum_over_ranks)
     variance = squares / (count - 1).clamp(min=1)
@@ -86,8 +87,10 @@ def explained_variance(
 ) -> Tensor:
     """Return 1 - Var(returns - values) / Var(returns) over all True positions of all ranks.
 
-    1: the critic predicts the returns up to a constant; 0: no better than any constant; negative: worse; NaN if the
-    returns do not vary. values, returns: (B, T). mask: (B, T) bool, True = counts. Returns (), float64.
+    1: the critic predicts the returns up to a constant; 0: no better than any constant; negative: worse. NaN if the
+    returns do not vary, as with one position.
+
+    values, returns: (B, T). mask: (B, T) bool, True = counts. Returns (), float64.
     """
     _, unexplained, _ = _moments(returns.double() - values.double(), mask, sum_over_ranks)
     mean, total, count = _moments(returns, mask, sum_over_ranks)

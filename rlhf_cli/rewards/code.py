@@ -51,8 +51,8 @@ main({source!r}, {tests!r}, {token!r})
 
 
 def code_in(text: str) -> str:
-    """Return the last block fenced as Python, else the last unmarked, else all; an unclosed one extends to the end."""
-    blocks: list[tuple[str, list[str]]] = []
+    """Return the program in a completion: the last block fenced as Python, else the last unmarked, else all of it."""
+    blocks: list[tuple[str, list[str]]] = []  # an unclosed one extends to the end
     fence, indent = "", 0
     for line in text.splitlines(keepends=True):
         blanks = len(line) - len(line.lstrip(" "))

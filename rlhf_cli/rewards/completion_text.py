@@ -22,8 +22,9 @@ def text_of(completion: object, *, reasoning: bool = False) -> str:
     """Return the text the policy wrote. Raise RewardError if it is neither text nor a list of messages.
 
     In a conversation only the assistant's messages count, joined by newlines, because the policy did not write the
-    answers of tools and environments. A message without a role is the assistant's, as in TRL's examples. `reasoning`
-    also includes thinking that the tokenizer's response parser moved out of `content`, before the content it led to.
+    answers of tools and environments. A message without a role is the assistant's, as in TRL's examples.
+    Content is a string, None (a bare tool call) or a list of parts, whose `text` parts count. `reasoning` also includes
+    thinking that the tokenizer's response parser moved to `reasoning_content` or `thinking`, before its content.
     """
     said = as_completion(completion)
     if isinstance(said, str):
@@ -88,7 +89,10 @@ def refused_by(check: Callable[..., object]) -> Callable[[_Reward], _Reward]:
 
 
 def checked_columns(**checks: ColumnCheck) -> Callable[[_Reward], _Reward]:
-    """Mark a reward function: before a run, checks of columns raise RewardError, or return what is odd in a value."""
+    """Mark a reward function: before a run, values of these columns are passed to their checks.
+
+    A check raises RewardError for a value that the reward refuses, and returns what else is wrong with it, or None.
+    """
     return _marked(COLUMN_CHECKS, checks)
 
 

@@ -42,7 +42,10 @@ _APOSTROPHE = re.compile(r"(?<=[^\W\d_])['’](?=[^\W\d_])")
 
 
 def language_of(text: str) -> str | None:
-    """Return the script of most words of `text`, at a tie of the first; None without words. Han may be `japanese`."""
+    """Return the script that most words of `text` use, the first at a tie; None without words.
+
+    Han with a tenth or more of kana is `japanese`, else `han`.
+    """
     words = Counter(_words(text))
     num_kana = sum(words[script] for script in _KANA)
     num_east = num_kana + words["CJK"] + words["IDEOGRAPHIC"]

@@ -70,7 +70,7 @@ def length_ramp(
 
 
 def lengths_of(completions: Sequence[Completion], completion_ids: TokenIds | None, unit: Unit) -> list[int]:
-    """Return each completion's length, thinking included. Raise RewardError for tokens without `completion_ids`."""
+    """Return lengths in `unit`, thinking included. Raise RewardError for tokens if there are no `completion_ids`."""
     if unit == "tokens":
         if completion_ids is None:
             what, hint = "these completions have no token ids to count", "args.unit=words, or args.unit=characters"

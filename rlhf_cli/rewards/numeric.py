@@ -29,7 +29,7 @@ def answer_in(text: str, *, fallback: Fallback = "last_number") -> Fraction | No
 
     The answer is the last line of the form `#### 1,234` (but not a markdown heading `#### Step 2`), else the content of
     the last closed `\boxed{...}`, else, with `fallback: last_number`, the last number of the text. A mark without a
-    number or with several (`#### 3 + 4 = 7`, `\boxed{3, 4}`) gives None: listing candidates does not pay.
+    number or with several (`#### 3 + 4 = 7`, `\boxed{3, 4}`) gives None, so that listing candidates does not pay.
     """
     marked = marked_answer(text)
     if marked is not None:
@@ -135,7 +135,10 @@ def only_number(text: str) -> Fraction | None:
 
 
 def marked_answer(text: str) -> str | None:
-    r"""Return the line behind the last `####` with a number, else what the last outer `\boxed{...}` holds, or None."""
+    r"""Return the rest of the line after the last `####` with a number, else what the last closed `\boxed{...}` holds.
+
+    Of nested boxes the outer one counts. Return None without a mark.
+    """
     if marked := _MARKED.findall(text):
         return str(marked[-1])
     content: str | None = None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rlhf_cli.numerics.score_scaling import Array
 
 Aggregate = Literal["sum", "normalize_then_sum"] | Callable[..., Sequence[float | None]]
-"""How components become one total; a function gets two dicts by reward: values (None: not of the row), and weights."""
+"""How components become one total. A function gets two dicts by reward: values (None: does not apply) and weights."""
 
 
 def aggregated(
@@ -24,7 +24,8 @@ def aggregated(
 ) -> Array:
     """Return the (N,) totals that the user's function computes, NaN for rows it gives no total.
 
-    `effective`: (N, K). Raise RewardFailed if the function raises, RewardError for other than finite numbers and None.
+    `effective`: (N, K), NaN if a reward does not apply. Raise RewardFailed if the function raises, RewardError if it
+    does not return one finite number or None per row.
     """
     import numpy  # not needed to check a configuration
 
@@ -77,7 +78,7 @@ class Schedule:
 
 
 class _Rules(Protocol):
-    """The rules of a component, or of a section of the configuration; a ramp as `weight` has `start` and `end`."""
+    """The rules of a reward, a component or a section of the configuration. A `weight` is a number or a ramp."""
 
     @property
     def weight(self) -> object: ...

@@ -89,7 +89,7 @@ def _waited_for() -> set[threading.Thread | multiprocessing.process.BaseProcess]
 
 @contextmanager
 def as_exceptions() -> Iterator[None]:
-    """Turn what must not stop the run into an Exception: sys.exit, Rust's panic, KeyboardInterrupt without Ctrl-C."""
+    """Turn sys.exit, a panic in Rust, and KeyboardInterrupt without Ctrl-C into an Exception; leave the run's own."""
     try:
         yield
     except (Exception, Interrupted, asyncio.CancelledError, _Alarm):
@@ -102,7 +102,7 @@ def as_exceptions() -> Iterator[None]:
 
 @contextmanager
 def staying() -> Iterator[None]:
-    """Make `os._exit`, which would end the run, an Exception, but not in a forked child; for one thread at a time."""
+    """Make `os._exit`, which would end the run, an Exception, except in a forked child; for one thread at a time."""
     end, owner = os._exit, os.getpid()
 
     def stay(status: int) -> NoReturn:

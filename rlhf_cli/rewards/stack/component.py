@@ -2,7 +2,8 @@
 
 A gate lets a reward count for a row only if another reward's raw score is within bounds. These are the conditioned
 rewards of GDPO (arXiv 2601.05242, equation 8): an easy reward is given only if a hard one is met, so that the policy
-cannot collect the easy one instead. Rewards are evaluated in the topological order of the graph that gates form.
+cannot collect the easy one instead. Gates form a graph. Rewards are evaluated in its topological order, and not
+computed for rows that their gates closed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ScoreGate:
-    """A gate, open if `low <= raw score of `by` <= high`; else `otherwise` is the row's number, or excludes the row."""
+    """A gate, open if `low <= raw score of `by` <= high`; a closed one gives `otherwise`, or excludes the row."""
 
     by: str
     low: float = float("-inf")
@@ -35,7 +36,7 @@ class ScoreGate:
 
 
 def levels(reads: Mapping[str, Collection[str]]) -> list[list[str]]:
-    """Return rewards in levels that need only those before; `reads`: reward -> those of its gates. Raise CycleError."""
+    """Return the names in levels, each after what it reads; `reads`: reward -> those of its gates. Raise CycleError."""
     sorter = TopologicalSorter(reads)
     sorter.prepare()
     order, in_order = list(reads), []
@@ -75,7 +76,8 @@ class RewardOutcome:
     `raw[i]` is the score, or None. `fixed[i]` is a number that replaces the processed score, after a closed gate or a
     failure. If both are None the row is excluded: the component does not apply to it. `tokens[i]` are the values of a
     dense reward, None for a plain score. `spans[i]` are the spans it returned, None if it returned one value per token.
-    `turns[i]` are values per turn, which get tokens later. `calls` counts computed rows, `calls_saved` closed ones.
+    `turns[i]` are values per turn, which get their tokens later; else None. `calls` counts the rows that were
+    computed, `calls_saved` those that gates closed.
     """
 
     raw: list[float | None]

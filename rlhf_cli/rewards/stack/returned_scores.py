@@ -5,7 +5,8 @@ A row of a dense reward is one of
 - a list of spans `(start, end, value)` in characters of the completion's text;
 - an empty list: no position is rewarded (its sum is 0).
 
-A row's number is the sum. Process rewards are normalised over the rewarded positions, so None and 0.0 differ.
+If one number is needed, it is the sum over the row's tokens. Process rewards are normalised over the rewarded positions
+of a group, so None and 0.0 differ.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def place_spans(spans: Sequence[Span], offsets: Sequence[Offset], *, spread: Spr
 
     share_s(t) is 1 at the last token that overlaps s (`last`), or 1/n at each of the n tokens that do (`even`). In both
     cases sum_t r_t = sum_s value_s. A token overlaps a span if they share a character. So a merged token across a
-    span's edge belongs to both neighbours, and a token without text (EOS) to no span. Spans may overlap.
+    span's edge belongs to both neighbours, and a token without text (EOS) to no span. Spans may overlap,
+    in any order; `offsets` are from `token_offsets`.
 
     Raise ValueError, naming the span, if it is not `(int, int, number)`, is outside the text, inverted, overlaps no
     token (for example an empty one), or if its value, or the sum of all, is NaN or infinite in float32.
@@ -89,7 +91,8 @@ def shifted(values: Sequence[float | None], total: float) -> TokenValues:
     r'_t = r_t + (total - S) / n with S = sum_t r_t over the n rewarded positions: of all rows that sum to `total`, the
     nearest in least squares. So a clip to [low, high] is the projection onto the rows whose sum is within these bounds,
     and a small change of the row is a small change of its tokens; total / S as a factor would grow without bound as S
-    goes to 0. If no position is rewarded, `total` goes onto the last token. Raise ValueError if none can sum to it.
+    goes to 0. If no position is rewarded, `total` goes onto the last token. Raise ValueError
+    if the total is not finite, or not 0 for a row without tokens.
     """
     if not math.isfinite(total):
         raise ValueError(f"a row cannot sum to {total}")
@@ -197,11 +200,10 @@ def _as_score(
             return _as_score(name, row, value[0], None)
     if is_per_turn:
         raise _refused(name, row, "one number per turn", f"{type(value).__name__}: {value!r:.80}", _A_TURN)
-    problem = f"{value!r:.80}"
-    if not isinstance(value, int | float):
-        problem = f"{type(value).__name__}: {problem}"
-    elif abs(value) <= LARGEST:  # not so for NaN
+    is_number = isinstance(value, int | float)
+    if isinstance(value, int | float) and abs(value) <= LARGEST:  # NaN compares as false
         return float(value)
+    problem = f"{value!r:.80}" if is_number else f"{type(value).__name__}: {value!r:.80}"
     raise _refused(name, row, "a number", problem, "a finite number, or None if the reward does not apply")
 
 

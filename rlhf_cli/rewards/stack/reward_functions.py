@@ -1,6 +1,7 @@
 """Import the reward function named by `fn: module:function` or `./file.py:function`, and check its `args`. No torch.
 
-For rules that an annotation cannot express, a factory raises when it is called, and a function has a `refused_by`.
+Rewards check rules that an annotation cannot express: a factory raises when it is called, and a function uses
+`refused_by` of `rewards/completion_text`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class WithArguments(functools.partial[object]):
     """A reward with the configuration's `args`, which no column replaces, called with the columns that it takes."""
 
     def __call__(self, /, *given: object, **columns: object) -> object:
-        """Call the reward; fill parameters before a `/`, too."""
+        """Call the reward with the columns that it takes and that are not arguments; fill parameters before a `/`."""
         taken = {name: column for name, column in columns.items() if name not in self.keywords}
         parameters = inspect.signature(self.func).parameters
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
@@ -128,7 +129,7 @@ def import_function(fn: str, *, where: str) -> RewardFunction:
     # Unlike `python -m`, a console script does not have the current folder on its path, but users expect it.
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
-    file = Path(module_name).expanduser()
+    file = Path(module_name).expanduser() if is_file else Path(module_name)  # the name of a module may begin with ~
     folders = {Path.cwd(), file.resolve().parent if is_file else Path.cwd()}
     for hiding in (folder / f"{package}.py" for folder in folders for package in _PACKAGES):
         if hiding.is_file():
@@ -196,11 +197,12 @@ def _import_error(error: BaseException) -> str:
 def argument_problems(
     fn: str, target: Callable[..., object], args: Mapping[str, object], *, is_factory: bool, args_key: str, place: Place
 ) -> Iterator[RewardError]:
-    """Yield an error for each argument that is unknown (**kwargs take columns), the trainer's, wrong, or missing."""
+    """Yield an error for each argument that is unknown, reserved for the trainer, of a wrong value, or missing."""
     parameters = inspect.signature(target).parameters
     named = {name: parameter for name, parameter in parameters.items() if parameter.kind in _BY_KEYWORD}
     takes_any = is_factory and any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     annotations = _annotations_of(target)
+    # the **kwargs of a function receive columns: a misspelt argument would go unnoticed there
     unknown = [name for name in args if name not in named and not takes_any]
     for name, value in args.items():
         key, got = f"{args_key}.{name}", json.dumps(value, ensure_ascii=False, default=str)

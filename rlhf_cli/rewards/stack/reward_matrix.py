@@ -183,8 +183,9 @@ def find_truncated(
 ) -> list[bool]:
     """Return one bool per row: it reached the limit without an ending token.
 
-    `ending_ids` are all end-of-sequence ids of the model; `has_stopped` knows rows that end at a stop string.
-    A row that an environment ended before the limit is terminated. Without a limit, only a row with such an end is.
+    `ending_ids` are all end-of-sequence ids of the model. `has_stopped` says whether a row ends at a stop string, also
+    at the limit. A row that stopped before the limit otherwise (an environment ended the episode) is terminated.
+    Without a limit, only a row with such an id or a stop string is.
     """
     return [
         len(ids) >= (max_completion_length or 0) and (not ids or ids[-1] not in ending_ids) and not has_stopped(ids)
@@ -237,7 +238,8 @@ def filled(values: Tensor, num_generations: int, fill: Fill = "group", is_replac
     (algorithms/rloo.py). `group`: its component's mean over the group's rows where it applies. That equals the group's
     mean, so its part of an advantage is exactly 0 under GRPO, whose baseline is that mean; without such a row it is 0.
     A row in which no component applies stays NaN: TRL gives it no advantage and counts it in no mean. A replaced row is
-    worth only its penalty, so it counts as 0 for every reward: else rows without it would profit from its loss.
+    worth only its penalty, so it counts as 0 for every reward: else a row to which a reward does not apply
+    would profit from the loss of the replaced row.
     """
     counted = values
     if is_replaced is not None:
@@ -271,7 +273,8 @@ def token_rewards(
     completion's last token. A row whose rewards a penalty replaces has everything on the last token: the rewards cancel
     there, and no earlier token pays for the scores of others. An excluded component rewards no position.
 
-    token_values: as of RewardStack. is_in_completion: (rows, tokens), True = no padding. own_rows: this rank's.
+    token_values: `RewardStack.token_values`. is_in_completion: (rows, tokens), True = not padding. own_rows: this
+    rank's rows of `settled`, which has those of all ranks.
     """
     # Filled as lists: setting single entries of a tensor costs more than everything else here.
     num_rows, num_tokens = is_in_completion.shape

@@ -102,7 +102,7 @@ def spread_within(values: Tensor) -> Tensor:
 def table_columns(
     settled: Settled, components: Sequence[Component], outcomes: Sequence[RewardOutcome], rows: slice
 ) -> dict[str, list[object]]:
-    """Return columns of the completions table for this rank's `rows`, the same in each batch, as TRL's table needs."""
+    """Return this rank's columns of the completions table, the same for every batch: TRL needs equally long ones."""
     columns: dict[str, list[object]] = {"total": list(map(finite_or_none, settled.row_totals[rows].tolist()))}
     contributions = settled.contributions
     for index, name in enumerate(settled.names):

@@ -47,7 +47,8 @@ def token_offsets(
 
     Tokens are taken in groups that end with a whole character, mostly of one token. A token begins where the common
     prefix of its group's text and the text of the tokens before it ends; one that is not the last of its group also
-    covers the character that it leaves unfinished. A token without text has an empty range. The rest is one more group.
+    covers the character that it leaves unfinished. A token without text has an empty range. What no group reproduces at
+    the end of the text is one more group.
 
     `decode` has the options that produced the text which the reward function saw. `pieces`, id -> own text, is filled
     here: keep one per `decode` to reuse it for later rows.
@@ -213,7 +214,8 @@ def place_turns(name: str, outcome: RewardOutcome, is_action: Sequence[Sequence[
     """Set the values per token of each row that has values per turn.
 
     is_action: (rows, tokens), True = the policy chose this token; all False for a row that counts nowhere. spread: a
-    turn's number goes to its `last` token or in equal parts to all. Raise RewardError for another number of turns.
+    turn's number goes to its `last` token or in equal parts to all. Raise RewardError,
+    naming reward and row, if a row has another number of turns.
     """
     for row, turns in enumerate(outcome.turns):
         if turns is None or not (runs := runs_of(is_action[row])):
@@ -234,7 +236,7 @@ def place_turns(name: str, outcome: RewardOutcome, is_action: Sequence[Sequence[
 def parts_of_row(
     outcome: RewardOutcome, batch: Batch, row: int, offsets: Callable[[Batch, int], Sequence[Offset]] | None
 ) -> list[ScoredPart] | None:
-    """Return a dense row's parts or rewarded turns, one part if its tokens have no place; None for a plain score."""
+    """Return a dense row's parts or rewarded turns, a single part if its tokens are unknown; None for a plain score."""
     tokens, spans, turns = outcome.tokens[row], outcome.spans[row], outcome.turns[row]
     if turns is not None:  # a part's tokens are those that were rewarded, if they are placed yet
         runs = runs_of([value is not None for value in tokens]) if tokens is not None else []

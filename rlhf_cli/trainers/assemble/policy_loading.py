@@ -98,8 +98,8 @@ def teacher_arguments(experiment: Experiment, policy: str) -> dict[str, object]:
 
 
 def quantization(bits: str) -> BitsAndBytesConfig:
-    """Return the settings of QLoRA (arXiv 2305.14314), 4-bit NormalFloat, doubly quantised, or 8-bit integers."""
-    # A new head is trained, and rounding shows most in a language model's head.
+    """Return the settings of QLoRA (arXiv 2305.14314), 4-bit and quantised doubly, or of 8-bit integers."""
+    # Heads stay whole: a new one is trained, and rounding shows most in a language model's head.
     whole = ["lm_head", "score", "classifier"]
     if bits == "8bit":
         return BitsAndBytesConfig(load_in_8bit=True, llm_int8_skip_modules=whole)
@@ -134,7 +134,8 @@ def readable_rows(
 ) -> tuple[Dataset, dict[str, Dataset]]:
     """Return training rows and evaluation sets that the model at `policy` can read.
 
-    Raise ModelError for a tokenizer without end or chat template, DataError for prompts that leave no room to answer.
+    Raise ModelError if its tokenizer has no end-of-sequence token or, for conversations, no chat template. Raise
+    DataError for prompts that leave no room to answer, unless `data.overlong_prompts` says how to handle them.
     """
     model, row = experiment.model, experiment.trainer.row
     config = AutoConfig.from_pretrained(policy, revision=model.revision, trust_remote_code=model.trust_remote_code)

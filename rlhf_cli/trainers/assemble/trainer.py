@@ -69,7 +69,7 @@ def training_rows(experiment: Experiment) -> tuple[Dataset, dict[str, Dataset], 
     """Return the training rows, the evaluation sets, and per table how many pairs are left out, and why.
 
     A single evaluation set has the name ''. Pairs are judged first, so that messages use the data's row numbers.
-    Raise DataError for invalid pairs that stay in.
+    Raise DataError for invalid pairs, unless the configuration leaves them out.
     """
     data, row, left_out = experiment.data, experiment.trainer.row, dict[str, dict[str, int]]()
     rules = planned.preference_rules(experiment) if "reward_model" in row.sections else None
@@ -117,7 +117,8 @@ def assemble(
 ) -> ExtendedTrainer:
     """Return the trainer that runs `experiment` in `folder`, with data and models loaded; `heartbeat` gets its phases.
 
-    It logs what `profiled` measures, and shows scored pairs by `on_pairs`. Raise UserError if libraries reject it.
+    It logs what `profiled` measures, and shows scored pairs by `on_pairs`. Raise UserError for errors
+    that only the libraries can detect: a value that TRL rejects, an unreachable hub.
     """
     row = experiment.trainer.row
     trainer_class = trainer_class_of(experiment.trainer)
@@ -197,7 +198,7 @@ def assemble(
 
 
 def extended_class(trl_trainer: type, extensions: Extensions) -> type[ExtendedTrainer]:
-    """Return TRL's trainer with the mixins that `extensions` need, in the order of docs/development/architecture.md."""
+    """Return a subclass of TRL's trainer with mixins, in an order that docs/development/architecture.md explains."""
     mixins: tuple[type, ...] = (LoggingMixin, CheckpointMixin, GuardMixin)
     if extensions.rewards is not None:
         mixins = (LoggingMixin, CheckpointMixin, RolloutMixin, GuardMixin, EvaluationMixin, PassMixin, RewardMixin)
@@ -313,7 +314,11 @@ class TrainingEvaluation:
         running: Mapping[str, RunningDeviation] | None = None,
         eval_set: str = "",
     ) -> dict[str, float | None]:
-        """Return metric -> value, and write the evaluation and its completions. running: the divisors in training."""
+        """Return metric -> value: totals with their intervals, raw rewards, truncation, tokens, pass@k, maj@k.
+
+        running: the training's divisors by reward, if it has scored rows already. Write `eval/training/step-N.json`,
+        or `step-N-NAME.json` of a named set, and its completions.
+        """
         from rlhf_cli.evaluation.evaluation_results import settled_answers, sum_up_answers
 
         parts, no_total = settled_answers(
@@ -350,7 +355,7 @@ class TrainingEvaluation:
 
 
 def metrics_of(evaluation: PolicyEvaluation) -> dict[str, float | None]:
-    """Return the means of an evaluation as in docs/reference/metrics.md, with the totals' bounds; None without rows."""
+    """Return the means of docs/reference/metrics.md, with the bounds of the totals; None if no row was scored."""
     metrics: dict[str, float | None] = {}
     for name, part in evaluation.parts.items():
         total, figures = part.total, (("truncated", part.truncated), ("tokens", part.tokens))

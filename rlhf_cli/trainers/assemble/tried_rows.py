@@ -89,7 +89,10 @@ class PromptsSeen:
 def prompts_seen(
     experiment: Experiment, prompts: Sequence[object], *, shown: int, answers: Sequence[str] = ()
 ) -> PromptsSeen:
-    """Return the first `shown` prompts as tokens, and all lengths. Raise ModelError without tokenizer or template."""
+    """Return the first `shown` prompts as tokens, and the lengths of all prompts and of the right answers.
+
+    Raise ModelError if the policy's tokenizer cannot be loaded, or if it has no chat template for conversations.
+    """
     tokenizer = policy_tokenizer(experiment, wanted_by="a prompt as the model sees it")
     settings = experiment.trainer.setting("chat_template_kwargs")
     if tokenizer.chat_template is None and not isinstance(prompts[0], str):
@@ -109,7 +112,7 @@ _ROWS_FOR_LENGTHS = 1000
 
 @dataclass(frozen=True)
 class TriedAnswer:
-    """An answer that was scored, `gold`, `empty` or `echo`: reward -> raw score or None, reward -> the error."""
+    """A scored answer, `gold`, `empty` or `echo`. `raw`: reward -> score or None. `errors`: reward -> its error."""
 
     kind: str
     text: str

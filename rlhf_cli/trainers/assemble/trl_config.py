@@ -133,7 +133,7 @@ def rollout_args(experiment: Experiment) -> dict[str, object]:
 
 
 def start_process_group(trainer: Trainer, *, deepspeed: bool = False) -> None:
-    """Join the other ranks on a CPU within `ddp_timeout` seconds, once; a single process only for DeepSpeed."""
+    """Join the other ranks on a CPU within `ddp_timeout` seconds, unless done; one process joins for DeepSpeed only."""
     seconds = trainer.whole("ddp_timeout")
     assert seconds is not None
     timeout = timedelta(seconds=seconds)
@@ -209,7 +209,8 @@ def refusals_named(trainer: Trainer) -> Iterator[None]:
     """Open a context in which a library's refusal to build something raises ConfigError.
 
     A refusal is an exception that a library raises by a statement of its own while it builds a trainer, an optimizer or
-    a schedule, or its callback begins; any exception counts that peft raises. Others pass, as do errors of user code.
+    a schedule, or its callback begins; any exception counts that peft raises. Other errors pass unchanged,
+    and so do those with the user's code among their frames.
     """
     try:
         yield

@@ -73,7 +73,7 @@ def _recompute_activations(model: PreTrainedModel | PeftModel, args: TrlArgument
 
 
 class TrainedCritic:
-    """A token-classification model with one label, its optimizer and its checkpoints."""
+    """A token-classification model with one label, its optimizer and its checkpoints; a base of SharedLoraCritic."""
 
     shares_backward = False  # True: the value loss is part of the policy's backward pass
     model: PreTrainedModel | PeftModel
@@ -99,7 +99,7 @@ class TrainedCritic:
         return cast(torch.nn.Module, getattr(self.model, self.model.base_model_prefix))
 
     def prepare(self, trainer: TrlTrainer, num_training_steps: int) -> None:
-        """Create optimizer and schedule of the policy's kinds; a separate model checkpoints activations as it does."""
+        """Create optimizer and schedule, of the policy's kinds; a separate model checkpoints activations if it does."""
         self._wrapped, args, self._autocast = self.model, trainer.args, trainer.accelerator.autocast
         if not self.shares_backward:
             _recompute_activations(self.model, args)
@@ -148,7 +148,7 @@ class TrainedCritic:
             loss.backward()
 
     def _exchange(self) -> AbstractContextManager[None]:
-        """Open a context in which DDP exchanges gradients only at the last micro-batch of a window."""
+        """Open a context in which DDP exchanges gradients only at a window's end, as the forward pass decides."""
         is_last = self._accelerator is None or self._accelerator.sync_gradients
         if is_last or not isinstance(self._wrapped, DistributedDataParallel):
             return contextlib.nullcontext()

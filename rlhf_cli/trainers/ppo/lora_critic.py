@@ -42,7 +42,8 @@ _SHAPE = (
 class SharedLoraCritic(TrainedCritic):
     """A LoRA adapter of the policy's shape and a float32 linear head, with an optimizer of their own.
 
-    The head becomes a child of the model, to be placed and synchronised with it; the policy's files hold neither.
+    model: a PeftModel. The head becomes its child `critic_head`, so that it is placed and synchronised between ranks
+    with it; neither the head nor the adapter is saved with the policy.
     """
 
     shares_backward = True

@@ -98,6 +98,9 @@ class TestRefused:
         assert (error.what, error.hint) == ("./reads.py cannot be imported", None)
         assert str(error.got).endswith("'gone.txt' (reads.py:1)")
 
+    def test_a_module_that_no_home_folder_is_named_for(self) -> None:
+        assert refusal("~nobody_here:plain").what == "~nobody_here cannot be imported"
+
     def test_no_such_module(self) -> None:
         error = refusal("no_such_package_at_all.rewards:plain")
         assert error.got == "ModuleNotFoundError: No module named 'no_such_package_at_all'"  # and no line of ours
