@@ -25,8 +25,8 @@ from rlhf_cli.trainers.assemble.trl_config import trainer_class_of, trl_config
 
 _ROW = "rlhf_row"
 """Column with the row's index: TRL drops, shuffles and splits rows."""
+_OF_TEXTS = ("input_ids", "attention_mask", "completion_mask", "labels")
 _CHANGED = {"packing": False, "padding_free": False, "model_init_kwargs": None, "dataset_num_proc": None}
-
 
 ReadText = tuple[str, list[int], list[bool]]
 """A text of a row as it is trained on: its column, its token ids, and which of them are trained on."""
@@ -81,7 +81,7 @@ def prepared_rows(experiment: Experiment, rows: Dataset, tokenizer: PreTrainedTo
         batch = given["data_collator"]([entry])
         for place, column in enumerate(named[: len(batch.get("input_ids", named))]):
             if "input_ids" in batch:
-                part = {key: values[place] for key, values in batch.items()}
+                part = {key: batch[key][place] for key in _OF_TEXTS if key in batch}  # a margin belongs to the pair
             else:  # ORPO and CPO collate each answer apart
                 part = {key: batch[f"{column}_{key}"][0] for key in ("input_ids", "attention_mask", "labels")}
             ids = part["input_ids"]

@@ -179,6 +179,15 @@ def test_a_row_that_trl_leaves_out_keeps_its_place(place: Path) -> None:
     ]
 
 
+def test_a_margin_is_no_text(place: Path) -> None:
+    rows = [TEXTS | {"margin": number / 2} for number in range(4)]
+    (place / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    words = ["trainer=reward", "model=tiny", "data=file", "data.path=rows.jsonl", "reward_model.margin.column=margin"]
+    experiment = prepare(words).experiment
+    found = learned_texts(experiment, training_rows(experiment)[0], tokenizer_of("llama3"))
+    assert [[text.column for text in texts] for texts in found] == [["chosen", "rejected"]] * 4
+
+
 def test_the_screen_shows_both_answers_and_what_is_trained_on(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "+exp=toy_dpo", "--rows", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
