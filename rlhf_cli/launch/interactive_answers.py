@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -46,7 +47,9 @@ def interactive_answers(
     from rlhf_cli.trainers.assemble.trainer import assemble
 
     settled: list[tuple[dict[str, PartAnswers], str | None]] = []
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as place, warnings.catch_warnings():
+        # What the libraries say to each other; a training writes it into its log.
+        warnings.filterwarnings("ignore", category=FutureWarning, module=r"(transformers|trl)\b")
         folder = RunFolder(Path(place))
         evaluated, beat = _only_evaluated(experiment, model, max(1, each), batch_size), Heartbeat(folder.path, 0)
         trainer = assemble(evaluated, folder, on_progress=lambda _: None, on_pairs=lambda _: None, heartbeat=beat)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,11 @@ def test_a_trained_policy_answers_as_it_did_in_training(kind: str, workplace: Pa
     name, *words = EXPERIMENTS[kind]
     assert main(["train", f"+exp={name}", *SMALL, *words]) == 0
     run = workplace / "runs" / name / "one"
-    assert main(["eval", str(run), "--samples", "2"]) == 0
-    assert main(["generate", str(run), "-n", "2", "--limit", "3"]) == 0
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always", FutureWarning)
+        assert main(["eval", str(run), "--samples", "2"]) == 0
+        assert main(["generate", str(run), "-n", "2", "--limit", "3"]) == 0
+    assert [str(warning.message) for warning in warned] == []  # of transformers' and TRL's own calls
 
     in_training = rows(run / "eval" / "training" / "step-2.completions.jsonl")
     afterwards = rows(run / "eval" / "held_out_2_samples.completions.jsonl")
