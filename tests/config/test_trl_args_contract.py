@@ -130,6 +130,7 @@ def test_the_keys_inside_an_argument_are_those_of_what_gets_them() -> None:
     from torch.utils.checkpoint import checkpoint
     from transformers import optimization, trainer
     from transformers.trainer_pt_utils import AcceleratorConfig
+    from trl.trainer import sft_trainer
 
     def parameters(function: Any) -> set[str]:
         given = {"optimizer", "num_warmup_steps", "num_training_steps", "last_epoch", "function", "args", "kwargs"}
@@ -139,6 +140,7 @@ def test_the_keys_inside_an_argument_are_those_of_what_gets_them() -> None:
     functions |= {"reduce_lr_on_plateau": ReduceLROnPlateau, "greedy": optimization.GreedyLR}
     taken = {name: parameters(function) for name, function in functions.items()}
     own = set(re.findall(r'gc_kwargs\.pop\("(\w+)"', inspect.getsource(trainer)))
+    own |= set(re.findall(r'gradient_checkpointing_kwargs\.pop\("(\w+)"', inspect.getsource(sft_trainer)))
     taken["gradient_checkpointing_kwargs"] = parameters(checkpoint) | own | {"preserve_rng_state"}
     taken["accelerator_config"] = {field.name for field in dataclasses.fields(AcceleratorConfig)}
     taken["activation_checkpointing_kwargs"] = taken["gradient_checkpointing_kwargs"]
