@@ -19,7 +19,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, InterpolationToMissingValueError, OmegaConfBaseException
 
-from rlhf_cli.config.conf_folders import Groups, find, groups, search_dirs, shipped_dir
+from rlhf_cli.config.conf_folders import APPENDED_GROUPS, Groups, find, groups, search_dirs, shipped_dir
 from rlhf_cli.config.origins import COMMAND_LINE, Origin, Origins
 from rlhf_cli.config.schema.experiment import valid_keys
 from rlhf_cli.config.schema_errors import NAMED_REWARDS, named_rewards
@@ -268,6 +268,12 @@ def _word_problems(overrides: list[str]) -> Iterator[ConfigError]:
             expected = f"one value here; a list is '{key}=[{value}]', a text with a comma \"{key}='{value}'\""
             hint = f"rlhf train -m ... '{key}={value}'"
             yield ConfigError(what, where=COMMAND_LINE, got=typed, expected=expected, hint=hint)
+    for group in APPENDED_GROUPS:
+        chosen = [text for text in overrides if text.startswith(f"+{group}=")]
+        if len(chosen) > 1:
+            expected = f"one of them; a file of conf/{group} can name others in its `defaults`"
+            what, hint = f"several options of {group} at once", chosen[-1]
+            yield ConfigError(what, where=COMMAND_LINE, got=" ".join(chosen), expected=expected, hint=hint)
 
 
 def _unlike_shapes(overrides: list[str], of_files: Origins) -> Iterator[ConfigError]:

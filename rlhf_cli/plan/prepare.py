@@ -122,7 +122,9 @@ def find_run(named: str, root: str, *, where: str) -> RunFolder:
         what = f"no run of {name!r} has finished"
         expected = "run:EXPERIMENT for its newest finished run, or run:EXPERIMENT/RUN"
         got = ", ".join(f"{run.path.name} {state}" for run, state in states.items()) or f"no runs in {below / name}"
-        raise RunError(what, where=where, got=got, expected=expected, hint=_nearest_run(name, below))
+        is_run = (below / name / "config.yaml").is_file()
+        hint = f"rlhf why {typed_path(below / name)}" if is_run else _nearest_run(name, below)
+        raise RunError(what, where=where, got=got, expected=expected, hint=hint)
     return max(finished, key=lambda run: read_status(run).updated_at)
 
 

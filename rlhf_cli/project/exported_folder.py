@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -27,12 +26,14 @@ from rlhf_cli.runs.provenance import weights_hash
 from rlhf_cli.runs.reward_records import trained_on_conversations, trained_with_eos
 from rlhf_cli.runs.run_folder import (
     RunFolder,
+    as_typed,
     checkpoint_folder,
     checkpoints_in,
     evaluations_of,
     in_training,
     read_json,
     run_of,
+    typed_path,
 )
 from rlhf_cli.runs.run_status import FINISHED, Status, command_to_finish, is_of_these_weights, read_status
 from rlhf_cli.text.json_values import JsonTree, section
@@ -255,8 +256,8 @@ class ExportedModel:
 def export_model(source: SourceModel, folder: Path, say: Callable[[str], None]) -> ExportedModel:
     """Write the model of a run into `folder`, new or empty, all of it or nothing. Raise RunError or ModelError."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        hint = f"--out {shlex.quote(f'{folder}-2')}"
-        raise RunError("the export needs a new or empty folder", where=str(folder), hint=hint)
+        hint = f"--out {typed_path(folder.with_name(f'{folder.name}-2'))}"
+        raise RunError("the export needs a new or empty folder", where=as_typed(folder), hint=hint)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
         staged = Path(temporary, folder.name)

@@ -268,6 +268,11 @@ class TestADefaultsList:
         write("conf/exp/mine.yaml", f"{HEADER}defaults: {entries}\n")
         assert refused("exp=mine").where == "conf/exp/mine.yaml:3"
 
+    def test_two_experiments_at_once(self, refused: Refused) -> None:
+        error = refused("+exp=quickstart", "exp=toy_ppo")
+        assert (error.where, error.hint) == ("command line", "+exp=toy_ppo")
+        assert error.got == "+exp=quickstart +exp=toy_ppo"
+
 
 @pytest.mark.parametrize(
     ("rewards", "line", "words"),

@@ -61,6 +61,7 @@ def test_without_one_the_error_says_what_to_type() -> None:
         "run:mone": "run:mine",
         "run:mone/b": "run:mine/b",
         "run:b": "run:mine/b",
+        "run:mine/b": "rlhf why runs/mine/b",
         "run:xyzzyxyzzy": "runs/other/c",
     }.items():
         assert refusal(named).hint == hint
