@@ -25,6 +25,7 @@ from rlhf_cli.evaluation.score_completions import rewards_without_tokenizer
 from rlhf_cli.numerics.intervals import wilson
 from rlhf_cli.plan.sources_and_components import KEEP_TIME, training_sources
 from rlhf_cli.rewards.completion_text import last_text
+from rlhf_cli.rewards.stack.reward_functions import required_columns, resolve
 from rlhf_cli.rewards.stack.scored_rows import ScoredRow
 from rlhf_cli.services.hub_lookup import cached_model
 from rlhf_cli.text.suggest import nearest
@@ -303,15 +304,24 @@ def expensive(experiment: Experiment) -> dict[str, str]:
     return found
 
 
+_ONLY_IN_ROLLOUTS = "only rollouts have"
+
+
 def unreachable(experiment: Experiment) -> dict[str, str]:
-    """Return name -> why a reward cannot be called: a server, its model or the policy's tokenizer is missing."""
-    found = rewards_without_tokenizer(experiment)
+    """Return name -> why a reward cannot be called: a server, a model, a tokenizer or a rollout is missing."""
+    found, made = rewards_without_tokenizer(experiment), set(experiment.rollout_columns)
     for name, reward in experiment.rewards.items():
         if reward.model is not None:
             if not Path(reward.model).expanduser().is_dir() and cached_model(reward.model) is None:
                 found[name] = f"{reward.model} is neither a folder nor in the hub's cache"
         elif (urls := _urls(reward)) and not any(map(_listens, urls)):
             found[name] = f"no server listens at {urls[0]}"
+        elif reward.environment is not None:
+            found[name] = f"{_ONLY_IN_ROLLOUTS} an environment"
+        elif made and reward.fn is not None:
+            read = required_columns(resolve(reward.fn, reward.args, where=f"rewards.{name}.fn"))
+            if of_rollouts := [column for column in read if column in made]:
+                found[name] = f"{_ONLY_IN_ROLLOUTS} {' and '.join(of_rollouts)}"
     return found
 
 
@@ -378,6 +388,7 @@ def attack_reachable(experiment: Experiment, plan: AuditPlan) -> AuditResult:
     left_out = unreachable(experiment)
     if len(left_out) == len(experiment.rewards):
         name, why = next(iter(left_out.items()))
-        advice = f"start it, or set rewards.{name}.args.url=URL or rewards.{name}.model=FOLDER"
+        start = f"start it, or set rewards.{name}.args.url=URL or rewards.{name}.model=FOLDER"
+        advice = None if why.startswith(_ONLY_IN_ROLLOUTS) else start
         raise ConfigError("no reward can be called", where=f"rewards.{name}", got=why, advice=advice)
     return attack(experiment, plan, left_out=left_out)

@@ -108,6 +108,24 @@ def test_what_cannot_be_reached_and_what_costs_time(place: Path) -> None:
         }
 
 
+def test_what_only_rollouts_have_is_left_out_and_the_prompts_are_shown(place: Path) -> None:
+    """The columns of a rollout function and the objects of an environment; other rewards are tried."""
+    only = "only rollouts have"
+    staged = prepare(["+exp=toy_staged", f"rewards.more.fn={__name__}:free"]).experiment
+    tried = try_rows(staged, 1)
+    assert tried.left_out == dict.fromkeys(("form", "larger"), f"{only} s1 and s2")
+    assert [len(tried.prompts), *(answer.raw for answer in tried.answers[0])] == [1, {"more": 0.0}, {"more": 0.0}]
+    (place / "env.py").write_text(
+        "class Count:\n    def reset(self, **row): ...\n    def got(self) -> float:\n        return 1.0\n"
+    )
+    words = ["+exp=toy_calculator", "~tools", "environment={class: ./env.py:Count}", "rewards.e={environment: got}"]
+    assert unreachable(prepare(words).experiment) == {"e": f"{only} an environment"}
+    alone = staged.model_copy(update={"rewards": {"form": staged.rewards["form"]}})
+    with pytest.raises(ConfigError) as caught:
+        attack_reachable(alone, plan_of(alone, KINDS[:1], limit=1, gold=None))
+    assert (caught.value.where, caught.value.got, caught.value.advice) == ("rewards.form", f"{only} s1 and s2", None)
+
+
 def test_how_many_rows_and_variants(place: Path) -> None:
     """64 rows and all variants, or 8 rows and one; two of the rows are for ten formats, unless the gold is named."""
     words = [*SUMS, "data.args.num_rows=100", f"rewards.a.fn={__name__}:free"]
