@@ -110,10 +110,10 @@ def at_the_end(verified: VerifiedRun) -> Iterator[Text]:
 def shortened_line(typed: Sequence[str]) -> str | None:
     """Return the line that says why a run is not judged: its length was typed, and its `expect` was not; else None."""
     words = [word.lstrip("+~") for word in typed]
-    lengths = [word for word in words if word.partition("=")[0] in _LENGTHS]
+    lengths = {key: word for word in words if (key := word.partition("=")[0]) in _LENGTHS}  # the last of a key counts
     if not lengths or any(word.startswith(("expect=", "expect.")) for word in words):
         return None
-    return f"expectations are not checked, because {', '.join(lengths)} was typed"
+    return f"expectations are not checked, because {', '.join(lengths.values())} was typed"
 
 
 def show_verified(console: Console, runs: Sequence[VerifiedRun]) -> None:

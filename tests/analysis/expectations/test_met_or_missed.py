@@ -147,6 +147,9 @@ def test_a_run_whose_length_was_typed_is_not_judged(word: str, tmp_path: Path) -
     said = ending(typed(run, ["+exp=quickstart", word]))
     assert word.lstrip("+") in said
     assert "missed" not in said
+    key = word.partition("=")[0]
+    again = ending(typed(run, [word, f"{key}=7"]))  # at a resume
+    assert f"because {key.lstrip('+')}=7 was typed" in again
     said = ending(typed(run, [word, "expect=[{metric: correct, at_least: 21}]"]))
     assert "expected: 0 of 1 met" in said, "what was typed as well is judged"
     assert verify(run).state == "missed", "rlhf verify judges every run"
