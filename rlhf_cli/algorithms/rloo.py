@@ -82,7 +82,7 @@ class Rloo(GroupAlgorithm):
         difference = advantages - self.advantages(totals, num_generations)
         of_trl = torch.tensor(list(logged)[-len(advantages) :]).to(advantages)
         difference = torch.cat([difference.view(-1, num_generations).mean(dim=1), advantages[-len(of_trl) :] - of_trl])
-        largest = torch.stack([advantages.abs().max(), totals.nan_to_num(0.0).abs().max()])
+        largest = torch.stack([advantages.abs().max(), totals.nan_to_num().abs().max()])
         return difference.abs().max() - SAME * largest.max()
 
     def shares(

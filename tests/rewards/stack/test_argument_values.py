@@ -134,6 +134,11 @@ def test_negative_control_what_it_takes_is_let_through(fn: str, args: dict[str, 
     assert problems(fn, **args) == []
 
 
+def test_an_argument_that_the_trainer_passes_is_to_be_taken_out() -> None:
+    error = only("./own.py:typed", completions=["a"])
+    assert (error.where, error.hint) == (f"{KEY}.completions (exp.yaml:3)", f"'~{KEY}.completions'")
+
+
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
     error = only("./own.py:typed", cuont=3)
     assert (error.where, error.hint) == (f"{KEY}.cuont (exp.yaml:3)", f"{KEY}.count")

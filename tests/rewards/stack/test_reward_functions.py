@@ -85,6 +85,17 @@ class TestFound:
         assert reward(completion_ids=[[1] * length for length in (80, 90, 101)]) == [0.0, -0.5, -1.0]
 
 
+def test_a_module_of_this_folder_comes_before_one_of_the_environment(
+    write: Write, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with `python -m`: a package with the same name may be installed."""
+    (place / "site").mkdir()
+    write("site/same_name.py", "")
+    write("same_name.py", "def plain(completions): return [0.0] * len(completions)\n")
+    monkeypatch.setattr(sys, "path", [str(place / "site"), *(one for one in sys.path if one != str(place))])
+    assert resolve("same_name:plain", {}, where=WHERE)(completions=["a"]) == [0.0]
+
+
 class TestRefused:
     def test_no_such_file(self, place: Path) -> None:
         error = refusal("./gone.py:plain")

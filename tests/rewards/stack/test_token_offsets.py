@@ -243,6 +243,13 @@ def test_a_token_that_begins_after_a_message_has_none_of_it() -> None:
     assert offsets_in(completion, decoded, [(0, 2), (2, 7)]) == [(0, 2), (3, 4)]
 
 
+def test_a_call_that_repeats_its_message_is_not_the_message() -> None:
+    """The call `(ab)` follows the content `ab`; the search begins where the message before it ends."""
+    call = {"role": "assistant", "content": "ab", "tool_calls": [{"function": {"name": "f", "arguments": {"x": "ab"}}}]}
+    completion: list[Any] = [{"role": "assistant", "content": "xy"}, call]
+    assert offsets_in(completion, "xy|ab|(ab)", [(0, 2), (3, 5), (7, 9)]) == [(0, 2), (3, 5), (0, 0)]
+
+
 def test_a_message_that_is_not_in_the_tokens_is_an_error() -> None:
     """A span at a wrong place would be worse than none."""
     stack = RewardStack([Component("fn", lambda **_: [[(0, 1, 1.0)]])])
