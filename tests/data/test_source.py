@@ -231,3 +231,12 @@ def test_file(file: Path) -> None:
         assert len(dataset) == content["args"]["num_rows"]
         assert all(column in columns_line for column in dataset.column_names)
         check_rows(dataset, dataset.column_names)
+
+
+def test_a_folder_of_test_files_alone_is_read(tmp_path: Path, refusal) -> None:
+    """Names tell training rows from held-out ones only where a folder has both."""
+    for name in ("test-1.jsonl", "test-2.jsonl"):
+        (tmp_path / name).write_text('{"prompt": "a"}\n')
+    assert len(find_files(DataSource(path=str(tmp_path)))[0]) == 2
+    (tmp_path / "train.jsonl").write_text('{"prompt": "a"}\n')
+    assert "test or validation" in refusal(find_files, DataSource(path=str(tmp_path))).what

@@ -270,3 +270,14 @@ def test_a_full_disk(last: str | None, tmp_path: Path) -> None:
     for limit in (OSError(errno.EFBIG, "File too large", file), RuntimeError("File too large (os error 27)")):
         assert "limit allows" in str(full_disk(run, limit))
     assert full_disk(run, PermissionError(errno.EACCES, "Permission denied")) is None
+
+
+def test_a_whole_checkpoint_without_its_state_is_refused_unless_it_may_be_lost(tmp_path: Path) -> None:
+    (tmp_path / "optimizer.pt").write_bytes(b"1")
+    assert module.missing_state(tmp_path, may_lose=False) == [], "without a manifest it is not used at all"
+    (tmp_path / MANIFEST).write_text("{}")
+    lost = ["the learning rate's schedule", "the state of the random numbers"]
+    assert module.missing_state(tmp_path, may_lose=True) == lost
+    with pytest.raises(RunError) as caught:
+        module.missing_state(tmp_path, may_lose=False)
+    assert caught.value.where == str(tmp_path)

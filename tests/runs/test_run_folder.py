@@ -108,3 +108,9 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
     run_folder.write_rows(tmp_path / "rows", [{"password": "é", "place": Path("x")}, {}])
     rows = '{"password": "é", "place": "x"}\n{}\n'
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"file": "new", "rows": rows}
+
+
+@pytest.mark.parametrize(("content", "got"), [("", "an empty file"), ("{", "half of it")])
+def test_an_unreadable_file_is_described_by_what_is_in_it(content: str, got: str, tmp_path: Path) -> None:
+    (tmp_path / "status.json").write_text(content)
+    assert run_folder.unreadable(tmp_path / "status.json", "half of it").got == got
