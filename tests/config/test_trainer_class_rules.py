@@ -82,6 +82,7 @@ def test_a_class_of_trls_by_any_of_its_names(judged: Judged, named: str) -> None
         ("trl:DistillationTrainer", "trainer.trl=DistillationTrainer"),
         ("trl.experimental.a2po:A2POTrainer", "'~trainer.class'"),
         ("trl.experimental.async_grpo:AsyncGRPOTrainer", "'~trainer.class'"),
+        ("trl:OnlineDPOTrainer", "'~trainer.class'"),  # it is in trl.experimental
         ("trl:GRPOTrainr", None),
     ],
 )

@@ -326,6 +326,8 @@ def trainer_class_problems(experiment: Experiment, origins: Origins) -> Iterator
     if named is None:
         return
     source, name = _source(named, _CLASS, origins.where(_CLASS)), named.rpartition(":")[2]
+    if named.startswith("trl") and name in UNSUPPORTED:
+        source = _Source({}, {name: name})  # in whichever of TRL's modules it is
     if isinstance(source, ConfigError):
         yield source
         return
