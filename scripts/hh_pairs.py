@@ -14,7 +14,7 @@ import re
 import sys
 from pathlib import Path
 
-from rlhf_cli.data.dialogues import split_pair
+from rlhf_cli.data.dialogues import split_row
 
 MOST_CHARACTERS = 1000
 _TURN = re.compile(r"\n\n(Human|Assistant):")
@@ -35,8 +35,8 @@ def main(source: Path, out: Path) -> None:
         pair = json.loads(line)
         if len(pair["chosen"]) + len(pair["rejected"]) > MOST_CHARACTERS:
             continue
-        parts = split_pair(pair["chosen"], pair["rejected"])
-        if parts is None or parts[1].strip() == parts[2].strip() or not all(text.strip() for text in parts):
+        parts = [str(text) for text in split_row(pair).values()]  # prompt, chosen, rejected
+        if parts[1].strip() == parts[2].strip() or not all(text.strip() for text in parts):
             continue
         answers = ([{"role": "assistant", "content": text.strip()}] for text in parts[1:])
         rows.append(dict(zip(("prompt", "chosen", "rejected"), (messages(parts[0]), *answers), strict=True)))
