@@ -105,9 +105,9 @@ def dense_ignored() -> None:
 def critic_not_trained() -> None:
     from rlhf_cli.trainers.ppo.critic import TrainedCritic
 
-    def step(self: Any) -> float:
+    def step(self: Any) -> tuple[float, float]:
         self._optimizer.zero_grad()
-        return 0.0
+        return 0.0, 0.0  # learning rate, norm of the gradient
 
     TrainedCritic.step = step  # type: ignore[method-assign]
 
