@@ -87,8 +87,8 @@ class TruncationPolicy:
 
     @classmethod
     def default_mode(cls, *, is_dense: bool) -> str | None:
-        """Return the mode if the user chose none: the first, but `add` if every reward with a weight is dense."""
-        return "add" if is_dense and "add" in cls.modes else next(iter(cls.modes), None)
+        """Return the mode if the user chose none; `is_dense` says that every reward with a weight is dense."""
+        return next(iter(cls.modes), None)
 
     @property
     def replaces(self) -> bool:
@@ -156,6 +156,11 @@ class Bootstrap(TruncationPolicy):
         " and the token has earned it; truncation.mode=add (docs/how-to/ppo.md)"
     )
     """Warning for `replace` if every reward is dense."""
+
+    @classmethod
+    def default_mode(cls, *, is_dense: bool) -> str | None:
+        """Return `add` if every reward with a weight is dense, else `replace`."""
+        return "add" if is_dense else "replace"
 
 
 class Exclude(TruncationPolicy):

@@ -263,7 +263,7 @@ def missing_arguments(reward: Callable[..., object], *, only_by_keyword: bool = 
     With `only_by_keyword`, leave out a positional `answer: str`, which may mean that each answer is a text.
     """
     annotations, parameters = _annotations_of(getattr(reward, "func", reward)), inspect.signature(reward).parameters
-    kinds = _BY_KEYWORD[only_by_keyword:]
+    kinds = (inspect.Parameter.KEYWORD_ONLY,) if only_by_keyword else _BY_KEYWORD
     names = [name for name in required_parameters(parameters) if parameters[name].kind in kinds]
     return [name for name in names if name not in REWARD_ARGUMENTS and _is_scalar(annotations.get(name, object))]
 
