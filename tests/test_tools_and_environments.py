@@ -7,7 +7,6 @@ import inspect
 import os
 import random
 import signal
-import sys
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -33,6 +32,7 @@ from rlhf_cli.tools_and_environments import (
     tools_of,
 )
 from rlhf_cli.truncation import Ending
+from tests.support.reward_bench import raises
 
 
 def add(a: int, b: int) -> int:
@@ -40,25 +40,9 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-def raises() -> None:
-    raise ZeroDivisionError("by zero")
-
-
 def hangs() -> None:
     while True:
         time.sleep(0.01)
-
-
-def huge() -> str:
-    return "x" * 1_000_000
-
-
-def half() -> None:
-    raise ValueError("\udc80")  # no tokenizer takes half a character
-
-
-def leaves() -> None:
-    raise SystemExit(3)
 
 
 async def later(seconds: float) -> str:
@@ -74,20 +58,8 @@ class Panic(BaseException):
     """As pyo3 raises it for a library in Rust."""
 
 
-def panics() -> None:
-    raise Panic("in Rust")
-
-
 async def panics_later() -> None:
     raise Panic("in Rust")
-
-
-def breaks_off() -> None:
-    raise KeyboardInterrupt
-
-
-def cancels() -> None:
-    raise asyncio.CancelledError
 
 
 class Broken:
@@ -116,62 +88,47 @@ def test_a_result_is_text_and_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "arguments", "told", "counted"),
+    ("function", "told", "is_late"),
     [
-        (raises, {}, "ZeroDivisionError: by zero", [1, 1, 0]),
-        (hangs, {}, "no answer within 0.1 s", [1, 1, 1]),
-        (leaves, {}, "SystemExit: 3", [1, 1, 0]),
-        (half, {}, "ValueError: ?", [1, 1, 0]),
-        (panics, {}, "Panic: in Rust", [1, 1, 0]),
-        (panics_later, {}, "Panic: in Rust", [1, 1, 0]),
-        (breaks_off, {}, "KeyboardInterrupt: ", [1, 1, 0]),
-        (cancels, {}, "CancelledError: ", [1, 1, 0]),
-        (lambda: Broken(), {}, "KeyboardInterrupt: ", [1, 1, 0]),
-        (lambda: Slow(), {}, "no answer within 0.1 s", [1, 1, 1]),
-        (later, {"seconds": 5.0}, "no answer within 0.1 s", [1, 1, 1]),
-        (blocks, {}, "no answer: it blocks the event loop, because it waits without `await`", [1, 1, 1]),
-        (
-            lambda: (one for one in "ab"),
-            {},
-            "the result is an object of the class generator, which is no text",
-            [1, 1, 0],
-        ),
-        (object, {}, "the result is an object of the class object, which is no text", [1, 1, 0]),
-        (add, {"a": 1, "c": 2}, "wrong arguments: missing a required argument: 'b'", [1, 1, 0]),
+        (raises(ZeroDivisionError("by zero")), "ZeroDivisionError: by zero", False),
+        (raises(SystemExit(3)), "SystemExit: 3", False),
+        (raises(ValueError("\udc80")), "ValueError: ?", False),  # no tokenizer takes half a character
+        (raises(Panic("in Rust")), "Panic: in Rust", False),
+        (panics_later, "Panic: in Rust", False),
+        (raises(KeyboardInterrupt()), "KeyboardInterrupt: ", False),
+        (raises(asyncio.CancelledError()), "CancelledError: ", False),
+        (lambda: Broken(), "KeyboardInterrupt: ", False),
+        (hangs, "no answer within 0.1 s", True),
+        (lambda: Slow(), "no answer within 0.1 s", True),
+        (lambda: later(5.0), "no answer within 0.1 s", True),
+        (blocks, "no answer: it blocks the event loop, because it waits without `await`", True),
+        (lambda: object(), "the result is an object of the class object, which is no text", False),
+        (lambda by: by, "wrong arguments: missing a required argument: 'by'", False),
     ],
 )
-def test_an_error_is_told_and_counted(function: Any, arguments: Any, told: str, counted: list[int]) -> None:
-    if function is object:
-
-        def function() -> object:
-            return object()
-
+def test_an_error_is_told_and_counted(function: Any, told: str, is_late: bool) -> None:
     wrapped, counts = tool(function, timeout_s=0.1)
     with stopped_early(), pytest.raises(ToolError) as caught:
-        wrapped(**arguments)
+        wrapped()
     assert str(caught.value) == told
-    assert counts.drain() == {"calc": counted}
+    assert counts.drain() == {"calc": [1, 1, int(is_late)]}
     message = {"role": "tool", "content": str({"error": told})}
     assert tells_of_error(message)
     rollout = [{"role": "assistant", "tool_calls": [{}]}, message, {"role": "assistant"}]
-    assert ending_of(rollout, is_cut=False, max_calls=2) is (Ending.TIMEOUT if counted[2] else Ending.TOOL_ERROR)
+    assert ending_of(rollout, is_cut=False, max_calls=2) is (Ending.TIMEOUT if is_late else Ending.TOOL_ERROR)
     assert not tells_of_error({"role": "assistant", "content": message["content"]})
 
 
 def test_a_long_result_and_a_long_error_are_cut() -> None:
-    assert len(tool(huge, max_characters=100)[0]()) == 100
+    assert len(tool(lambda: "x" * 1_000_000, max_characters=100)[0]()) == 100
     assert tool(lambda: "\udc80 1")[0]() == "? 1"
-
-    def long_error() -> None:
-        raise ValueError("y" * 10_000)
-
     with pytest.raises(ToolError) as caught:
-        tool(long_error, max_characters=100)[0]()
+        tool(raises(ValueError("y" * 10_000)), max_characters=100)[0]()
     assert len(str(caught.value)) == 100
 
 
 def test_on_error_raise_ends_the_run_after_the_round() -> None:
-    wrapped, counts = tool(raises, on_error="raise")
+    wrapped, counts = tool(raises(ZeroDivisionError("by zero")), on_error="raise")
     with pytest.raises(ToolError):
         wrapped()
     with pytest.raises(RewardFailed) as caught:
@@ -334,20 +291,16 @@ def test_a_reset_that_raises_or_returns_no_text_ends_the_run(is_object: bool, go
     assert str(caught.value.got).startswith(got)
 
 
-def test_a_reset_may_be_async() -> None:
+def test_a_reset_and_a_score_may_be_async_and_a_score_needs_environments() -> None:
     class Later:
         async def reset(self, start: int = 0, **row: object) -> Any:
             return ["a", start]
 
-    wrapped: Any = environment_class(Later, "environment", Limits(), Counts())
-    assert wrapped().reset(start=1) == '["a", 1]'  # a list, but of no parts that a chat template knows
-
-
-def test_a_score_may_be_async_and_needs_environments() -> None:
-    class Later:
         async def score(self) -> float:
             return 0.5
 
+    wrapped: Any = environment_class(Later, "environment", Limits(), Counts())
+    assert wrapped().reset(start=1) == '["a", 1]'  # a list, but of no parts that a chat template knows
     score: Any = EnvironmentScore("score", "rewards.solved.environment")(["a", "b"], [Later(), object()])
     assert asyncio.run(score) == [0.5, None]
     with pytest.raises(RewardError) as caught:
@@ -359,33 +312,31 @@ SOUND: dict[str, Any] = {"prompt_ids": [[1], [1]], "completion_ids": [[2, 3], [4
 
 
 @pytest.mark.parametrize(
-    ("change", "named"),
+    ("output", "named"),
     [
-        ({}, None),
-        ({"env_mask": [[1, 0], [1]], "note": "one for all"}, None),
-        ({"s1": ["a"]}, "s1"),
-        ({"s1": None}, "s1"),
-        (None, "no dict"),
-        ({"completion_ids": [[2, 3]]}, "completion_ids"),
-        ({"completion_ids": [[2, 3], []]}, "without tokens"),
-        ({"prompt_ids": [[1], []]}, "without tokens"),
-        ({"completion_ids": [[2, 3.5], [4]]}, "completion_ids"),
-        ({"completion_ids": [["a", "b"], ["c"]]}, "completion_ids"),
-        ({"logprobs": [[-1.0, float("nan")], [-1.0]]}, "logprobs"),
-        ({"logprobs": [[-1.0, None], [-1.0]]}, "logprobs"),
-        ({"env_mask": [[1, 2], [1]]}, "env_mask"),
-        ({"completions": ["a", "b"]}, "completions"),  # TRL's own call would have two
-        ({"completion_ids": [[2, 3], [4] * 12]}, "more tokens"),
-        ({"completion_ids": "text"}, "completion_ids"),
-        ({"env_mask": [[1], [1]]}, "env_mask"),
-        ({"logprobs": [[0.0], [0.0]]}, "logprobs"),
-        ({"completion_ids": 5}, "completion_ids"),
-        ({"completion_ids": [[2, 9], [4]]}, "completion_ids"),
-        ({"prompt_ids": [[1], [-1]]}, "prompt_ids"),
+        (SOUND, None),
+        ({**SOUND, "env_mask": [[1, 0], [1]], "note": "one for all"}, None),
+        ([1], "no dict"),
+        ({"prompt_ids": []}, "no 'completion_ids'"),
+        ({**SOUND, "s1": ["a"]}, "s1"),
+        ({**SOUND, "s1": None}, "s1"),
+        ({**SOUND, "completions": ["a", "b"]}, "completions"),  # TRL's own call would have two
+        ({**SOUND, "completion_ids": [[2, 3], []]}, "without tokens"),
+        ({**SOUND, "prompt_ids": [[1], []]}, "without tokens"),
+        ({**SOUND, "completion_ids": [[2, 3], [4] * 12]}, "more tokens"),
+        *(
+            ({**SOUND, "completion_ids": ids}, "completion_ids")
+            for ids in ([[2, 3]], [[2, 3.5], [4]], [["a", "b"], ["c"]], "text", 5, [[2, 9], [4]])
+        ),
+        ({**SOUND, "prompt_ids": [[1], [-1]]}, "prompt_ids"),
+        *(
+            ({**SOUND, "logprobs": numbers}, "logprobs")
+            for numbers in ([[-1.0, float("nan")], [-1.0]], [[-1.0, None], [-1.0]], [[0.0], [0.0]])
+        ),
+        *(({**SOUND, "env_mask": mask}, "env_mask") for mask in ([[1, 2], [1]], [[1], [1]])),
     ],
 )
-def test_a_rollout_function_returns_one_row_per_prompt(change: dict[str, Any] | None, named: str | None) -> None:
-    output = {**SOUND, **change} if change is not None else [1]
+def test_a_rollout_function_returns_a_dict_with_one_row_per_prompt(output: Any, named: str | None) -> None:
     rollout = checked_rollout(lambda prompts, trainer: output, ["s1"], "rollout.fn")
     config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(vocab_size=9, max_position_embeddings=12))
     trainer = SimpleNamespace(model=SimpleNamespace(module=SimpleNamespace(config=config)))  # as DDP wraps it
@@ -394,19 +345,21 @@ def test_a_rollout_function_returns_one_row_per_prompt(change: dict[str, Any] | 
         return
     with pytest.raises(RewardError, match=named):
         rollout([1, 2], trainer)
+
+
+def test_a_rollout_function_returns_every_column_and_is_held_to_no_model_that_is_unknown() -> None:
     with pytest.raises(RewardError, match="no 's2'"):
-        checked_rollout(lambda prompts, trainer: SOUND, ["s1", "s2"], "rollout.fn")([1, 2], trainer)
+        checked_rollout(lambda prompts, trainer: SOUND, ["s1", "s2"], "rollout.fn")([1, 2], None)
+    assert checked_rollout(lambda prompts, trainer: SOUND, ["s1"], "rollout.fn")([1, 2], None) == SOUND
 
 
-@pytest.mark.parametrize(("output", "says"), [([], "returned no dict"), ({"prompt_ids": []}, "no 'completion_ids'")])
-def test_a_rollout_function_returns_a_dict_with_all_keys(output: Any, says: str) -> None:
-    with pytest.raises(RewardError, match=says):
-        checked_rollout(lambda prompts, trainer: output, ["s1"], "rollout.fn")([1], None)
+LEAVING = [SystemExit(0), KeyboardInterrupt(), asyncio.CancelledError(), Panic("in Rust")]
 
 
-@pytest.mark.parametrize("leave", [lambda: sys.exit(0), breaks_off, cancels, panics])
-def test_no_function_can_end_the_process_as_if_all_were_well(leave: Callable[[], None]) -> None:
+@pytest.mark.parametrize("error", LEAVING, ids=repr)
+def test_no_function_can_end_the_process_as_if_all_were_well(error: BaseException) -> None:
     """Neither a rollout function, nor the constructor or `reset` of an environment; Ctrl-C is another exception."""
+    leave = raises(error)
 
     class Leaves:
         def __init__(self, is_late: bool) -> None:

@@ -25,10 +25,7 @@ TOOL_USE = [
 @pytest.mark.parametrize(
     ("completion", "plain", "with_reasoning"),
     [
-        ("text", "text", "text"),
-        ("", "", ""),
         ([], "", ""),
-        ([{"role": "assistant", "content": "text"}], "text", "text"),
         ([{"content": "text"}], "text", "text"),
         (TOOL_USE, "Let me look.\nIt is 42.", "hm\nLet me look.\nIt is 42."),
         ([{"role": "assistant", "content": "a", "thinking": "b"}], "a", "b\na"),
@@ -47,7 +44,7 @@ def test_a_shown_message_has_its_thinking() -> None:
     assert shown_text(called) == "hm\nadd(1)"
 
 
-@pytest.mark.parametrize("completion", [None, 7, ["text"], [{"content": "a"}, "text"], {"content": "text"}])
+@pytest.mark.parametrize("completion", [None, [{"content": "a"}, "text"], {"content": "text"}])
 def test_neither_text_nor_messages(completion: Completion) -> None:
     with pytest.raises(RewardError):
         text_of(completion)
@@ -57,7 +54,6 @@ def test_neither_text_nor_messages(completion: Completion) -> None:
     ("extract", "text", "answer"),
     [
         ("tag", "so <answer>1</answer>, no, <answer>\n2 </answer>.", "2"),
-        ("tag", "<answer>1</answer>", "1"),
         ("tag", "<answer>1", None),
         ("tag", "</answer> 1 <answer>", None),
         ("last_line", "3 + 4\n is \n 7 \n\n", "7"),
@@ -82,10 +78,7 @@ def parts(text: str, *args: Any, **kwargs: Any) -> list[str]:
         ("一共十八个。对吗？“对！”好", ["一共十八个。", "对吗？", "“对！”", "好"]),
         ("1. Add them. 2. Done.", ["1. Add them.", "2. Done."]),
         ("A heading\n\nA text that\ngoes on.", ["A heading", "A text that\ngoes on."]),
-        ("no end", ["no end"]),
         ("  ", []),
-        ("", []),
-        ("...", ["..."]),
         ("Dr. No", ["Dr.", "No"]),  # as documented
     ],
 )
@@ -93,17 +86,13 @@ def test_sentences(text: str, expected: list[str]) -> None:
     assert parts(text, "sentences") == expected
 
 
-def test_lines() -> None:
+def test_lines_and_what_is_between_matches() -> None:
     assert parts("a\n\n  b \r\nc\rd. e\n", "lines") == ["a", "b", "c", "d. e"]
-
-
-def test_regex() -> None:
     text = "Step 1: add\nStep 2: say 7"
     assert parts(text, regex=r"(?=Step [0-9])") == ["Step 1: add", "Step 2: say 7"]
     assert parts(text, regex=r"Step [0-9]: ") == ["add", "say 7"]
     assert parts("a,b,,c", regex=re.compile(",")) == ["a", "b", "c"]
     assert parts("ab", regex="") == ["a", "b"]
-    assert parts("a b", regex="x") == ["a b"]
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"by": "words"}, {"by": "lines", "regex": "x"}, {"regex": "("}])

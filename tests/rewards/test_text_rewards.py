@@ -15,45 +15,33 @@ from rlhf_cli.rewards.repetition import repetition
 from rlhf_cli.rewards.tags import format_tags
 
 
+def said(content: str, **thinking: str) -> list[dict[str, str]]:
+    return [{"role": "assistant", "content": content, **thinking}]
+
+
 @pytest.mark.parametrize(
     ("text", "answer", "options", "expected"),
     [
-        ("Paris", "Paris", {}, 1.0),
         (" Paris\n", "Paris", {}, 1.0),
         (" Paris\n", "Paris", {"strip": False}, 0.0),
         ("paris", "Paris", {}, 0.0),
-        ("paris", "Paris", {"ignore_case": True}, 1.0),
         ("STRASSE", "straße", {"ignore_case": True}, 1.0),  # lower() alone would say no
         ("Paris.", "Paris", {}, 0.0),
-        ("", "Paris", {}, 0.0),
+        # A number that a table stores with decimals is compared by its value.
+        *((text, 7.0, {}, 1.0) for text in ("7", "7.0", " 7\n", "7.00", "70e-1")),
+        *((text, 7.0, {}, 0.0) for text in ("07", "7.", "7_0", "8", "seven", "")),
+        *(("3.10", 3.1, {}, 1.0), ("-2", [1.5, -2.0], {}, 1.0), ("nan", float("nan"), {}, 1.0)),
+        *((" 7", 7.0, {"strip": False}, 0.0), ("7", 7.0, {"strip": False}, 1.0)),
+        *(("7.0", 7, {}, 0.0), ("7.0", "7", {}, 0.0), ("7", "7.0", {}, 0.0)),  # these are stored as they were written
     ],
 )
-def test_exact(text: str, answer: str, options: dict[str, bool], expected: float) -> None:
+def test_exact(text: str, answer: object, options: dict[str, bool], expected: float) -> None:
     assert exact_match([text], [answer], **options) == [expected]
 
 
 def test_exact_match_rows() -> None:
-    completions = ["7", [{"role": "assistant", "content": "seven"}], "8", "9", "10"]
     answer = [7, ["7", "seven"], ["7", "seven"], None, []]
-    assert exact_match(completions, answer) == [1.0, 1.0, 0.0, None, None]
-
-
-# what a completion says | how a table stores the answer | whether they are equal
-NUMBERS: list[tuple[str, object, float]] = [
-    *((text, 7.0, 1.0) for text in ("7", "7.0", " 7\n", "7.00", "70e-1")),
-    *((text, 7.0, 0.0) for text in ("07", "7.", "7_0", "8", "seven", "")),
-    *(("3.10", 3.1, 1.0), ("3.1", 3.1, 1.0), ("-2", [1.5, -2.0], 1.0), ("nan", float("nan"), 1.0)),
-    *(("7.0", 7, 0.0), ("7.0", "7", 0.0), ("7", "7.0", 0.0)),  # these are stored as they were written
-]
-
-
-@pytest.mark.parametrize(("text", "answer", "expected"), NUMBERS)
-def test_a_number_with_decimals_is_compared_by_its_value(text: str, answer: object, expected: float) -> None:
-    assert exact_match([text], [answer]) == [expected]
-
-
-def test_white_space_counts_beside_a_number_too() -> None:
-    assert exact_match(["7", " 7"], [7.0, 7.0], strip=False) == [1.0, 0.0]
+    assert exact_match(["7", said("seven"), "8", "9", "10"], answer) == [1.0, 1.0, 0.0, None, None]
 
 
 @pytest.mark.parametrize(
@@ -66,13 +54,11 @@ def test_white_space_counts_beside_a_number_too() -> None:
         (" 42\n", "[0-9]+", {}, 1.0),
         (" 42\n", "[0-9]+", {"strip": False}, 0.0),
         ("YES", "yes", {}, 0.0),
-        ("YES", "(?i)yes", {}, 1.0),
         ("a\nb", "a.b", {}, 0.0),
-        ("a\nb", "(?s)a.b", {}, 1.0),
     ],
 )
-def test_regex(text: str, pattern: str, options: dict[str, str], expected: float) -> None:
-    assert regex([text, [{"role": "assistant", "content": text}]], pattern=pattern, **options) == [expected] * 2  # type: ignore[arg-type]
+def test_regex(text: str, pattern: str, options: dict[str, Any], expected: float) -> None:
+    assert regex([text, said(text)], pattern=pattern, **options) == [expected] * 2
 
 
 @pytest.mark.parametrize(
@@ -83,63 +69,41 @@ def test_regex(text: str, pattern: str, options: dict[str, str], expected: float
         ("Sure! <think>a</think><answer>b</answer>", 0.0, 1.0),
         ("<think>a</think> so <answer>b</answer>", 0.0, 1.0),
         ("<think>a</think><answer>b</answer> done", 0.0, 1.0),
-        ("<think>a</think>b", 0.0, 0.5),
-        ("<answer>b</answer>", 0.0, 0.5),
         ("<answer>b</answer><think>a</think>", 0.0, 0.5),  # the second is before the first
         ("<think>a<answer>b</answer></think>", 0.0, 0.5),  # inside, so not after
         ("<think>a</think><answer>b", 0.0, 0.5),  # cut off
         ("b", 0.0, 0.0),
-        ("", 0.0, 0.0),
     ],
 )
 def test_think_answer(text: str, strict: float, soft: float) -> None:
-    assert format_tags([text]) == [strict]
+    assert format_tags([text, said(text)]) == [strict] * 2
     assert format_tags([text], mode="soft") == [soft]
 
 
-@pytest.mark.parametrize(
-    ("text", "prefilled", "expected"),
-    [
-        ("a</think><answer>b</answer>", True, 1.0),
-        ("a</think><answer>b</answer>", False, 0.0),
-        ("<think>a</think><answer>b</answer>", True, 0.0),  # opened twice
-    ],
-)
-def test_prefilled(text: str, prefilled: bool, expected: float) -> None:
-    assert format_tags([text], prefilled=prefilled) == [expected]
-
-
-def test_other_tags_and_rows() -> None:
-    completions = ["<plan>p</plan>", [{"role": "assistant", "content": "<plan>p</plan>!"}]]
-    assert format_tags(completions, tags=["plan"]) == [1.0, 0.0]
-    assert format_tags(completions, tags=["plan"], mode="soft") == [1.0, 1.0]
+def test_prefilled_and_other_tags() -> None:
+    texts = ["a</think><answer>b</answer>", "<think>a</think><answer>b</answer>"]
+    assert format_tags(texts, prefilled=True) == [1.0, 0.0]  # the other is opened twice
+    assert format_tags(texts) == [0.0, 1.0]
     assert format_tags(["<a.b>x</a.b>", "<acb>x</acb>"], tags=["a.b"]) == [1.0, 0.0]  # a name, not a pattern
 
 
 @pytest.mark.parametrize(
-    ("length", "expected"), [(100, 1.0), (75, 0.5), (125, 0.5), (50, 0.0), (150, 0.0), (0, 0.0), (10_000, 0.0)]
+    ("length", "near", "shorter", "longer"),
+    [(0, 0.0, 1.0, 0.0), (50, 0.0, 1.0, 0.0), (75, 0.5, 0.75, 0.25), (100, 1.0, 0.5, 0.5), (150, 0.0, 0.0, 1.0)],
 )
-def test_target(length: int, expected: float) -> None:
-    assert length_target(["x" * length], target=100, width=50, unit="characters") == [expected]
-
-
-@pytest.mark.parametrize(
-    ("length", "shorter", "longer"), [(0, 1.0, 0.0), (50, 1.0, 0.0), (75, 0.75, 0.25), (150, 0.0, 1.0), (999, 0.0, 1.0)]
-)
-def test_ramp(length: int, shorter: float, longer: float) -> None:
-    assert length_ramp(["x" * length], full=50, zero=150, unit="characters") == [shorter]
-    assert length_ramp(["x" * length], full=150, zero=50, unit="characters") == [longer]
-
-
-COMPLETIONS = ["one two  three", [{"role": "assistant", "content": "four", "reasoning_content": "hm hm"}], ""]
-IDS = [[5, 6, 7, 2], [8, 2], [2]]
+def test_target_and_ramps(length: int, near: float, shorter: float, longer: float) -> None:
+    text = "x" * length
+    assert length_target([text], target=100, width=50, unit="characters") == [near]
+    assert length_ramp([text], full=50, zero=150, unit="characters") == [shorter]
+    assert length_ramp([text], full=150, zero=50, unit="characters") == [longer]
 
 
 def test_length_rows() -> None:
-    assert length_target(COMPLETIONS, IDS, target=2, width=2) == [0.0, 1.0, 0.5]
-    assert length_target(COMPLETIONS, target=3, width=3, unit="words") == [1.0, 1.0, 0.0]
-    assert length_ramp(COMPLETIONS, completion_ids=IDS, full=0, zero=4) == [0.0, 0.5, 0.75]
-    assert length_ramp(COMPLETIONS, full=4, zero=0, unit="characters") == [1.0, 1.0, 0.0]
+    completions, ids = ["one two  three", said("four", reasoning_content="hm hm"), ""], [[5, 6, 7, 2], [8, 2], [2]]
+    assert length_target(completions, ids, target=2, width=2) == [0.0, 1.0, 0.5]
+    assert length_target(completions, target=3, width=3, unit="words") == [1.0, 1.0, 0.0]
+    assert length_ramp(completions, completion_ids=ids, full=0, zero=4) == [0.0, 0.5, 0.75]
+    assert length_ramp(completions, full=4, zero=0, unit="characters") == [1.0, 1.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -158,28 +122,22 @@ def test_arguments_that_mean_nothing_are_refused(reward: Any, where: str, argume
 
 
 @pytest.mark.parametrize(
-    ("text", "ngram_size", "expected"),
+    ("text", "options", "expected"),
     [
-        ("a b c d", 2, 0.0),
-        ("a b a b", 2, -1 / 3),  # ab ba ab: 2 of 3 differ
-        ("a a a a a", 2, -3 / 4),  # 1 of 4 differs
-        ("A a a\na  a", 2, -3 / 4),  # case and spacing make no difference
-        ("a a a a a", 1, -4 / 5),
-        ("a a", 3, 0.0),  # too short
-        ("a a a", 3, 0.0),  # a single n-gram repeats nothing
-        ("", 3, 0.0),
-        ("no no no " * 100, 3, -297 / 298),  # 300 words, 298 n-grams, one kind
+        ("a b c d", {"ngram_size": 2}, 0.0),
+        ("a b a b", {"ngram_size": 2}, -1 / 3),  # ab ba ab: 2 of 3 differ
+        ("A a a\na  a", {"ngram_size": 2}, -3 / 4),  # case and spacing make no difference
+        ("a a a a a", {"ngram_size": 1}, -4 / 5),
+        ("a a", {}, 0.0),  # too short: three words are counted together unless told otherwise
+        ("a a a", {}, 0.0),  # a single n-gram repeats nothing
+        ("a a a a", {}, -0.5),
+        ("", {}, 0.0),
+        ("我我我我 我", {"ngram_size": 2, "unit": "characters"}, -0.75),
+        ("我我我我 我", {"ngram_size": 2}, 0.0),  # two words: in Chinese this unit sees nothing
     ],
 )
-def test_words(text: str, ngram_size: int, expected: float) -> None:
-    assert repetition([text], ngram_size=ngram_size) == pytest.approx([expected], abs=1e-15)
-
-
-def test_characters() -> None:
-    assert repetition(["我我我我 我"], ngram_size=2, unit="characters") == [-0.75]
-    assert repetition(["我我我我 我"], ngram_size=2) == [0.0]  # two words: in Chinese this unit sees nothing
-    thought = [{"role": "assistant", "content": "", "thinking": "a a a a"}]
-    assert repetition(["a a a a", thought]) == [-0.5, -0.5]  # three words are counted together unless told otherwise
+def test_repetition(text: str, options: dict[str, Any], expected: float) -> None:
+    assert repetition([text, said("", thinking=text)], **options) == pytest.approx([expected] * 2, abs=1e-15)
 
 
 @pytest.mark.parametrize("text", ["a b c d", "x y x y x", "the cat and the cat and the dog", "b b b b b b"])
@@ -193,8 +151,6 @@ def test_same_share_as_trl_counts_over_ids(text: str, ngram_size: int) -> None:
 @pytest.mark.parametrize(
     ("text", "language", "expected"),
     [
-        ("The answer is forty two", "latin", 1.0),
-        ("Ответ сорок два", "cyrillic", 1.0),
         ("Ответ is два", "cyrillic", 2 / 3),
         ("答案 is 二", "han", 3 / 4),  # every Han letter is a word: 3 of 4
         ("カタカナとひらがな漢字", "japanese", 1.0),
@@ -209,19 +165,14 @@ def test_same_share_as_trl_counts_over_ids(text: str, ngram_size: int) -> None:
         ("42 + 1 = 43", "latin", None),
     ],
 )
-def test_share(text: str, language: str, expected: float | None) -> None:
-    (found,) = language_consistency([""], [text], language=language)
-    assert found == (None if expected is None else pytest.approx(expected))
+def test_share_of_a_language(text: str, language: str, expected: float | None) -> None:
+    assert language_consistency([""], [text], language=language) == pytest.approx([expected])
 
 
 def test_language_rows() -> None:
-    prompts = [
-        "How many ducks?",
-        [{"role": "system", "content": "You are a helpful assistant."}, {"role": "user", "content": "一加一？"}],
-        "1 + 1",
-        "How many ducks?",
-    ]
-    completions = ["Two ducks", [{"role": "assistant", "content": "是 two", "reasoning_content": "想"}], "Two", "2"]
+    asked = [{"role": "system", "content": "You are a helpful assistant."}, {"role": "user", "content": "一加一？"}]
+    prompts = ["How many ducks?", asked, "1 + 1", "How many ducks?"]
+    completions = ["Two ducks", said("是 two", reasoning_content="想"), "Two", "2"]
     assert language_consistency(prompts, completions) == [1.0, pytest.approx(2 / 3), None, None]
     assert language_consistency(prompts, completions, language="latin") == [1.0, pytest.approx(1 / 3), 1.0, None]
 

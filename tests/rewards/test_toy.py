@@ -31,16 +31,13 @@ def test_whether_the_second_speaker_says_more(text: str, expected: float | None)
     ("text", "expected"),
     [
         ("7", 1.0),
-        ("The sum of 3 and 4 is 7.", 1.0),
         ("3+4=7", 1.0),
-        ("7 or 8", 0.0),  # the last one counts
-        ("8 or 7", 1.0),
+        ("8 or 7", 1.0),  # the last one counts
         ("-7", 0.0),
         ("3-7", 1.0),  # this minus subtracts
         ("7.5", 0.0),
         ("x7", 0.0),
         ("7" * 5000, 0.0),
-        ("seven", 0.0),
         ("", 0.0),
     ],
 )
@@ -50,9 +47,11 @@ def test_sum(text: str, expected: float) -> None:
 
 def test_sum_rows() -> None:
     completions = ["7", [{"role": "assistant", "content": "12"}], "12"]
-    assert sums_correct(completions, a=[3, 5, 5], b=[4, 7, 8]) == [1.0, 1.0, 0.0]
-    assert sums_correct(["7"], a=["3"], b=["4"]) == [1.0]
+    assert sums_correct(completions, a=["3", 5, 5], b=["4", 7, 8]) == [1.0, 1.0, 0.0]
     assert add(3, 4) == 7
+    assert sums_true(["17+5=", "17+5="], ["22", "21"]) == [1.5, 0.5]
+    messages = [[{"role": "user", "content": "17+5="}]], [[{"role": "assistant", "content": "22"}]]
+    assert sums_true(*messages) == [1.5]
 
 
 @pytest.mark.parametrize(
@@ -63,18 +62,10 @@ def test_digits_only(text: str, expected: float) -> None:
     assert digits_only([text, [{"role": "assistant", "content": text}]]) == [expected, expected]
 
 
-def test_the_true_reward_of_texts_and_of_messages() -> None:
-    texts = sums_true(["17+5=", "17+5="], ["22", "21"])
-    assert texts == [1.5, 0.5]
-    messages = [[{"role": "user", "content": "17+5="}]], [[{"role": "assistant", "content": "22"}]]
-    assert sums_true(*messages) == [1.5]
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("A: 4\nB: 7", [(0, 4, -1.0), (5, 9, 1.0)]),
-        ("A: 7\nB: 4", [(0, 4, 1.0), (5, 9, -1.0)]),
         (" \nA: 07\nB: 4\n", [(2, 7, 1.0), (8, 12, -1.0)]),
         ("A: 7\nB: 7", []),
         ("A: 9\nB: 4", [(0, 4, 1.0), (5, 9, -1.0)]),
@@ -102,11 +93,8 @@ def test_a_number_for_each_turn() -> None:
 def test_rows() -> None:
     texts = ["A: 4\nB: 17", [{"role": "assistant", "content": "C: 1\nD: 0"}], "C: 1"]
     columns = {"speaker_a": ["A", "C", "C"], "speaker_b": ["B", "D", "D"]}
-    spans = [[(0, 4, -2.0), (5, 10, 2.0)], [(0, 4, 2.0), (5, 9, -2.0)], -3.0]
-    assert speakers_larger(texts, **columns, mass=2.0, malformed=-3.0) == spans
-    assert speakers_larger(texts[1:], **{name: column[1:] for name, column in columns.items()}) == [
-        [(0, 4, 1.0), (5, 9, -1.0)],
-        -1.0,
-    ]
-    limited = speakers_larger(texts, **columns, max_value=[9, "9", 9], mass=2.0, malformed=-3.0)
-    assert limited == [-3.0, *spans[1:]]
+    rest = [[(0, 4, 2.0), (5, 9, -2.0)], -3.0]
+    rules = {"mass": 2.0, "malformed": -3.0}
+    assert speakers_larger(texts, **columns, **rules) == [[(0, 4, -2.0), (5, 10, 2.0)], *rest]
+    assert speakers_larger(texts, **columns, **rules, max_value=[9, "9", 9]) == [-3.0, *rest]
+    assert speakers_larger(texts, **columns)[1:] == [[(0, 4, 1.0), (5, 9, -1.0)], -1.0]

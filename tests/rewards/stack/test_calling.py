@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import functools
 import json
@@ -25,29 +26,24 @@ from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.text.redaction import traceback_of
 from tests.support.reward_bench import BATCH, Bench, Rows, picky, raises
 
-FAILURES = [
-    (raises(ValueError("odd")), "ValueError: odd"),
-    (raises(type("Panic", (BaseException,), {})("odd")), "Panic: odd"),  # as of a library in Rust
-    (lambda: sys.exit(3), "SystemExit: 3"),
-    (lambda: os._exit(0), "SystemExit: os._exit(0)"),
-    (lambda: "0.5", "RewardError: reward 'mine' did not return a number for row 0"),
-    (lambda: math.inf, "RewardError: reward 'mine' did not return a number for row 0"),
-    (lambda: [1.0] * 2, "RewardError: reward 'mine' did not return values per token for row 0"),
-    (lambda: OSError("returned"), "OSError: returned"),
-]
-
-
-IDS = ["raise", "panic", "exit", "_exit", "text", "infinite", "dense length", "returned error"]
+FAILURES: dict[str, tuple[Any, str]] = {
+    "raise": (raises(ValueError("odd")), "ValueError: odd"),
+    "panic": (raises(type("Panic", (BaseException,), {})("odd")), "Panic: odd"),  # as of a library in Rust
+    "exit": (lambda: sys.exit(3), "SystemExit: 3"),
+    "_exit": (lambda: os._exit(0), "SystemExit: os._exit(0)"),
+    "no number": (lambda: math.inf, "RewardError: reward 'mine' did not return a number for row 0"),
+    "dense length": (lambda: [1.0] * 2, "RewardError: reward 'mine' did not return values per token for row 0"),
+    "returned error": (lambda: OSError("returned"), "OSError: returned"),
+}
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-@pytest.mark.parametrize(("do", "message"), FAILURES, ids=IDS)
+@pytest.mark.parametrize("name", FAILURES)
 class TestOneRow:
     @pytest.mark.parametrize(("on_error", "fixed"), [("exclude", None), (-1.0, -1.0), (0.0, 0.0)])
     @pytest.mark.fault(30)
-    def test_is_blamed_alone(
-        self, bench: Bench, do: Any, message: str, is_async: bool, on_error: Any, fixed: float | None
-    ) -> None:
+    def test_is_blamed_alone(self, bench: Bench, name: str, is_async: bool, on_error: Any, fixed: float | None) -> None:
+        do, message = FAILURES[name]
         found = bench(picky(2, do, is_async), on_error=on_error)
         assert found.raw == [0.0, 10.0, None, 30.0]
         assert found.fixed == [None, None, fixed, None]
@@ -57,15 +53,21 @@ class TestOneRow:
         assert (found.num_errors, found.timeouts, found.calls) == (1, 0, 4)
         assert found.num_excluded == (fixed is None)
 
-    def test_under_raise_ends_it_all(self, bench: Bench, do: Any, message: str, is_async: bool) -> None:
+    def test_under_raise_ends_it_all(self, bench: Bench, name: str, is_async: bool) -> None:
+        do, message = FAILURES[name]
         with pytest.raises((RewardFailed, RewardError)) as caught:
             bench(picky(2, do, is_async))
-        assert caught.value.row == 2
-        assert caught.value.where == "rewards.mine"
+        assert (caught.value.row, caught.value.where) == (2, "rewards.mine")
         if isinstance(caught.value, RewardFailed):
             assert caught.value.got == message
             assert "'two'" in str(caught.value.expected)
-            assert "on_error=exclude" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("on_error", ["raise", "exclude", 0.5])
+def test_negative_control_nothing_fails(bench: Bench, on_error: Any) -> None:
+    found = bench(picky(99, raises(ValueError("odd"))), on_error=on_error)
+    assert found.raw == [0.0, 10.0, 20.0, 30.0]
+    assert (found.num_errors, found.calls, bench.recorded) == (0, 4, [])
 
 
 @pytest.mark.parametrize(("failing", "is_offered"), [({0}, True), ({0, 1, 2, 3}, False)])
@@ -126,29 +128,18 @@ def test_the_rows_of_a_prompt_are_tried_again_together_if_the_reward_compares_th
     assert (found.raw, found.num_errors) == ([None] * 4, 4)
 
 
-@pytest.mark.parametrize("on_error", ["raise", "exclude", 0.5])
-def test_negative_control_nothing_fails(bench: Bench, on_error: Any) -> None:
-    found = bench(picky(99, raises(ValueError("odd"))), on_error=on_error)
-    assert found.raw == [0.0, 10.0, 20.0, 30.0]
-    assert (found.num_errors, found.calls, bench.recorded) == (0, 4, [])
-
-
-class TestTheBatchFailsAndNoRowDoes:
-    @staticmethod
+def test_a_batch_that_fails_while_each_row_passes_has_no_row_to_blame(bench: Bench) -> None:
     def only_alone(row: Rows, **_: Any) -> list[float]:
         if len(row) > 1:
             raise ValueError("one at a time, please")
         return [1.0]
 
-    def test_on_error_raise_fails_without_naming_a_row(self, bench: Bench) -> None:
-        with pytest.raises(RewardFailed) as caught:
-            bench(self.only_alone)
-        assert caught.value.got == "ValueError: one at a time, please"
-        assert (caught.value.row, bench.recorded) == (None, [])
-
-    def test_otherwise_the_rows_keep_their_scores(self, bench: Bench) -> None:
-        found = bench(self.only_alone, on_error="exclude")
-        assert (found.raw, found.num_errors) == ([1.0] * 4, 0)
+    with pytest.raises(RewardFailed) as caught:
+        bench(only_alone)
+    assert caught.value.got == "ValueError: one at a time, please"
+    assert (caught.value.row, bench.recorded) == (None, [])
+    found = bench(only_alone, on_error="exclude")
+    assert (found.raw, found.num_errors) == ([1.0] * 4, 0)
 
 
 def test_under_a_gate_the_error_names_the_row_of_the_batch() -> None:
@@ -172,32 +163,20 @@ def score(completions: list[str], **_: Any) -> list[float]:
     return [1.0] * len(completions)
 
 
-def rows_until_the_end(bad_every: int, share: float, size: int = 5) -> int | None:
-    """How many rows were scored when the run ended, 200 of them at the most: None if it went on."""
-    stack = RewardStack([Component("mine", score, on_error="exclude")], max_error_share=share, error_window=20)
-    for first in range(0, 200, size):
-        rows = [FAILING if row % bad_every == 0 else "good" for row in range(first, first + size)]
-        try:
-            stack.evaluate(prompts=["p"] * size, completions=rows)
-        except RewardFailed:
-            return first + size
-    return None
-
-
 @pytest.mark.parametrize(
-    ("bad_every", "share", "expected"),
-    [
-        (4, 0.2, 20),  # 5 of 20 rows, more than 4
-        (5, 0.2, None),  # 4 of 20: as many as may
-        (3, 0.2, 20),
-        (2, 0.6, None),
-        (2, 1.0, None),
-        (5, 0.0, 20),
-    ],
+    ("bad_every", "share", "expected"), [(4, 0.2, 20), (5, 0.2, None), (2, 1.0, None), (5, 0.0, 20)]
 )
 @pytest.mark.fault(30)
 def test_the_share_is_of_a_full_window(bad_every: int, share: float, expected: int | None) -> None:
-    assert rows_until_the_end(bad_every, share) == expected
+    """Of 20 rows 5 are more than a fifth, and 4 are as many as may fail."""
+    stack = RewardStack([Component("mine", score, on_error="exclude")], max_error_share=share, error_window=20)
+    rows, ended_at = [FAILING if row % bad_every == 0 else "good" for row in range(200)], None
+    try:
+        for first in range(0, 200, 5):
+            stack.evaluate(prompts=["p"] * 5, completions=rows[first : first + 5])
+    except RewardFailed:
+        ended_at = first + 5
+    assert ended_at == expected
 
 
 def test_old_failures_are_forgotten() -> None:
@@ -210,19 +189,17 @@ def test_old_failures_are_forgotten() -> None:
     assert caught.value.got == "ValueError: 1 bad"  # the last one
 
 
-def test_rows_that_a_gate_spares_are_not_counted() -> None:
+@pytest.mark.parametrize(
+    ("eager", "window", "ending"), [(False, 2, pytest.raises(RewardFailed)), (True, 8, contextlib.nullcontext())]
+)
+def test_rows_that_a_gate_spares_are_not_counted(eager: bool, window: int, ending: Any) -> None:
     """One of four rows is scored and fails: a quarter of all rows, but every scored row."""
     first = Component("first", lambda row, **_: [float(index == 0) for index in row])
-    for eager, ends in ((False, True), (True, False)):
-        mine = Component("mine", score, gates=(ScoreGate("first", low=1.0),), on_error=0.0, eager=eager)
-        stack = RewardStack([first, mine], max_error_share=0.5, error_window=2 if not eager else 8)
-        try:
-            for _ in range(2):
-                stack.evaluate(prompts=["p"] * 4, completions=[FAILING, "good", "good", "good"], row=[0, 1, 2, 3])
-        except RewardFailed:
-            assert ends
-        else:
-            assert not ends
+    mine = Component("mine", score, gates=(ScoreGate("first", low=1.0),), on_error=0.0, eager=eager)
+    stack = RewardStack([first, mine], max_error_share=0.5, error_window=window)
+    with ending:
+        for _ in range(2):
+            stack.evaluate(prompts=["p"] * 4, completions=[FAILING, "good", "good", "good"], row=[0, 1, 2, 3])
 
 
 def test_training_does_not_dilute_the_failures_of_what_only_evaluations_compute() -> None:
@@ -246,8 +223,8 @@ def batch() -> dict[str, Any]:
     }
 
 
-def spoil(**given: Any) -> list[float]:
-    """Writes into everything it can reach."""
+def spoil(**given: Any) -> None:
+    """Write into everything that can be reached."""
     given["prompts"][0][0]["tool_calls"][0]["arguments"]["a"] = "spoilt"
     given["completions"][1][0]["content"] = "spoilt"
     given["completions"].reverse()
@@ -257,65 +234,47 @@ def spoil(**given: Any) -> list[float]:
     given["image"][0][:] = 7
     given["tags"][0].add("spoilt")
     given["prompts"].pop()
-    return [0.0, 0.0]
-
-
-def seen_by(others: list[dict[str, Any]]) -> Any:
-    def look(**given: Any) -> list[float]:
-        others.append(copy.deepcopy({name: given[name] for name in batch()}))
-        return [1.0, 2.0]
-
-    return look
-
-
-def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return str(one) == str(other)  # arrays have no truth of their own
 
 
 @pytest.mark.fault(34)
-def test_other_rewards_and_the_trainer_see_unchanged_arguments() -> None:
-    given, others = batch(), list[dict[str, Any]]()
-    stack = RewardStack([Component("spoil", spoil), Component("look", seen_by(others))])
-    outcomes = stack.evaluate(**given)
-    stack.close()
-    assert same(others[0], batch())
-    assert same(given, batch())
-    assert outcomes["look"].raw == [1.0, 2.0]
-
-
-def test_a_retried_batch_gets_unchanged_arguments() -> None:
-    """Row by row, after the function has spoilt the batch and failed."""
-    others: list[dict[str, Any]] = []
+def test_what_a_reward_spoils_is_seen_by_no_other_reward_nor_its_own_second_call_nor_the_trainer() -> None:
+    """The first reward fails on the batch that it has spoilt, and is asked again row by row."""
+    given, calls = batch(), list[dict[str, Any]]()
 
     def spoil_and_fail(**given: Any) -> list[float]:
-        others.append(copy.deepcopy(given))
+        calls.append(copy.deepcopy(given))
         if len(given["prompts"]) > 1:
             spoil(**given)
             raise ValueError("after all")
         return [1.0]
 
-    stack = RewardStack([Component("spoil", spoil_and_fail, on_error="exclude")])
-    assert stack.evaluate(**batch())["spoil"].raw == [1.0, 1.0]
+    def look(**given: Any) -> list[float]:
+        calls.append(copy.deepcopy(given))
+        return [1.0, 2.0]
+
+    stack = RewardStack([Component("spoil", spoil_and_fail, on_error="exclude"), Component("look", look)])
+    outcomes = stack.evaluate(**given)
     stack.close()
-    assert [row["answers"] for row in others[1:]] == [[["4", "four"]], [["4"]]]
+    assert (outcomes["spoil"].raw, outcomes["look"].raw) == ([1.0, 1.0], [1.0, 2.0])
+    _, *by_row, other = calls
+    assert [row["answers"] for row in by_row] == [[["4", "four"]], [["4"]]]
+    assert str(other) == str(given) == str(batch())  # arrays have no truth of their own
 
 
 def test_immutable_values_and_the_trainers_own_are_shared() -> None:
-    """That is what makes it cheap, and what lets a reward log."""
-
-    class State:
-        pass
-
-    given = {**batch(), "trainer_state": State(), "environments": [State()], "log_extra": print, "texts": ["a" * 9]}
-    given["objects"] = [State()]
+    """That is what makes it cheap, and what lets a reward log; the object in a list cannot be copied."""
+    state = object()
+    given = {
+        "trainer_state": state,
+        "environments": [state],
+        "log_extra": print,
+        "texts": ["a" * 9],
+        "objects": [state],
+    }
     own = with_own_arguments(given)
-    assert own["trainer_state"] is given["trainer_state"]
-    assert own["environments"] is given["environments"]
-    assert own["log_extra"] is print
-    assert own["texts"] is not given["texts"]
+    assert [name for name in given if own[name] is given[name]] == ["trainer_state", "environments", "log_extra"]
     assert own["texts"][0] is given["texts"][0]
-    assert own["objects"] is not given["objects"]
-    assert own["objects"][0] is given["objects"][0]  # it cannot be copied
+    assert own["objects"][0] is state
 
 
 def test_a_task_of_an_async_reward_s_own(bench: Bench) -> None:
@@ -343,15 +302,11 @@ def test_ctrl_c_during_a_reward_is_not_a_failure_of_the_reward(bench: Bench, on_
     assert bench.recorded == []
 
 
-def _leave_with(code: int) -> None:
-    os._exit(code)
-
-
 def test_a_forked_child_of_a_reward_can_exit(bench: Bench) -> None:
     """multiprocessing itself ends a forked child by os._exit."""
 
     def reward(row: Rows, **_: Any) -> list[float]:
-        child = multiprocessing.get_context("fork").Process(target=_leave_with, args=[7])
+        child = multiprocessing.get_context("fork").Process(target=os._exit, args=[7])
         child.start()
         child.join(30)
         return [float(child.exitcode or 0)] * len(row)

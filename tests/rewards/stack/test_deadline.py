@@ -102,8 +102,7 @@ def with_its_own_alarm(call: Callable[[], object], seconds: float) -> object:
     def handler(number: int, frame: object) -> None:
         raise TooLate
 
-    before = signal.getsignal(signal.SIGALRM)
-    signal.signal(signal.SIGALRM, handler)
+    before = signal.signal(signal.SIGALRM, handler)
     try:
         signal.setitimer(signal.ITIMER_REAL, seconds)
         return call()
@@ -121,6 +120,13 @@ def of_several_threads() -> None:
         list(pool.map(time.sleep, [FOR_EVER_S] * 2))
 
 
+def joins_a_thread() -> None:
+    """As func_timeout runs a function."""
+    thread = threading.Thread(target=long, daemon=True)
+    thread.start()
+    thread.join(FOR_EVER_S)
+
+
 @pytest.mark.parametrize(
     "call",
     [
@@ -128,7 +134,7 @@ def of_several_threads() -> None:
         lambda: (signal.alarm(0), signal.signal(signal.SIGALRM, signal.SIG_IGN), long()),
         lambda: with_its_own_alarm(long, FOR_EVER_S),
         of_several_threads,
-        lambda: func_timeout_like(FOR_EVER_S),
+        joins_a_thread,
     ],
     ids=["alarm that ends", "alarm(0)", "later alarm", "threads", "joined thread"],
 )
@@ -138,20 +144,9 @@ def test_the_deadline_holds_if_the_call_uses_alarms_or_threads(call: Callable[[]
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
-def func_timeout_like(seconds: float) -> None:
-    """func_timeout runs the function in a thread, and joins it."""
-    thread = threading.Thread(target=time.sleep, args=[FOR_EVER_S], daemon=True)
-    thread.start()
-    thread.join(seconds)
-
-
 def test_the_deadline_does_not_break_the_alarm_of_the_call() -> None:
-    def mine() -> str:
-        with pytest.raises(TooLate):
-            with_its_own_alarm(long, 0.1)
-        return "went on"
-
-    assert call_within(mine, FOR_EVER_S) == "went on"
+    with pytest.raises(TooLate):
+        call_within(lambda: with_its_own_alarm(long, 0.1), FOR_EVER_S)
 
 
 @pytest.mark.parametrize("timeout_s", [5.0, None])
@@ -200,34 +195,29 @@ def test_an_alarm_of_somebody_else_rings_all_the_same() -> None:
     assert rung == [True]
 
 
+def sleeper(seconds: float, *, is_async: bool) -> Callable[..., Any]:
+    def here(**_: Any) -> list[float]:
+        time.sleep(seconds)
+        return [1.0] * 4
+
+    async def later(**_: Any) -> list[float]:
+        await asyncio.sleep(seconds)
+        return [1.0] * 4
+
+    return later if is_async else here
+
+
 class TestTimeouts:
-    @staticmethod
-    def slow(*, is_async: bool, seconds: float) -> Callable[..., Any]:
-        stop = threading.Event()
-
-        def sync(row: Rows, **_: Any) -> list[float]:
-            stop.wait(seconds)
-            return [1.0] * len(row)
-
-        async def later(row: Rows, **_: Any) -> list[float]:
-            await asyncio.sleep(seconds)
-            return [1.0] * len(row)
-
-        return later if is_async else sync
-
     @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
     @pytest.mark.fault(31)
     def test_a_hang_ends_after_timeout_s(self, bench: Bench, is_async: bool) -> None:
-        found = bench(self.slow(is_async=is_async, seconds=0.9), on_error=0.25, timeout_s=0.1)
+        found = bench(sleeper(0.9, is_async=is_async), on_error=0.25, timeout_s=0.1)
         assert found.fixed == [0.25] * 4
         assert found.errors == ["no answer within 0.1 s"] * 4
         assert (found.timeouts, found.num_errors, found.calls) == (4, 4, 4)
         assert [kept["row"] for kept in bench.recorded] == [0, 1, 2, 3]
-
-    @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-    def test_negative_control_in_time(self, bench: Bench, is_async: bool) -> None:
-        found = bench(self.slow(is_async=is_async, seconds=0.01), timeout_s=5.0)
-        assert (found.raw, found.timeouts, found.num_errors) == ([1.0] * 4, 0, 0)
+        in_time = bench(sleeper(0.01, is_async=is_async), timeout_s=5.0)  # negative control
+        assert (in_time.raw, in_time.timeouts, in_time.num_errors) == ([1.0] * 4, 0, 0)
 
     def test_an_async_one_that_will_not_be_cancelled(self, bench: Bench) -> None:
         told = []
@@ -246,9 +236,9 @@ class TestTimeouts:
         assert told == [True]
 
     def test_what_an_async_one_does_before_it_waits_counts(self, bench: Bench) -> None:
-        def starts_slowly(row: Rows, **_: Any) -> Any:
+        def starts_slowly(**_: Any) -> Any:
             time.sleep(0.3)
-            return self.slow(is_async=True, seconds=0.5)(row)
+            return sleeper(0.5, is_async=True)()
 
         assert bench(starts_slowly, on_error=0.0, timeout_s=0.6).timeouts == 4
 

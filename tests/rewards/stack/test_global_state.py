@@ -46,31 +46,23 @@ def drawn() -> tuple[float, float, float]:
     return random.random(), float(np.random.rand()), float(torch.rand(()))
 
 
+def seed_all(seed: int) -> None:
+    for one in (random.seed, np.random.seed, torch.manual_seed):
+        one(seed)
+
+
 @pytest.mark.parametrize(
-    "seeds",
-    [
-        lambda: random.seed(0),
-        lambda: np.random.seed(0),
-        lambda: torch.manual_seed(0),
-        torch.seed,
-        drawn,
-        lambda: random.setstate(random.Random(3).getstate()),
-    ],
+    "change",
+    [lambda: seed_all(0), torch.seed, drawn, lambda: random.setstate(random.Random(3).getstate())],
+    ids=["seeds", "torch.seed", "draws", "state"],
 )
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_reward_does_not_change_the_trainings_random_numbers(seeds: Callable[[], object], fails: bool) -> None:
-    def change() -> None:
-        seeds()
-        if fails:
-            raise ValueError
-
-    for seed in (random.seed, np.random.seed, torch.manual_seed):
-        seed(5)
+def test_a_reward_does_not_change_the_trainings_random_numbers(change: Callable[[], object], fails: bool) -> None:
+    seed_all(5)
     expected = drawn()
-    for seed in (random.seed, np.random.seed, torch.manual_seed):
-        seed(5)
-    stack = RewardStack([Component("mine", after(change), on_error=0.0)])
-    stack.evaluate(**BATCH)
+    seed_all(5)
+    reward = after(lambda: (change(), 1 / 0) if fails else change())
+    RewardStack([Component("mine", reward, on_error=0.0)]).evaluate(**BATCH)
     assert drawn() == expected
 
 

@@ -10,41 +10,25 @@ from functools import partial
 from typing import Any
 
 import numpy
-import numpy as np
 import pytest
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.stack.returned_scores import Spread, TokenValues, as_scores, as_token_values, place_spans, shifted
 from rlhf_cli.rewards.stack.token_offsets import as_turn_values, token_offsets
 
-
-class Tensor:
-    """What torch.Tensor has of importance here."""
-
-    def __init__(self, values: Any) -> None:
-        self.values = values
-
-    def tolist(self) -> Any:
-        return self.values
+LARGEST = 3.4028234663852886e38  # of float32
 
 
 @pytest.mark.parametrize(
     ("returned", "expected"),
     [
         ([1.0, 0.5], [1.0, 0.5]),
-        ((1, 0), [1.0, 0.0]),
-        ([1, 2.5], [1.0, 2.5]),
-        ([True, False], [1.0, 0.0]),
+        ((1, False), [1.0, 0.0]),
         ([None, 1.0], [None, 1.0]),
-        ([None, None], [None, None]),
-        ([-0.5, 1e38], [-0.5, 1e38]),
-        ([3.4028234663852886e38, -0.5], [3.4028234663852886e38, -0.5]),  # float32's largest
-        ([None, -3.4028234663852886e38], [None, -3.4028234663852886e38]),
-        (Tensor([0.25, 4.0]), [0.25, 4.0]),
+        ([LARGEST, -LARGEST], [LARGEST, -LARGEST]),
         (numpy.array([0.25, 4.0], dtype="float32"), [0.25, 4.0]),
         (numpy.array([True, False]), [1.0, 0.0]),
         ([numpy.float32(0.25), numpy.int64(4)], [0.25, 4.0]),
-        ([numpy.bool_(True), None], [1.0, None]),
     ],
 )
 @pytest.mark.fault(32)
@@ -54,68 +38,37 @@ def test_accepted(returned: Any, expected: list[float | None]) -> None:
     assert [type(score) for score in scores] == [type(score) for score in expected]
 
 
-def refusal(returned: Any) -> RewardError:
-    with pytest.raises(RewardError) as caught:
-        as_scores("mine", returned, 2)
-    assert caught.value.where == "rewards.mine"
-    return caught.value
-
-
-@pytest.mark.parametrize("returned", [[], [1.0], [1.0, 2.0, 3.0], Tensor([1.0]), (None,)])
-@pytest.mark.fault(32)
-def test_the_wrong_length(returned: Any) -> None:
-    assert refusal(returned).where == "rewards.mine"
-
-
 @pytest.mark.parametrize(
-    ("returned", "kind"),
+    ("returned", "row", "got"),
     [
-        (1.0, "float"),
-        (True, "bool"),
-        (None, "NoneType"),
-        ("ab", "str"),
-        ({0: 1.0, 1: 2.0}, "dict"),
-        ({1.0, 2.0}, "set"),
-        (Tensor(1.0), "float"),
-        (numpy.float32(1.0), "float"),
-        ((value for value in (1.0, 2.0)), "generator"),
-        (object(), "object"),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-@pytest.mark.fault(32)
-def test_no_list(returned: Any, kind: str) -> None:
-    error = refusal(returned)
-    assert str(error.got).startswith(f"{kind}: ")
-
-
-@pytest.mark.parametrize(
-    ("value", "got"),
-    [
-        ("0.5", "str: '0.5'"),
-        ({"score": 1.0}, "dict: {'score': 1.0}"),
-        ([0.5], "list: [0.5]"),
-        (1j, "complex: 1j"),
-        (math.inf, "inf"),
-        (-math.inf, "-inf"),
-        (numpy.float32("inf"), "inf"),
+        # No list, or one of another length.
+        *((returned, None, str(list(returned))) for returned in ([], [1.0], (1.0, 2.0, 3.0))),
+        *((returned, None, "float: 1.0") for returned in (1.0, numpy.array(1.0))),
+        ("ab", None, "str: 'ab'"),
+        ({0: 1.0, 1: 2.0}, None, "dict: {0: 1.0, 1: 2.0}"),
+        ({1.0, 2.0}, None, "set: {1.0, 2.0}"),
+        ((value for value in (1.0, 2.0)), None, "generator: <generator"),
+        # No number.
+        ([1.0, "0.5"], 1, "str: '0.5'"),
+        ([1.0, {"score": 1.0}], 1, "dict: {'score': 1.0}"),
+        ([[0.5], 1.0], 0, "list: [0.5]"),
+        ([1.0, -math.inf], 1, "-inf"),
+        ([1.0, numpy.float32("inf")], 1, "inf"),
+        ([1.0, math.nan], 1, "nan"),
     ],
 )
 @pytest.mark.fault(32, 33)
-def test_no_number(value: Any, got: str) -> None:
-    error = refusal([1.0, value])
-    assert (error.where, error.row) == ("rewards.mine", 1)
-    assert error.got == got
-
-
-def test_a_matrix_is_refused() -> None:
-    assert refusal(numpy.zeros((2, 3))).got == "list: [0.0, 0.0, 0.0]"
+def test_refused(returned: Any, row: int | None, got: str) -> None:
+    with pytest.raises(RewardError) as caught:
+        as_scores("mine", returned, 2)
+    assert (caught.value.where, caught.value.row) == ("rewards.mine", row)
+    assert str(caught.value.got).startswith(got)
 
 
 @pytest.mark.parametrize(
     "rows",
-    [[[1.0], [0.5]], numpy.array([[1.0], [0.5]]), [numpy.ones(1), numpy.array([0.5])], [(1.0,), (0.5,)]],
-    ids=["lists", "array", "arrays", "tuples"],
+    [numpy.array([[1.0], [0.5]]), [numpy.ones(1), numpy.array([0.5])], [(1.0,), (0.5,)]],
+    ids=["array", "arrays", "tuples"],
 )
 def test_one_number_in_a_list_for_each_row_is_a_plain_score(rows: object) -> None:
     def read_dense(row: int, value: Sequence[object]) -> TokenValues:
@@ -166,14 +119,10 @@ def never() -> list[tuple[int, int]]:
     raise AssertionError("offsets are for spans")
 
 
-def test_last_and_even() -> None:
-    spans = [(0, 2, 6.0)]
-    assert place_spans(spans, BYTES, spread="last") == [None, None, None, 6.0, None, None]
-    assert place_spans(spans, BYTES, spread="even") == [1.5, 1.5, 1.5, 1.5, None, None]
-
-
-def test_a_merged_token_across_the_edge_belongs_to_both_sides() -> None:
-    assert place_spans([(0, 1, 2.0)], SHARED, spread="last") == [2.0, None, None]
+def test_a_span_pays_its_last_token_or_all_in_equal_parts() -> None:
+    """A merged token across the edge of two spans belongs to both."""
+    assert place_spans([(0, 2, 6.0)], BYTES, spread="last") == [None, None, None, 6.0, None, None]
+    assert place_spans([(0, 2, 6.0)], BYTES, spread="even") == [1.5, 1.5, 1.5, 1.5, None, None]
     assert place_spans([(0, 2, 2.0)], SHARED, spread="even") == [1.0, 1.0, None]
     assert place_spans([(0, 3, 1.0), (3, 4, 4.0)], SHARED, spread="last") == [None, 1.0, 4.0]
     merged = [(0, 3), (3, 7), (7, 8)]
@@ -208,13 +157,10 @@ def test_the_mass_is_kept_however_the_text_is_cut(seed: int, spread: Spread) -> 
         ((-1, 2, 1.0), "not inside"),
         ((2, 1, 1.0), "span 1 (2, 1, 1.0) ends before it starts"),
         ((1, 1, 1.0), "contains no token"),
-        ((3, 3, 1.0), "contains no token"),
         ((0, 1, math.nan), "has the value nan"),
-        ((0, 1, math.inf), "has the value inf"),
         ((0.0, 1.0, 1.0), "not (start, end, value)"),
         ((0, 1), "not (start, end, value)"),
         ((0, 1, "x"), "not (start, end, value)"),
-        ((0, 1, None), "not (start, end, value)"),
     ],
 )
 def test_spans_refused(span: Any, message: str) -> None:
@@ -227,11 +173,9 @@ def test_spans_refused(span: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
-        ([1, None, 0.0], [1.0, None, 0.0]),
-        ((1, 2, 3), [1.0, 2.0, 3.0]),
-        ([True, False, np.float32(0.5)], [1.0, 0.0, 0.5]),
+        ((1, None, 0.0), [1.0, None, 0.0]),
+        ([True, False, numpy.float32(0.5)], [1.0, 0.0, 0.5]),
         ([None, None, None], [None, None, None]),
-        ([], [None, None, None]),
         ((), [None, None, None]),
     ],
 )
@@ -242,7 +186,7 @@ def test_one_value_a_token(row: Any, expected: list[float | None]) -> None:
 
 
 def test_spans_in_a_row() -> None:
-    for row in ([(0, 2, 6)], [[0, 2, 6]], ((0, 2, np.int64(6)),)):
+    for row in ([[0, 2, 6]], ((0, 2, numpy.int64(6)),)):
         assert as_token_values(row, 6, lambda: BYTES, "last") == [None, None, None, 6.0, None, None]
     assert as_token_values([(0, 2, 6.0)], 6, lambda: BYTES, "even") == [1.5] * 4 + [None, None]
 
@@ -251,10 +195,8 @@ def test_spans_in_a_row() -> None:
     ("row", "parts"),
     [
         ([1.0, 2.0], ["2 values", "6 tokens"]),
-        ([1.0] * 7, ["7 values", "6 tokens"]),
         ((0, 2, 1.0), ["3 values", "6 tokens", "[(0, 2, 1.0)]"]),
         ([1.0, math.nan], ["token 1", "nan"]),
-        ([-math.inf], ["token 0", "-inf"]),
         ([1.0, "x"], ["token 1", "'x'"]),
         ([1.0, (0, 1, 1.0)], ["token 1", "(0, 1, 1.0)"]),
         ([(0, 1, 1.0), 1.0], ["token 0", "(0, 1, 1.0)"]),
@@ -271,11 +213,8 @@ def test_rows_refused(row: Any, parts: list[str]) -> None:
     ("values", "total", "expected"),
     [
         ([1.0, None, 3.0], 2.0, [0.0, None, 2.0]),
-        ([1.0, None, 3.0], 4.0, [1.0, None, 3.0]),
         ([1.0, None, 3.0], -4.0, [-3.0, None, -1.0]),
-        ([2.0, -1.0, None], 3.0, [3.0, 0.0, None]),
         ([1.0, -1.0, None], 0.0, [1.0, -1.0, None]),
-        ([1.0, -1.0, None], 0.5, [1.25, -0.75, None]),
         ([1.0, -0.99], 0.01 - 0.5, [0.75, -1.24]),  # an offset of 0.5: multiplied instead, it was [-49, 48.5]
         ([0.0, 0.0, None], 0.5, [0.25, 0.25, None]),
         ([None, 2.0, None], -1.0, [None, -1.0, None]),

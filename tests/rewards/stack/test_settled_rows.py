@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -57,9 +58,6 @@ def test_by_hand() -> None:
         ScoredRow(2 * 1 + 0.25 * 0.5, {"a": ScoredReward(1.0, 1.0, 2.0), "b": ScoredReward(None, 0.5, 0.125)}),
         ScoredRow(None, {"a": NOTHING, "b": NOTHING}),
     ]
-
-
-def test_without_a_reward_a_row_has_no_total() -> None:
     assert settled([[], []]).rows == [ScoredRow(None, {}), ScoredRow(None, {})]
 
 
@@ -84,24 +82,16 @@ class TestAggregate:
         assert aggregated(lambda **_: [1, 2], ["a"], numpy.ones((2, 1)), [1.0]).dtype == numpy.float64
 
     def test_the_error_of_a_function_that_got_none_explains_none(self) -> None:
-        def product(rewards: Any, weights: Any) -> list[float]:
-            return [x * y for x, y in zip(rewards["a"], rewards["b"], strict=True)]
-
-        both = (component("a"), component("b"))
-        with pytest.raises(RewardFailed) as caught:
-            settled([[1.0, 2.0], [1.0, None]], *both, aggregate=product)
-        assert caught.value.advice is not None
-        with pytest.raises(RewardFailed) as other:  # negative control: no None was given
-            settled([[1.0, 2.0]], *both, aggregate=lambda rewards, weights: 1 / 0)
-        assert other.value.advice is None
+        for given, is_explained in (2.0, False), (None, True):
+            with pytest.raises(RewardFailed) as caught:
+                settled([[1.0, given]], component("a"), component("b"), aggregate=lambda rewards, weights: 1 / 0)
+            assert (caught.value.advice is not None) == is_explained
 
 
 class TestWhatNoRowHasAlone:
     @pytest.mark.parametrize("normalize", ["group", "batch", "running"])
     def test_a_deviation_of_other_rows(self, normalize: str) -> None:
-        """Gated to 0.25 in the second row it has a value; that row has no total all the same, or only gated rows
-        would.
-        """
+        """Gated to 0.25 the second row has a value, and no total all the same, or only gated rows would have one."""
         found = settled(
             [[1.0, 4.0], [3.0, None], [5.0, 6.0]],
             *(component("a"), component("b", normalize=normalize)),
@@ -135,19 +125,12 @@ def product(rewards: dict[str, list[float | None]], weights: dict[str, float]) -
 
 def drawn(seed: int) -> tuple[list[Component], list[Any], list[Any], list[float], dict[str, RunningDeviation]]:
     """Up to four components with rules at random, and rows of scores, failures and closed gates."""
-    random = Random(seed)
-    components = []
+    random, components = Random(seed), []
     for index in range(random.randint(1, 4)):
         low = random.uniform(-2, 0)
-        components.append(
-            Component(
-                name=f"r{index}",
-                score=lambda **_: [],
-                offset=random.choice([0.0, random.uniform(-1, 1)]),
-                clip=random.choice([None, (low, low + random.uniform(0, 3))]),
-                normalize=random.choice(["none", "none", "running"]),
-            )
-        )
+        rules: dict[str, Any] = {"offset": random.choice([0.0, random.uniform(-1, 1)])}
+        rules["clip"] = random.choice([None, (low, low + random.uniform(0, 3))])
+        components.append(component(f"r{index}", **rules, normalize=random.choice(["none", "none", "running"])))
     num_rows = random.randint(1, 6)
 
     def matrix(share: float) -> list[list[float | None]]:
@@ -157,12 +140,8 @@ def drawn(seed: int) -> tuple[list[Component], list[Any], list[Any], list[float]
     return components, matrix(0.7), matrix(0.2), [random.gauss(0, 1) for _ in components], running
 
 
-def tensor(matrix: list[list[float | None]]) -> torch.Tensor:
-    return torch.tensor([[NAN if x is None else x for x in row] for row in matrix], dtype=torch.float64)
-
-
-def plain(value: float) -> float | None:
-    return None if value != value else value
+def with_gaps(numbers: Iterable[float | None]) -> list[float]:
+    return [NAN if number is None else number for number in numbers]
 
 
 @pytest.mark.parametrize("aggregate", ["sum", product])
@@ -173,8 +152,8 @@ def test_as_in_training(aggregate: Any) -> None:
         components, raw, fixed, weights, running = drawn(seed)
         ours = settled_rows(components, raw, fixed, weights, aggregate=aggregate, running=running)
         theirs, _ = settle(
-            tensor(raw),
-            tensor(fixed),
+            torch.tensor([*map(with_gaps, raw)], dtype=torch.float64),
+            torch.tensor([*map(with_gaps, fixed)], dtype=torch.float64),
             torch.tensor(weights, dtype=torch.float64),
             SettleRules(components, aggregate, 1, fill="zero"),
             dict(running),
@@ -182,12 +161,10 @@ def test_as_in_training(aggregate: Any) -> None:
         )
         assert ours.no_total is None
         for row, settled in enumerate(ours.rows):
-            expected = plain(theirs.totals[row].item())
-            assert settled.total == (None if expected is None else pytest.approx(expected, abs=1e-12)), seed
-            for index, reward in enumerate(settled.rewards.values()):
-                value = plain(theirs.unfilled[row, index].item())
-                assert reward.effective == (None if value is None else pytest.approx(value, abs=1e-12)), seed
-                seen += value is not None
+            found = with_gaps([settled.total, *(reward.effective for reward in settled.rewards.values())])
+            expected = [theirs.totals[row].item(), *theirs.unfilled[row].tolist()]
+            assert found == pytest.approx(expected, abs=1e-12, nan_ok=True), seed
+            seen += sum(value == value for value in expected[1:])
     assert seen > 200
 
 

@@ -1,4 +1,4 @@
-"""What a row's settled rewards make together: custom aggregates, TRL's sums, and rows that a policy excludes."""
+"""From raw scores to totals: offset, clip, normalise, fill, aggregates, and rows that a policy excludes."""
 
 from __future__ import annotations
 
@@ -11,70 +11,154 @@ import torch
 from torch import Tensor
 
 from rlhf_cli.errors import RewardError
+from rlhf_cli.numerics.score_scaling import RunningDeviation, divisors
 from rlhf_cli.rewards.stack.reward_matrix import Settled, filled, normalized_in_group
-from tests.support.settled_columns import NAN, Case, Rule, column
+from tests.support.settled_columns import NAN, Case, Rule, column, one
 from tests.support.tolerances import distance
 
 
-class TestSettledRows:
-    def test_an_all_nan_row_stays_nan_for_every_aggregate(self) -> None:
-        raw = [column(1, NAN, 3, 5), column(2, NAN, NAN, 1)]
-        for aggregate in ("sum", "normalize_then_sum", lambda rewards, weights: [1.0, 2.0, 3.0]):
-            settled = Case(raw, [Rule("a"), Rule("b")], [1.0, 1.0], aggregate=aggregate).settle()
-            assert settled.for_trl.isnan().all(dim=1).tolist() == [False, True, False, False]
-            assert settled.is_unscorable.tolist() == [False, True, False, False]
+def test_offset_then_clip_then_normalise_then_gate_then_weight() -> None:
+    """raw 4, 8, 1; minus 3: 1, 5, -2; held in [0, 6]: 1, 5, 0. Mean 2, squares 1 + 9 + 4 = 14, deviation sqrt(7) =
+    2.645751. The gate's 10 on the last row is neither divided nor clipped. Weight -2.
+    """
+    rules: dict[str, Any] = {"offset": 3.0, "clip": (0.0, 6.0), "normalize": "batch"}
+    settled = one(4, 8, 1, NAN, **rules, weight=-2.0, fixed=column(NAN, NAN, NAN, 10))
+    assert settled.effective[:, 0].tolist() == pytest.approx([0.377964, 1.889822, 0.0, 10.0], abs=1e-6)
+    assert settled.contributions[:, 0].tolist() == pytest.approx([-0.755929, -3.779645, 0.0, -20.0], abs=1e-6)
+
+
+@pytest.mark.parametrize("normalize", ["batch", "group", "running"])
+class TestNormalise:
+    def test_divides_and_never_centres(self, normalize: Any) -> None:
+        """0 stays 0 and the sign stays: a nulled row does not beat a poor one."""
+        effective = one(5, 6, 0, 7, normalize=normalize).effective[:, 0]
+        deviation = numpy.std([5, 6, 0, 7], ddof=1)
+        assert effective.tolist() == pytest.approx([5 / deviation, 6 / deviation, 0.0, 7 / deviation])
+
+    @pytest.mark.parametrize("value", [0.0, 1000.1, -3.3])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_a_constant_is_left_as_it_is(self, normalize: Any, value: float, dtype: torch.dtype) -> None:
+        """The float32 mean of six times 1000.1 is not 1000.1: the rounding must not become the deviation."""
+        raw = torch.full((6,), value, dtype=dtype)
+        settled = Case([raw], [Rule("one", normalize=normalize)], [1.0], num_generations=6).settle()
+        assert settled.effective[:, 0].tolist() == raw.tolist()
+
+    def test_a_single_value_and_none_at_all_are_left_as_they_are(self, normalize: Any) -> None:
+        with numpy.errstate(all="raise"):
+            assert one(NAN, 7, NAN, NAN, normalize=normalize).unfilled[1, 0] == 7.0
+            assert one(NAN, NAN, NAN, NAN, normalize=normalize).unfilled.isnan().all()
+
+
+def test_a_deviation_is_that_of_the_group_or_of_the_batch_without_gaps() -> None:
+    values = numpy.random.default_rng(0).normal(3.0, 2.0, 12)
+    values[[1, 2, 7]] = NAN
+    found = divisors(values, "group", 4, RunningDeviation()).tolist()
+    assert found == pytest.approx(numpy.nanstd(values.reshape(3, 4), axis=1, ddof=1).repeat(4).tolist())
+    batch = divisors(values, "batch", 4, RunningDeviation()).tolist()
+    assert batch == pytest.approx([numpy.nanstd(values, ddof=1)] * 12)
+
+
+@pytest.mark.parametrize(("spread", "is_divided"), [(3e-6, True), (1e-6, False)])
+def test_a_column_is_constant_below_a_deviation_of_1e_6(spread: float, is_divided: bool) -> None:
+    """0 and s deviate by s / sqrt(2): 2.1e-6 and 0.7e-6."""
+    found = divisors(numpy.array([0.0, spread]), "batch", 2, RunningDeviation())
+    assert found.tolist() == pytest.approx([spread / 2**0.5 if is_divided else 1.0] * 2)
+    at_the_limit = RunningDeviation(count=2.0, sum_of_squares=1e-12)
+    assert at_the_limit.deviation == 1e-6
+    assert divisors(numpy.array([0.0]), "running", None, at_the_limit).tolist() == [1.0]
+
+
+@pytest.mark.parametrize("sizes", [[40], [8] * 5, [1] * 40, [3, 36, 1], [0, 40]], ids=str)
+def test_the_running_deviation_is_that_of_all_rows_in_any_split(sizes: list[int]) -> None:
+    rows = numpy.random.default_rng(1).normal(100.0, 0.5, 40)
+    rows[[4, 17]] = NAN
+    state, begin = RunningDeviation(), 0
+    for size in sizes:
+        state = state.updated(rows[begin : begin + size])
+        begin += size
+        assert state.deviation == (0.0 if begin < 2 else pytest.approx(numpy.nanstd(rows[:begin], ddof=1), rel=1e-9))
+    assert state.mean == pytest.approx(numpy.nanmean(rows), rel=1e-12)
+    assert state.count == 38
+
+
+def test_only_training_adds_to_the_running_deviation_what_is_not_closed_after_offset_and_clip() -> None:
+    rule = Rule("one", offset=1.0, clip=(-2.0, 9.0), normalize="running")
+    case = Case([column(2, 6, 99, NAN)], [rule], [1.0], fixed=[column(NAN, NAN, NAN, 5.0)])
+    first = numpy.std([1.0, 5.0, 9.0], ddof=1)
+    assert case.settle().divisors[:, 0].tolist() == pytest.approx([first] * 4)
+    before, case.raw, case.is_training = case.running["one"], [column(11, -9, 3, NAN)], False
+    evaluated = case.settle()
+    assert evaluated.divisors[:, 0].tolist() == pytest.approx([first] * 4)
+    assert evaluated.unfilled[0, 0].item() == pytest.approx(9.0 / first)
+    assert case.running["one"] == before
+    case.is_training = True
+    both = numpy.std([1.0, 5.0, 9.0, 9.0, -2.0, 2.0], ddof=1)
+    assert case.settle().divisors[:, 0].tolist() == pytest.approx([both] * 4)
+    assert case.running["one"].count == 6
+
+
+@pytest.mark.parametrize("fill", ["group", "zero"])
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_filled_in_entry_by_entry(seed: int, fill: Any) -> None:
+    """Five groups of three with a third of the entries gone, some rows and some rewards of a group whole."""
+    random = numpy.random.default_rng(seed)
+    matrix = random.normal(size=(15, 4))
+    matrix[random.random(matrix.shape) < 0.4] = NAN
+    matrix[[0, 7]] = NAN
+    matrix[3:6, 2] = NAN
+    found = filled(torch.from_numpy(matrix.copy()), 3, fill).numpy()
+    for row, column_index in numpy.ndindex(*matrix.shape):
+        group = matrix[row // 3 * 3 : row // 3 * 3 + 3, column_index]
+        known = group[~numpy.isnan(group)]
+        expected = matrix[row, column_index]
+        if numpy.isnan(expected) and not numpy.isnan(matrix[row]).all():
+            expected = known.mean() if fill == "group" and len(known) else 0.0
+        assert found[row, column_index] == pytest.approx(expected, nan_ok=True)
+
+
+def test_an_all_nan_row_stays_nan_for_every_aggregate() -> None:
+    raw = [column(1, NAN, 3, 5), column(2, NAN, NAN, 1)]
+    for aggregate in ("sum", "normalize_then_sum", lambda rewards, weights: [1.0, 2.0, 3.0]):
+        settled = Case(raw, [Rule("a"), Rule("b")], [1.0, 1.0], aggregate=aggregate).settle()
+        assert settled.for_trl.isnan().all(dim=1).tolist() == [False, True, False, False]
+        assert settled.is_unscorable.tolist() == [False, True, False, False]
 
 
 class TestCustomAggregate:
-    raw = (column(1, 2, 3, 4), column(10, NAN, 30, 50))
-    rules = (Rule("a"), Rule("b"))
+    raw = (column(1, 2, 3, 4), column(10, NAN, NAN, NAN))
 
-    def settled(self, function: Any, raw: tuple[Tensor, ...] | None = None) -> Settled:
-        return Case(list(raw or self.raw), list(self.rules), [0.5, -2.0], aggregate=function).settle()
+    def settled(self, function: Any) -> Settled:
+        """b's gate is closed with 0 in the second row, and with -1 in the third; it does not apply to the last."""
+        fixed = [column(*[NAN] * 4), column(NAN, 0.0, -1.0, NAN)]
+        return Case([*self.raw], [Rule("a"), Rule("b")], [0.5, -2.0], fixed, aggregate=function).settle()
 
-    def test_is_given_effective_values_and_weights_by_name(self) -> None:
+    def test_is_given_effective_values_and_weights_by_name_and_may_exclude_a_row(self) -> None:
         seen: list[Any] = []
 
-        def aggregate(rewards: Any, weights: Any) -> list[float]:
+        def aggregate(rewards: Any, weights: Any) -> list[float | None]:
             seen.append((rewards, weights))
-            return [7.0, 8.0, 9.0, 10.0]
+            return [7.0, 8.0, None, 10.0]
 
         settled = self.settled(aggregate)
-        # TRL sums b filled with 30; the aggregate gets None.
-        assert seen == [({"a": [1, 2, 3, 4], "b": [10, None, 30, 50]}, {"a": 0.5, "b": -2.0})]
-        assert (settled.for_trl * settled.trl_weights).nansum(dim=1).tolist() == [7.0, 8.0, 9.0, 10.0]
+        # TRL sums b filled; the aggregate gets None. A closed gate's number and a failure's are scores.
+        assert seen == [({"a": [1, 2, 3, 4], "b": [10, 0, -1, None]}, {"a": 0.5, "b": -2.0})]
+        assert settled.totals.tolist() == pytest.approx([7.0, 8.0, NAN, 10.0], nan_ok=True)
+        assert settled.for_trl.isnan().all(dim=1).tolist() == [False, False, True, False]
         assert settled.weights.tolist() == [0.5, -2.0]  # as they are logged
 
-    def test_a_fixed_value_differs_from_an_excluded_one(self) -> None:
-        """A gate that is closed with 0 and a failure's -1 are scores; exclude, None and a failure left out are none."""
-        seen: list[Any] = []
-
-        def aggregate(rewards: Any, weights: Any) -> list[float]:
-            seen.append(rewards["b"])
-            return [0.0] * 4
-
-        raw = [column(1, 1, 1, 1), column(NAN, NAN, NAN, 0.0)]
-        fixed = [column(*[NAN] * 4), column(0.0, -1.0, NAN, NAN)]
-        Case(raw, list(self.rules), [1.0, 1.0], fixed, aggregate=aggregate).settle()
-        assert seen == [[0.0, -1.0, None, 0.0]]
-
-    def test_a_total_of_none_excludes_a_row_with_scores(self) -> None:
-        settled = self.settled(lambda rewards, weights: [1.0, 2.0, None, 4.0])
-        assert settled.for_trl.isnan().all(dim=1).tolist() == [False, False, True, False]
-
-    def test_a_wrong_number_of_totals_is_refused(self) -> None:
+    @pytest.mark.parametrize(
+        ("totals", "got"), [([1.0, 2.0, 3.0], "3 totals for 4 rows"), ([1e39, 2.0, 3.0, 4.0], "1e+39")]
+    )
+    def test_a_wrong_number_of_totals_or_one_beyond_float32_is_refused(self, totals: list[float], got: str) -> None:
+        """Finite in Python, a total of 1e39 would be an infinity in the matrix that TRL sums."""
         with pytest.raises(RewardError) as caught:
-            self.settled(lambda rewards, weights: [1.0, 2.0, 3.0])
-        assert (caught.value.where, caught.value.got) == ("aggregate", "3 totals for 4 rows")
-
-    def test_a_total_beyond_float32_is_refused(self) -> None:
-        """Finite in Python, it would be an infinity in the matrix that TRL sums."""
+            self.settled(lambda rewards, weights: totals)
+        assert (caught.value.where, caught.value.got) == ("aggregate", got)
         largest = torch.finfo(torch.float32).max
-        kept = self.settled(lambda rewards, weights: [largest, -largest, 3.0, 4.0])
-        assert (kept.for_trl * kept.trl_weights).nansum(dim=1).tolist() == [largest, -largest, 3.0, 4.0]
-        with pytest.raises(RewardError) as caught:
-            self.settled(lambda rewards, weights: [1e39, 2.0, 3.0, 4.0])
-        assert (caught.value.where, caught.value.got) == ("aggregate", "1e+39")
+        assert self.settled(lambda rewards, weights: [largest, -largest, 3, 4]).totals[:2].tolist() == [
+            largest,
+            -largest,
+        ]
 
 
 def trl_normalize_then_sum(rewards_per_func: Tensor, weights: Tensor, num_generations: int) -> Tensor:
@@ -100,13 +184,11 @@ def trl_grpo_batch(settled: Settled, num_generations: int) -> Tensor:
 
 
 class TestNormalizeThenSum:
-    rules = (Rule("a"), Rule("b"), Rule("c"))
     weights = (1.0, -0.5, 0.25)
 
-    def settled(self, matrix: Tensor, num_generations: int = 4) -> Settled:
-        case = Case(list(matrix.unbind(dim=1)), list(self.rules), list(self.weights), num_generations=num_generations)
-        case.aggregate = "normalize_then_sum"
-        return case.settle()
+    def settled(self, matrix: Tensor, aggregate: Any = "normalize_then_sum") -> Settled:
+        rules = [Rule(name) for name in "abc"]
+        return Case(list(matrix.unbind(dim=1)), rules, list(self.weights), aggregate=aggregate).settle()
 
     @pytest.mark.parametrize("seed", range(5))
     def test_equals_trls_own(self, seed: int) -> None:
@@ -115,17 +197,19 @@ class TestNormalizeThenSum:
         expected = trl_normalize_then_sum(matrix, torch.tensor(self.weights, dtype=torch.float64), 4)
         found = trl_grpo_batch(self.settled(matrix), 4)
         assert found.tolist() == pytest.approx(expected.tolist(), abs=1e-9)
-        summed = trl_grpo_batch(Case(list(matrix.unbind(1)), list(self.rules), list(self.weights)).settle(), 4)
+        summed = trl_grpo_batch(self.settled(matrix, "sum"), 4)
         assert distance(summed, expected) > 0.1  # negative control: the plain sum
 
     def test_the_deviation_is_that_of_the_rows_where_it_applies(self) -> None:
-        """b = 1, 3 and excluded twice: mean 2, deviation sqrt(2); the excluded rows are 0, at the mean."""
-        matrix = torch.stack([column(1, 2, 3, 4), column(1, NAN, 3, NAN), column(0, 0, 0, 0)], dim=1)
+        """b = 1, 3 and excluded twice: mean 2, deviation sqrt(2); the excluded rows are 0, at the mean. a does not
+        vary, which eps keeps from a division by 0, and the only value of c is its own mean.
+        """
+        matrix = torch.stack([column(2, 2, 2, 2), column(1, NAN, 3, NAN), column(NAN, 5, NAN, NAN)], dim=1)
         settled = self.settled(matrix)
         z = 1 / (2**0.5 + 1e-4)
         assert settled.for_trl[:, 1].tolist() == pytest.approx([-z, 0.0, z, 0.0])
         assert settled.for_trl[[1, 3], 1].tolist() == [0.0, 0.0]
-        assert settled.for_trl[:, 2].tolist() == [0.0] * 4
+        assert settled.for_trl[:, [0, 2]].tolist() == [[0.0, 0.0]] * 4
         # negative control: filled with the mean first, the deviation would be sqrt(2/3)
         control = normalized_in_group(filled(matrix, 4), 4)
         assert control[2, 1] == pytest.approx(1 / ((2 / 3) ** 0.5 + 1e-4))
@@ -134,11 +218,8 @@ class TestNormalizeThenSum:
 class TestReplaced:
     """A replaced row counts as 0 in every fill, so its score does not matter there."""
 
-    a = column(1, 2, 3, 4)
-    b = column(8, NAN, 30, NAN)
-
-    def settled(self, *is_replaced: bool, aggregate: Any = "sum") -> Settled:
-        case = Case([self.a, self.b], [Rule("a"), Rule("b")], [1.0, 1.0], aggregate=aggregate)
+    def settled(self, a: Tensor, b: Tensor, *is_replaced: bool) -> Settled:
+        case = Case([a, b], [Rule("a"), Rule("b")], [1.0, 1.0])
         case.is_replaced = torch.tensor(is_replaced) if is_replaced else None
         return case.settle()
 
@@ -153,40 +234,17 @@ class TestReplaced:
         ],
     )
     def test_the_fill(self, is_replaced: tuple[bool, ...], fill: float) -> None:
-        settled = self.settled(*is_replaced)
+        settled = self.settled(column(1, 2, 3, 4), column(8, NAN, 30, NAN), *is_replaced)
         own = [row for row in (1, 3) if not (is_replaced and is_replaced[row])]
         assert settled.effective[own, 1].tolist() == pytest.approx([fill] * len(own))
         # What was scored stays as it is: it is logged, and the policy takes it away.
-        assert settled.effective[:, 0].tolist() == self.a.tolist()
+        assert settled.effective[:, 0].tolist() == [1.0, 2.0, 3.0, 4.0]
         assert settled.effective[[0, 2], 1].tolist() == [8.0, 30.0]
 
     def test_a_row_without_any_reward_is_unscorable(self) -> None:
-        nothing = Case([column(NAN, 2, 3, 4), column(NAN, NAN, 30, 8)], [Rule("a"), Rule("b")], [1.0, 1.0])
-        nothing.is_replaced = torch.tensor([True, False, False, False])
-        settled = nothing.settle()
+        settled = self.settled(column(NAN, 2, 3, 4), column(NAN, NAN, 30, 8), True, False, False, False)
         assert settled.is_unscorable.tolist() == [True, False, False, False]
         assert settled.effective[1, 1] == 19.0  # of 30 and 8; with a 0 more it would be 38 / 3
-
-
-class TestRunningDeviation:
-    """Deviations by numpy over all that training has shown, each batch with itself in it."""
-
-    first, second = (1.0, 5.0, NAN, 3.0), (10.0, -4.0, 2.0, NAN)
-
-    def test_only_training_adds_to_it(self) -> None:
-        case = Case([column(*self.first)], [Rule("one", normalize="running")], [1.0])
-        seen = [1.0, 5.0, 3.0]
-        assert case.settle().divisors[:, 0].tolist() == pytest.approx([numpy.std(seen, ddof=1)] * 4)
-        case.raw, case.is_training = [column(*self.second)], False
-        before = case.running["one"]
-        evaluated = case.settle()
-        assert evaluated.divisors[:, 0].tolist() == pytest.approx([numpy.std(seen, ddof=1)] * 4)
-        assert evaluated.unfilled[0, 0].item() == pytest.approx(10.0 / numpy.std(seen, ddof=1))
-        assert case.running["one"] == before
-        case.is_training = True
-        seen += [10.0, -4.0, 2.0]
-        assert case.settle().divisors[:, 0].tolist() == pytest.approx([numpy.std(seen, ddof=1)] * 4)
-        assert case.running["one"].count == 6
 
 
 LEFT_OUT = torch.tensor([False, True, False, False, False, True, False, False])
@@ -194,66 +252,48 @@ RAW = (1.0, 900.0, 4.0, 3.0, 10.0, -900.0, 30.0, 80.0)
 """Two groups of four; the second row of each is left out, and would be seen in any mean it were in."""
 
 
-def settled(*, fixed: Tensor | None = None, left_out: Tensor | None = LEFT_OUT, **rules: Any) -> tuple[Settled, Case]:
+def with_left_out(left_out: Tensor | None, raw: Any = RAW, fixed: Tensor | None = None, **rules: Any) -> Settled:
     """A reward with rules beside one that is 1 everywhere."""
-    nothing = column(*[NAN] * len(RAW))
-    case = Case(
-        [column(*RAW), torch.ones(len(RAW), dtype=torch.float64)],
-        [Rule("one", **rules), Rule("other")],
-        [1.0, 1.0],
-        [nothing if fixed is None else fixed, nothing],
-        is_left_out=left_out,
+    nothing = column(*[NAN] * 8)
+    both = [column(*raw), torch.ones(8, dtype=torch.float64)]
+    case = Case(both, [Rule("one", **rules), Rule("other")], [1.0, 1.0], [nothing if fixed is None else fixed, nothing])
+    case.is_left_out = left_out
+    return case.settle()
+
+
+class TestLeftOut:
+    @pytest.mark.parametrize("number", [0.0, -5.0])
+    def test_they_have_no_score_and_show_what_they_had(self, number: float) -> None:
+        """The gates of rows 1 and 2 are closed: row 1 is left out all the same, and row 2 is not."""
+        fixed = column(NAN, number, number, *[NAN] * 5)
+        found = with_left_out(LEFT_OUT, fixed=fixed)
+        assert found.is_unscorable.tolist() == found.totals.isnan().tolist() == LEFT_OUT.tolist()
+        assert found.unfilled[1].isnan().all()
+        assert found.raw[:, 0].tolist() == list(RAW)
+        assert found.totals[2] == number + 1.0
+        back = with_left_out(None, fixed=fixed).totals  # negative control
+        assert not back.isnan().any()
+        assert back[1] == number + 1.0
+
+    @pytest.mark.parametrize(
+        ("normalize", "seen"),
+        [
+            ("group", {(0, 2, 3): (1.0, 4.0, 3.0), (4, 6, 7): (10.0, 30.0, 80.0)}),
+            ("batch", {(0, 2, 3, 4, 6, 7): (1.0, 4.0, 3.0, 10.0, 30.0, 80.0)}),
+            ("running", {(0, 2, 3, 4, 6, 7): (1.0, 4.0, 3.0, 10.0, 30.0, 80.0)}),
+        ],
     )
-    return case.settle(), case
+    def test_they_are_in_no_deviation(self, normalize: str, seen: dict[tuple[int, ...], tuple[float, ...]]) -> None:
+        """statistics.stdev, with n - 1, of the other rows; with the 900s it would be in the hundreds."""
+        found = with_left_out(LEFT_OUT, normalize=normalize)
+        for rows, scores in seen.items():
+            expected = [score / statistics.stdev(scores) + 1.0 for score in scores]
+            assert found.totals[[*rows]].tolist() == pytest.approx(expected, rel=1e-12)
+        assert with_left_out(None, normalize=normalize).divisors[0, 0] > 100  # negative control
 
-
-def test_they_have_no_score_and_show_what_they_had() -> None:
-    found, _ = settled()
-    assert found.is_unscorable.tolist() == LEFT_OUT.tolist()
-    assert found.totals.isnan().tolist() == LEFT_OUT.tolist()
-    assert found.raw[:, 0].tolist() == list(RAW)
-    assert not settled(left_out=None)[0].totals.isnan().any()  # negative control
-
-
-@pytest.mark.parametrize("number", [0.0, -5.0])
-def test_a_closed_gates_number_does_not_include_an_excluded_row(number: float) -> None:
-    """The gates of rows 1 and 2 are closed: row 1 is left out all the same, and row 2 is not."""
-    fixed = column(NAN, number, number, *[NAN] * 5)
-    found, _ = settled(fixed=fixed)
-    assert found.unfilled[1].isnan().all()
-    assert found.totals.isnan().tolist() == LEFT_OUT.tolist()
-    assert found.totals[2] == number + 1.0
-    back, _ = settled(fixed=fixed, left_out=None)
-    assert back.totals[1] == number + 1.0  # negative control
-
-
-@pytest.mark.parametrize(
-    ("normalize", "spans"),
-    [
-        ("group", [((1.0, 4.0, 3.0), (0, 4)), ((10.0, 30.0, 80.0), (4, 8))]),
-        ("batch", [((1.0, 4.0, 3.0, 10.0, 30.0, 80.0), (0, 8))]),
-        ("running", [((1.0, 4.0, 3.0, 10.0, 30.0, 80.0), (0, 8))]),
-    ],
-)
-def test_they_are_in_no_deviation(normalize: str, spans: list[tuple[tuple[float, ...], tuple[int, int]]]) -> None:
-    """statistics.stdev, with n - 1, of the other rows; with the 900s it would be in the hundreds."""
-    found, case = settled(normalize=normalize)
-    for kept, (start, end) in spans:
-        divisor = statistics.stdev(kept)
-        expected = [value / divisor + 1.0 for row, value in enumerate(RAW[start:end], start) if not LEFT_OUT[row]]
-        rows = [row for row in range(start, end) if not LEFT_OUT[row]]
-        assert found.totals[rows].tolist() == pytest.approx(expected, rel=1e-12)
-    if normalize == "running":
-        assert case.running["one"].count == 6
-    with_all, _ = settled(normalize=normalize, left_out=None)
-    assert with_all.divisors[0, 0] > 100  # negative control
-
-
-def test_they_are_in_no_fill() -> None:
-    """In the first group the reward applies to 1 and 3 beside the row that is left out: the gap is filled with 2."""
-    raw = column(1.0, 900.0, NAN, 3.0, *RAW[4:])
-    case = Case([raw, torch.ones(8, dtype=torch.float64)], [Rule("one"), Rule("other")], [1.0, 1.0])
-    case.is_left_out = LEFT_OUT
-    assert case.settle().effective[2, 0] == 2.0
-    case.is_left_out = None
-    assert case.settle().effective[2, 0] == pytest.approx((1 + 900 + 3) / 3)  # negative control
+    def test_they_are_in_no_fill(self) -> None:
+        """In the first group the reward applies to 1 and 3 beside the row that is left out: 2 fills the gap."""
+        raw = (1.0, 900.0, NAN, 3.0, *RAW[4:])
+        assert with_left_out(LEFT_OUT, raw).effective[2, 0] == 2.0
+        negative_control = with_left_out(None, raw).effective[2, 0]
+        assert negative_control == pytest.approx((1 + 900 + 3) / 3)

@@ -13,7 +13,7 @@ from rlhf_cli.rewards.stack.reward_matrix import add_truncation, find_truncated,
 from rlhf_cli.truncation import POLICIES, Bootstrap, Endings, EosPenalty, Exclude, SoftOverlong, TruncationPolicy
 from tests.rewards.stack.given_completions import EOS, LIMIT, OTHER_EOS, PENALTY, RAMP, REPLACE, grpo
 from tests.support.settled_columns import NAN, Case, Rule, column
-from tests.support.tolerances import ARITHMETIC
+from tests.support.tolerances import ARITHMETIC, assert_close
 
 CUT = Endings(torch.tensor([False, True, False, True]), torch.tensor([2, 4, 3, 4]), 4)
 
@@ -62,24 +62,27 @@ def test_what_is_added(truncation: TruncationPolicy, added: list[float], totals:
     assert [value == value for value in settled.unfilled[:, 1].tolist()] == [value != 0.0 for value in added]
 
 
+def equation_13(length: int, longest: int, cache: int) -> float:
+    """DAPO's soft punishment (arXiv 2503.14476) by its three branches."""
+    if length <= longest - cache:
+        return 0.0
+    return ((longest - cache) - length) / cache if length <= longest else -1.0
+
+
 @pytest.mark.parametrize(
-    ("limit", "cache_tokens", "lengths", "added"),
-    [
-        (10, None, (7, 8, 9, 10), [0, 0, -1 / 2, -1]),  # a fifth: the last two
-        (19, None, (16, 17, 18, 19), [0, -1 / 3, -2 / 3, -1]),  # a fifth, whole tokens: the last three
-        (5, None, (3, 4, 5, 6), [0, 0, -1, -1]),
-        (3, None, (1, 2, 3, 9), [0, 0, -1, -1]),  # at least one
-        (10, 4, (6, 7, 9, 10), [0, -1 / 4, -3 / 4, -1]),
-        (10, 1, (8, 9, 10, 11), [0, 0, -1, -1]),
-    ],
+    ("longest", "cache", "expected"),
+    [(12, 1, 1), (12, 5, 5), (12, 12, 12), (10, None, 2), (19, None, 3), (3, None, 1)],  # a fifth in whole tokens
 )
-def test_a_ramp_over_the_last_tokens(
-    limit: int, cache_tokens: int | None, lengths: tuple[int, ...], added: list[float]
-) -> None:
-    """DAPO's soft punishment (arXiv 2503.14476, equation 13) of the lengths from limit - cache on."""
-    endings = Endings(torch.zeros(4, dtype=torch.bool), torch.tensor(lengths), limit)
-    settled = add_truncation(rows(0, 0, 0, 0), SoftOverlong(cache=cache_tokens), endings)
-    assert settled.totals.tolist() == pytest.approx(added)
+def test_a_ramp_over_the_last_tokens(longest: int, cache: int | None, expected: int) -> None:
+    lengths = torch.arange(0, 2 * longest)
+
+    def found(limit: int) -> torch.Tensor:
+        endings = Endings(torch.zeros(len(lengths), dtype=torch.bool), lengths, limit)
+        return SoftOverlong(1.0, cache=cache).added(lengths.float(), endings)
+
+    by_hand = [equation_13(length, longest, expected) for length in lengths.tolist()]
+    assert_close(found(longest), torch.tensor(by_hand))
+    assert not torch.equal(found(longest + 1), found(longest))  # control: the numbers tell where it begins
 
 
 def test_logged() -> None:
@@ -146,42 +149,34 @@ class TestWorkedExample:
         assert table["truncation"] == pytest.approx([0.0, -1.0, 0.0, -1.0], **ARITHMETIC)
 
 
-class TestExclude:
-    """An excluded row has no tokens in the loss."""
-
-    def test_mask_and_token_count(self, group) -> None:
-        output = group("truncation=exclude").outputs[0]
-        assert output["completion_mask"].sum(dim=1).tolist() == [3, 0, 4, 0]
-        assert output["num_items_in_batch"] == 7
-        assert group("truncation=none", name="none").outputs[0]["num_items_in_batch"] == 15
+def test_an_excluded_row_has_no_tokens_in_the_loss(group) -> None:
+    output = group("truncation=exclude").outputs[0]
+    assert output["completion_mask"].sum(dim=1).tolist() == [3, 0, 4, 0]
+    assert output["num_items_in_batch"] == 7
+    assert group("truncation=none", name="none").outputs[0]["num_items_in_batch"] == 15
 
 
-class TestDetection:
-    @pytest.mark.parametrize(
-        ("ids", "expected"),
-        [
-            ([5, 6, 7, 8], True),
-            ([5, 6, 7, EOS], False),
-            ([5, 6, 7, OTHER_EOS], False),
-            ([5, 6, 7], False),  # a stop string, or an environment that was done
-            ([5, EOS, 7, 8], True),
-            ([], False),
-            ([5, 6, 7, 8, 9], True),  # longer than the limit, as a tool's answer may make it
-            ([5, 6, 7, 8, EOS], False),
-        ],
-    )
-    def test_of_one_row(self, ids: list[int], expected: bool) -> None:
-        assert find_truncated([ids], {EOS, OTHER_EOS}, LIMIT) == [expected]
-        both = find_truncated([[5, EOS], ids], {EOS, OTHER_EOS}, LIMIT)
-        assert both == [False, expected]
+@pytest.mark.parametrize(
+    ("ids", "limit", "expected"),
+    [
+        ([5, 6, 7, 8], LIMIT, True),
+        ([5, 6, 7, EOS], LIMIT, False),
+        ([5, 6, 7, OTHER_EOS], LIMIT, False),
+        ([5, 6, 7], LIMIT, False),  # a stop string, or an environment that was done
+        ([5, EOS, 7, 8], LIMIT, True),
+        ([], LIMIT, False),
+        ([5, 6, 7, 8, 9], LIMIT, True),  # longer than the limit, as a tool's answer may make it
+        # Without a limit only an ending ends.
+        *(([5], None, True), ([5, EOS], None, False), ([], None, True)),
+    ],
+)
+def test_which_rows_count_as_cut_off(ids: list[int], limit: int | None, expected: bool) -> None:
+    assert find_truncated([[5, EOS], ids], {EOS, OTHER_EOS}, limit) == [False, expected]
 
-    @pytest.mark.parametrize(("ids", "expected"), [([5], True), ([5, EOS], False), ([EOS, 5], True), ([], True)])
-    def test_without_a_limit_only_an_ending_ends(self, ids: list[int], expected: bool) -> None:
-        assert find_truncated([ids], {EOS}, None) == [expected]
 
-    def test_a_column_of_the_dataset(self, group, workplace: Path) -> None:
-        lines = [json.dumps({"prompt": "1+1=", "is_truncated": True})] * 8
-        (workplace / "rows.jsonl").write_text("\n".join(lines))
-        run = group(*PENALTY, "data=file", "data.path=./rows.jsonl", "~data.args.num_rows")
-        assert run.event["rewards/truncation/fraction"] == 1.0
-        assert run.event["rewards/truncation/score_after"] == pytest.approx(2.0, **ARITHMETIC)
+def test_a_column_of_the_dataset_says_that_a_row_was_cut_off(group, workplace: Path) -> None:
+    lines = [json.dumps({"prompt": "1+1=", "is_truncated": True})] * 8
+    (workplace / "rows.jsonl").write_text("\n".join(lines))
+    run = group(*PENALTY, "data=file", "data.path=./rows.jsonl", "~data.args.num_rows")
+    assert run.event["rewards/truncation/fraction"] == 1.0
+    assert run.event["rewards/truncation/score_after"] == pytest.approx(2.0, **ARITHMETIC)

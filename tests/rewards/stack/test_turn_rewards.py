@@ -27,18 +27,17 @@ MASKS = [[1, 1, 0, 0, 1, 1, 1, 0], [1, 1, 1, 0, 1, 1, 0, 0]]
 TURNS = [[1.0, 5.0], [2.0, -3.0]]
 
 
+def matrix(columns: list[list[float | None]]) -> Tensor:
+    return torch.tensor([[torch.nan if one is None else one for one in column] for column in columns]).double().T
+
+
 class Case:
     """A reward per turn on two conversations in one group."""
 
     def __init__(self, rows: Any = TURNS, *, texts: Any = None, completions: Any = None, **rules: Any) -> None:
         rules = {"per": "turn", **rules}
-
-        def scores(index: list[int], **_: Any) -> list[Any]:
-            return [rows[row] for row in index]
-
-        self.stack = RewardStack(
-            [Component("open", lambda **_: [1.0, 0.0], weight=0.0), Component("r", scores, **rules)]
-        )
+        scored = Component("r", lambda index, **_: [rows[row] for row in index], **rules)
+        self.stack = RewardStack([Component("open", lambda **_: [1.0, 0.0], weight=0.0), scored])
         self.batch = {"prompts": ["p"] * len(rows), "completions": completions or [CONVERSATION] * len(rows)}
         self.batch["index"] = list(range(len(rows)))
         self.batch |= {} if texts is None else {TURN_TEXTS: texts}
@@ -48,21 +47,12 @@ class Case:
         self.stack.evaluate(**self.batch)
         self.stack.place_turns([[bool(one) for one in row] for row in MASKS])
         outcomes = [self.stack.outcomes[name] for name in self.stack.names]
-        columns = ([outcome.raw for outcome in outcomes], [outcome.fixed for outcome in outcomes])
-        raw, fixed = (
-            torch.tensor([[torch.nan if one is None else one for one in row] for row in part], dtype=torch.float64).T
-            for part in columns
-        )
+        raw, fixed = (matrix([getattr(outcome, part) for outcome in outcomes]) for part in ("raw", "fixed"))
         weights = torch.tensor([0.0, weight], dtype=torch.float64)
         settled, _ = settle(raw, fixed, weights, SettleRules(self.stack.components, num_generations=2), {})
         in_completion = torch.tensor([[1] * 7 + [0], [1] * 6 + [0] * 2]).bool()
         values, _ = token_rewards(self.stack.token_values, settled, in_completion, slice(0, 2))
         return settled, values[1].double()
-
-
-def test_a_row_is_worth_the_sum_of_its_turns() -> None:
-    settled, _ = Case().laid_out()
-    assert settled.raw[:, 1].tolist() == [6.0, -1.0]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +63,9 @@ def test_a_row_is_worth_the_sum_of_its_turns() -> None:
     ],
 )
 def test_a_turn_pays_the_policys_tokens_only(spread: Any, expected: list[list[float]]) -> None:
-    _, values = Case(spread=spread).laid_out(weight=2.0)
+    """A row is worth the sum of its turns."""
+    settled, values = Case(spread=spread).laid_out(weight=2.0)
+    assert settled.raw[:, 1].tolist() == [6.0, -1.0]
     assert_close(values, 2 * torch.tensor(expected, dtype=torch.float64))
     assert not values[~torch.tensor(MASKS).bool()].any()
 
@@ -103,31 +95,26 @@ def test_with_gamma_1_the_first_turn_gets_the_rewards_of_both() -> None:
     acts = torch.tensor(MASKS).bool()
 
     def returns(gamma: float) -> Tensor:
-        no_end = torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.bool)
-        ends = {"last_values": no_end[0], "is_truncated": no_end[1]}
+        ends = {"last_values": torch.zeros(2).double(), "is_truncated": torch.zeros(2).bool()}
         advantages, returned = gae(rewards, values, acts, **ends, gamma=gamma, lam=1.0)
         assert_equal(advantages, (returned - values).where(acts, 0.0))
         return returned
 
     by_hand = [[6, 6, 0, 0, 5, 5, 5, 0], [-1, -1, -1, 0, -3, -3, 0, 0]]
-    assert_equal(returns(1.0), torch.tensor(by_hand, dtype=torch.float64))
-    halved = [
-        [0.5 + 5 / 16, 1 + 5 / 8, 0, 0, 5 / 4, 5 / 2, 5, 0],
-        [0.5 - 3 / 16, 1 - 3 / 8, 2 - 3 / 4, 0, -1.5, -3, 0, 0],
-    ]
-    assert_equal(returns(0.5), torch.tensor(halved, dtype=torch.float64))
+    assert_equal(returns(1.0), torch.tensor(by_hand).double())
+    first = [0.5 + 5 / 16, 1 + 5 / 8, 0, 0, 5 / 4, 5 / 2, 5, 0]
+    second = [0.5 - 3 / 16, 1 - 3 / 8, 2 - 3 / 4, 0, -1.5, -3, 0, 0]
+    assert_equal(returns(0.5), torch.tensor([first, second]).double())
 
 
 @pytest.mark.parametrize(
     ("row", "got"),
     [
         ([1.0], "1 numbers for 2 turns"),  # a list of one number is not taken for a plain score
-        ([1.0, 2.0, 3.0], "3 numbers for 2 turns"),
         ([], "0 numbers for 2 turns"),
         (1.0, "float: 1.0"),
         (["a", 1.0], "turn 0"),
         ([1.0, float("nan")], "turn 1"),
-        ([(0, 1, 1.0), (1, 2, 1.0)], "turn 0"),
     ],
     ids=str,
 )

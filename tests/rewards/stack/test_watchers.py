@@ -73,10 +73,8 @@ class TestBatch:
         assert same(watched.totals, alone.totals)
         assert same(watched.row_totals, alone.row_totals)
         assert watched.is_unscorable.equal(alone.is_unscorable)
-        of_both = [one for one in watched.names if one != "w"]
-        for name in of_both:
-            places = watched.names.index(name), alone.names.index(name)
-            assert same(*(one.effective[:, place] for one, place in zip((watched, alone), places, strict=True)))
+        own = [place for place, name in enumerate(watched.names) if name != "w"]
+        assert same(watched.effective[:, own], alone.effective)
         counts = torch.zeros(len(watched.names), 7)
         logged, expected = component_metrics(watched, counts), component_metrics(alone, counts)
         for name in expected:
@@ -92,16 +90,12 @@ class TestBatch:
             assert watched.totals.isnan().equal(alone.totals.isnan())
 
 
-def unscorable() -> list[bool]:
-    return [row in (1, 6) for row in range(8)]
-
-
 def test_negative_control_a_weighted_reward_changes_the_totals() -> None:
     """The comparison above can fail: a weight that is not 0, and a ramp that leaves 0, bring the rows back."""
     alone = settled(None, TruncationPolicy(), "sum", "group")
     for weight in (0.1, Schedule(0.0, 1.0, steps=3), Schedule(1.0, 0.0, fraction=0.5)):
         other = settled(rule("w", weight), TruncationPolicy(), "sum", "group")
-        assert alone.is_unscorable.tolist() == unscorable()
+        assert alone.is_unscorable.tolist() == [row in (1, 6) for row in range(8)]
         assert not other.is_unscorable.any()
         assert not same(other.totals, alone.totals)
 
@@ -115,35 +109,31 @@ def test_names_that_count() -> None:
 
 def test_tokens_of_a_watcher_are_not_rewarded() -> None:
     """Process supervision takes its mean over the rewarded tokens: a token worth 0 times 5 would be one of them."""
-    dense = {"w": [5.0, 5.0, 5.0, 5.0]}
-    made = settled(rule("w", 0.0), TruncationPolicy(), "sum", "zero")
-    values, is_rewarded = token_rewards(
-        lambda name, row, divisor: dense.get(name), made, torch.ones(8, 4, dtype=torch.bool), slice(0, 8)
-    )
+
+    def laid_out(weight: Any) -> tuple[Tensor, Tensor]:
+        made = settled(rule("w", weight), TruncationPolicy(), "sum", "zero")
+        dense = lambda name, row, divisor: [5.0] * 4 if name == "w" else None  # noqa: E731
+        return token_rewards(dense, made, torch.ones(8, 4, dtype=torch.bool), slice(0, 8))
+
+    values, is_rewarded = laid_out(0.0)
     assert is_rewarded.sum(dim=1).tolist() == [0 if row in (1, 6) else 1 for row in range(8)]
     assert values[2].abs().sum() == 0
-    ramp = settled(rule("w", Schedule(0.0, 1.0, steps=1)), TruncationPolicy(), "sum", "zero")
-    _, with_ramp = token_rewards(
-        lambda name, row, divisor: dense.get(name), ramp, torch.ones(8, 4, dtype=torch.bool), slice(0, 8)
-    )
-    assert with_ramp.sum() > is_rewarded.sum()
+    assert laid_out(Schedule(0.0, 1.0, steps=1))[1].sum() > is_rewarded.sum()
 
 
-def test_rows_of_score_and_evaluations_have_the_same_totals() -> None:
+@pytest.mark.parametrize("normalize", ["none", "group"])  # a watcher that needs its group takes no total away
+@pytest.mark.parametrize("aggregate", ["sum", total_of_given])
+def test_rows_of_score_and_evaluations_have_the_same_totals(aggregate: Any, normalize: str) -> None:
     raw = [[None if value != value else value for value in row] for row in zip(A, B, WATCHED, strict=True)]
-    for aggregate in ("sum", total_of_given):
-        alone = settled_rows(
-            [rule("a", 1.0), rule("b", -0.5)],
-            *([row[:2] for row in raw], [[None, None]] * 8, [1.0, -0.5]),
+    rules = [rule("a", 1.0), rule("b", -0.5), rule("w", 0.0, normalize=normalize)]
+    alone, watched = (
+        settled_rows(
+            rules[:num],
+            *([row[:num] for row in raw], [[None] * num] * 8, [1.0, -0.5, 0.0][:num]),
             aggregate=aggregate,
             running={},
         )
-        for normalize in ("none", "group"):  # a watcher that needs its group takes no total away
-            watched = settled_rows(
-                [rule("a", 1.0), rule("b", -0.5), rule("w", 0.0, normalize=normalize)],
-                *(raw, [[None] * 3] * 8, [1.0, -0.5, 0.0]),
-                aggregate=aggregate,
-                running={},
-            )
-            assert [row.total for row in watched.rows] == [row.total for row in alone.rows]
-            assert (watched.no_total, watched.rows[1].total, watched.rows[1].rewards["w"].raw) == (None, None, 9.0)
+        for num in (2, 3)
+    )
+    assert [row.total for row in watched.rows] == [row.total for row in alone.rows]
+    assert (watched.no_total, watched.rows[1].total, watched.rows[1].rewards["w"].raw) == (None, None, 9.0)
