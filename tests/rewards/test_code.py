@@ -36,7 +36,6 @@ ADD = "```python\ndef add(a, b):\n    return a + b\n```"
         ("1. Do:\n\n   ```python\n   def f():\n       pass\n   ```", "def f():\n    pass\n"),
         *((f"{before}```python\nx = 1\n```\nbye", "x = 1\n") for before in ("<answer>", "Answer: ", "</think>")),
         ("Use ```x``` and say ``` or so:\n```\ny\n```", "y\n"),
-        ("", ""),
     ],
 )
 def test_code_in(text: str, code: str) -> None:
@@ -82,13 +81,10 @@ def test_code_passes_tests() -> None:
 def test_split_tests() -> None:
     assert split_tests("import x\nassert a\n\nassert b; c()", 0) == ["import x\nassert a", "assert b", "c()"]
     assert split_tests(("assert a\nassert b",), 0) == ["assert a\nassert b"]
-    for wrong in ("assert", ["assert a", "assert"]):
+    for wrong in ("assert", ["assert a", "assert"], 3, ["assert a", 1], {"a": 1}):
         with pytest.raises(RewardError) as caught:
             split_tests(wrong, 7)
         assert "row 7" in str(caught.value)
-    for none in (3, ["assert a", 1], {"a": 1}):
-        with pytest.raises(RewardError):
-            split_tests(none, 0)
 
 
 HUMAN_EVAL = "METADATA = {}\n\ndef check(candidate):\n    assert candidate(1) == 1\n"
@@ -146,16 +142,8 @@ def test_tests_that_end_the_process_or_the_time_end_the_row() -> None:
 
 
 def test_the_program_is_a_module_and_no_script() -> None:
-    code = """
-from __future__ import annotations
-from dataclasses import dataclass
-@dataclass
-class P:
-    x: int
-def f(n: int) -> P: return P(n)
-if __name__ == "__main__":
-    input()
-"""
+    code = "from dataclasses import dataclass\n@dataclass\nclass P:\n    x: 'int'\ndef f(n): return P(n)\n"
+    code += "if __name__ == '__main__':\n    input()\n"
     assert code_passes_tests([code], [["assert f(1) == P(1)", "assert f(1).x == 1"]]) == [1.0]
 
 

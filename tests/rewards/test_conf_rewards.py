@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from rlhf_cli.tables.trl_values import REWARD_ARGUMENTS
+from rlhf_cli.rewards.stack.reward_functions import resolve
 
 ELSEWHERE = {"server", "judge", "judge_ranking", "code_runs", "code_passes_tests"}
 """Rewards that talk to servers or run code are not called here."""
@@ -39,20 +35,10 @@ def load(path: Path) -> dict[str, Any]:
     return entry
 
 
-def reward_of(entry: dict[str, Any]) -> Callable[..., list[float | None]]:
-    """As the tool does it: bind the args, or where nothing asks for completions, call once to get the reward."""
-    module, _, name = entry["fn"].partition(":")
-    function = getattr(importlib.import_module(module), name)
-    parameters = inspect.signature(function).parameters.values()
-    takes_rows = any(
-        parameter.name in REWARD_ARGUMENTS or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters
-    )
-    return partial(function, **entry["args"]) if takes_rows else function(**entry["args"])
-
-
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_scores_a_batch_and_pickles(path: Path) -> None:
-    reward = reward_of(load(path))
+    entry = load(path)
+    reward = resolve(entry["fn"], entry["args"], where=path.stem)
     copy = pickle.loads(pickle.dumps(reward))
     if path.stem in NEED_MATH_VERIFY | ELSEWHERE:
         return  # the first are TRL's business, and the package is an extra

@@ -40,12 +40,6 @@ def raise_first(scores: Sequence[object]) -> None:
             raise score
 
 
-def score_of(text: str, **args: Any) -> Any:
-    with serving(reply(text)) as server:
-        judge = Judge(server.url, "m", "{completion}", **args)
-        return asyncio.run(judge(prompts=["p"], completions=["c"]))[0]
-
-
 def test_the_request_and_the_score_between_0_and_1() -> None:
     with serving(reply("Fine.\nScore: 8")) as server:
         url = server.url.removesuffix("/score") + "/v1/"
@@ -77,17 +71,16 @@ def test_the_request_and_the_score_between_0_and_1() -> None:
     ],
 )
 def test_replies_with_a_score(text: str, score: float) -> None:
-    assert score_of(text) == score
+    with serving(reply(text)) as server:
+        judge = Judge(server.url, "m", "{completion}")
+        assert asyncio.run(judge(prompts=["p"], completions=["c"])) == [score]
+
+
+UNREAD = ["", "Score: excellent", "10", "x" * 300, "<think>Perhaps score: 3, or ranking: 1 > 2 for"]
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        *((text, text) for text in ("I would rather not say.", "", "Score: excellent", "10", "x" * 300)),
-        *((text, text) for text in ("<think>Perhaps score: 3, or ranking: 1 > 2 for",)),
-        ("b" * 151 + "e" * 150, "b" * 150 + " ... " + "e" * 150),
-    ],
-    ids=range(7),
+    ("text", "shown"), [*zip(UNREAD, UNREAD, strict=True), ("b" * 151 + "e" * 150, "b" * 150 + " ... " + "e" * 150)]
 )
 @pytest.mark.parametrize(("finish", "advice"), [("stop", "rubric"), ("length", "args.max_tokens")])
 def test_a_reply_without_a_score_or_ranking_raises(
@@ -119,14 +112,6 @@ def test_requests_have_the_limits_that_are_documented_unless_others_are_given(
     for given, expected in ({}, (timeout_s, retry_budget_s, 8)), (dict(zip(names, others, strict=True)), others):
         client = make("http://127.0.0.1/", **given)._client
         assert tuple(getattr(client, name) for name in names) == expected
-
-
-def test_equal_rows_make_one_request() -> None:
-    with serving(reply("Score: 6")) as server:
-        judge = Judge(server.url, "m", RUBRIC, cache=False)
-        scores = asyncio.run(judge(prompts=["p"] * 4, completions=["a", "b", "a", "a"], answer=[1, 1, 1, None]))
-    assert scores == [0.6, 0.6, 0.6, None]
-    assert len(server.asked) == 2
 
 
 def test_a_cached_reply_makes_no_request(cache: Path) -> None:
@@ -174,25 +159,23 @@ def test_a_judge_that_always_fails_raises(monkeypatch: pytest.MonkeyPatch) -> No
         asyncio.run(Judge(server.url, "m", "{completion}", retry_budget_s=0.4)(prompts=["p"], completions=["c"]))
 
 
-def test_invalid_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("scale", scale) for scale in ([10, 0], [1], [1, 1])),
+        *(("score_pattern", pattern) for pattern in ("(", "score")),
+        *(("rubric", text) for text in ("{prompt}", "{completion} {two words}")),
+        ("api_key_env", "JUDGE_KEY"),
+    ],
+)
+def test_invalid_arguments(monkeypatch: pytest.MonkeyPatch, name: str, value: Any) -> None:
     monkeypatch.delenv("JUDGE_KEY", raising=False)
-    wrong: list[Any] = [
-        {"scale": [10, 0]},
-        {"scale": [1]},
-        {"scale": [1, 1]},
-        {"score_pattern": "("},
-        {"score_pattern": "score"},
-    ]
-    for args in (*wrong, {"api_key_env": "JUDGE_KEY"}, {"rubric": "{prompt}"}, {"rubric": "{completion} {two words}"}):
-        with pytest.raises(RewardError) as caught:
-            Judge("http://127.0.0.1/", "m", **({"rubric": "{completion}"} | args))
-        assert [caught.value.where] == [f"args.{name}" for name in args]
-
-
-def test_a_ranking_takes_no_arguments_of_scores() -> None:
-    for args in ({"scale": [0, 10]}, {"score_pattern": "(x)"}):
-        with pytest.raises(TypeError):
-            RankingJudge("http://127.0.0.1/", "m", "{completions}", **args)  # type: ignore[call-arg]
+    with pytest.raises(RewardError) as caught:
+        Judge("http://127.0.0.1/", "m", **({"rubric": "{completion}"} | {name: value}))
+    assert caught.value.where == f"args.{name}"
+    if name in ("scale", "score_pattern"):
+        with pytest.raises(TypeError):  # a ranking takes no arguments of scores
+            RankingJudge("http://127.0.0.1/", "m", "{completions}", **{name: value})
 
 
 def test_rubrics() -> None:
@@ -208,15 +191,15 @@ def test_rubrics() -> None:
         assert caught.value.where == where
 
 
-def test_every_row_may_bring_its_own_rubric() -> None:
+def test_every_row_may_bring_its_own_rubric_and_equal_rows_make_one_request() -> None:
+    rubrics = ["Is it short? {no field}", "Is it polite?", "Is it polite?", None]
     with serving(reply("Score: 5")) as server:
-        judge = Judge(server.url, "m", "{rubric}\n\nAnswer: {completion}")
-        rubrics = ["Is it short? {no field}", "Is it polite?", None]
+        judge = Judge(server.url, "m", "{rubric}\n\nAnswer: {completion}", cache=False)
         assert required_columns(judge) == ["rubric"]
-        scores = asyncio.run(judge(prompts=["p"] * 3, completions=["a", "b", "c"], rubric=rubrics))
-    assert scores == [0.5, 0.5, None]
-    asked = {request.payload["messages"][0]["content"] for request in server.asked}
-    assert asked == {"Is it short? {no field}\n\nAnswer: a", "Is it polite?\n\nAnswer: b"}
+        found = asyncio.run(judge(prompts=["p"] * 4, completions=["a", "b", "b", "c"], rubric=rubrics))
+    assert found == [0.5, 0.5, 0.5, None]
+    asked = sorted(request.payload["messages"][0]["content"] for request in server.asked)
+    assert asked == ["Is it polite?\n\nAnswer: b", "Is it short? {no field}\n\nAnswer: a"]
 
 
 RANKING = "Q: {prompt}\n{completions}\nGold: {answer}"
@@ -262,12 +245,11 @@ def test_neither_the_order_of_sampling_nor_the_other_prompts_change_the_request(
 
 
 @pytest.mark.parametrize("text", ["Ranking: 1 > 2", "Ranking: 1 > 2 > 2", "Ranking: 0 > 1 > 2", "1, 2, 3", "Best:"])
-def test_a_reply_that_is_no_ranking_raises_and_is_not_kept(text: str, cache: Path) -> None:
+def test_a_reply_that_is_no_ranking_raises(text: str) -> None:
     args = {"ranking_pattern": r"Best:(.+)?"} if text == "Best:" else {}
     with serving(reply(text)) as server, pytest.raises(RewardError) as caught:
         scores(server, list(range(7)), **args)
     assert str(caught.value.where)[:5] == "row 0"
-    assert not list(cache.rglob("*"))
 
 
 @pytest.mark.parametrize("text", ["**Ranking**: [3, 2, 1]", "ranking: 1>2>3\nNo. Order: 3 > 2 > 1"])

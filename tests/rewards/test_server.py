@@ -22,8 +22,7 @@ def test_sends_rows_and_columns_gets_rewards() -> None:
         reward = RewardServer(server.url)
         prompts = ["p", [{"role": "user", "content": "q"}]]
         from_trl = {"completion_ids": [[1], [2]], "trainer_state": object(), "log_metric": print}
-        columns = {"day": [date(2025, 1, 1)] * 2, "share": [float("nan"), 1.0], "scalar": 3, "one": [1]}
-        columns["answer"] = [1, None]
+        columns = {"day": [date(2025, 1, 1)] * 2, "share": [float("nan"), 1.0], "one": [1], "answer": [1, None]}
         scores = asyncio.run(reward(prompts=prompts, completions=["abc", ""], **from_trl, **columns))
     assert scores == [3, None]
     sent = {"share": [None, 1.0], "answer": [1, None]}
@@ -53,7 +52,6 @@ def test_batches_keep_their_order() -> None:
     ("answer", "got"),
     [
         ({"rewards": [1.0]}, "1 rewards"),
-        ({"scores": [1, 2]}, "{'scores': [1, 2]}"),
         ([1, 2], "[1, 2]"),
         ({"rewards": 1.0}, "{'rewards': 1.0}"),
         ({"rewards": "x" * 300}, "{'rewards': '" + "x" * 187),
