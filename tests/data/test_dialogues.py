@@ -38,7 +38,6 @@ def said(content: object, role: str = "assistant", **more: object) -> list[dict[
     ("value", "expected"),
     [
         ([{"role": "User", "value": "hi"}, {"role": "Model", "text": "ho"}], CHAT),
-        (said("hi", "User") + said("ho", "Chatbot"), CHAT),  # Cohere
         ([{"from": "Human", "value": "hi"}, {"from": "gpt", "content": "ho"}], CHAT),
         ({"from": "gpt", "role": "user", "content": "hi"}, [ASKED]),
         ([{"role": "assistant", "content": "ho", "name": None, "tool_calls": []}], [TOLD]),
@@ -47,20 +46,16 @@ def said(content: object, role: str = "assistant", **more: object) -> list[dict[
             [{"system": "s", "input": "hi", "output": "ho"}, {"input": "a", "output": None}],
             [*said("s", "system"), *CHAT, *said("a", "user")],
         ),
-        ([ASKED, {"input": "a", "output": "b"}], [ASKED, {"input": "a", "output": "b", "content": None}]),
         ([{"speaker": "User", "text": "hi"}, {"speaker": "assistant", "text": "ho"}], CHAT),
         ({"from": ["human", "gpt"], "value": ["hi", "ho"]}, CHAT),
-        ({"role": ["user", "assistant"], "content": ["hi", "ho"]}, CHAT),
         (said("ho", reasoning="r"), said("ho", reasoning="r", thinking="r", reasoning_content="r")),
         (json.dumps(CHAT), CHAT),
         (str(CHAT), CHAT),
         (str(CHAT).replace("}, {", "}\n {"), CHAT),  # an array of numpy
         (" ", None),
-        ("[1, 2]", [1, 2]),
         (5, 5),
         ([], []),
         ([ASKED, 3], [ASKED, 3]),
-        ({}, {}),
         ([{"from": "function_call", "value": json.dumps(F["function"])}], said("", tool_calls=[F])),
         ([{"role": "assistant", "function_call": {"name": "f", "arguments": '{"x": 1}'}}], said("", tool_calls=[F])),
         (said("a", tool_calls=F), said("a", tool_calls=[F])),
@@ -84,7 +79,6 @@ def said(content: object, role: str = "assistant", **more: object) -> list[dict[
         ),
         (said([{"type": "text", "text": "a"}, {"value": "b"}, "c"]), said("abc")),
         (said([{"type": "image", "text": "a"}, "b"]), said([{"type": "image", "text": "a"}, "b"])),
-        (said([{"type": "text", "text": 5}, "b"]), said([{"type": "text", "text": 5}, "b"])),
         (said([{"type": "image", "x": None}]), said([{"type": "image"}])),
     ],
 )
@@ -207,8 +201,6 @@ RULES = {"role": "system", "content": "Be terse."}
         ([RULES], [RULES, TOLD], [TOLD]),
         ([ASKED], [RULES, ASKED, TOLD], None),  # a system message that the prompt lacks
         ([RULES, ASKED], [{**RULES, "content": "x"}, ASKED, TOLD], None),
-        ([RULES], [ASKED, TOLD], None),
-        ([RULES, ASKED], [RULES, ASKED], None),
         ([{**ASKED, "tool_calls": [1]}], [{**ASKED, "tool_calls": [2]}, TOLD], None),
     ],
 )
@@ -261,18 +253,14 @@ OTHER = {"role": "user", "content": "Bye."}
     ("chosen", "rejected", "prompt", "answers"),
     [
         (CHAT, "no", CHAT[:-1], (CHAT[-1:], NO)),  # ms-swift's rejected_response
-        (CHAT, NO, CHAT[:-1], (CHAT[-1:], NO)),
         (CHAT, [*CHAT[:-1], *NO], CHAT[:-1], (CHAT[-1:], NO)),
         ([*CHAT, *CHAT], [*CHAT[:-1], *NO], CHAT[:-1], ([*CHAT[-1:], *CHAT], NO)),
         (CHAT, CHAT, CHAT[:-1], (CHAT[-1:], CHAT[-1:])),
         (CHAT, [OTHER, *NO], "", (CHAT, [OTHER, *NO])),
         (CHAT, None, "", (CHAT, None)),
-        (NO, CHAT[-1:], "", (NO, CHAT[-1:])),
     ],
 )
-def test_two_dialogues_are_split_where_they_part(
-    chosen: list[Any], rejected: Any, prompt: Any, answers: tuple[Any, Any]
-) -> None:
+def test_two_dialogues_are_split_where_they_part(chosen: Any, rejected: Any, prompt: Any, answers: Any) -> None:
     made = dialogues.split_row({"chosen": chosen, "rejected": rejected})
     assert made == dict(zip(("prompt", "chosen", "rejected"), (prompt, *answers), strict=True))
 
@@ -300,26 +288,20 @@ def test_a_row_without_transcripts_keeps_its_texts_and_gets_an_empty_prompt(refu
     ("prompt", "chosen", "rejected"),
     [
         (TWICE, " Fine.", " Go away."),
-        (TWICE, " Fine.", " "),
         (TWICE, " Fine.", ""),
         (TWICE, " I am fine.", " I am not."),  # it is the turn that ends the prompt, not the last letter in common
-        (HELLO, LONG, " Ho!\n\nHuman: Tea?\n\nAssistant: No."),
+        (HELLO, LONG, " Ho!\n\nHuman: Tea?\n\nAssistant: No."),  # later turns of one dialogue are no part of the prompt
         (HELLO, LONG, " Hi!"),
-        (None, "Fine.", "Go away."),
-        (None, f"{HELLO} Hi!", "Hi!"),
-        (None, f"{HELLO} Hi!", f"{HELLO[:-12]} there"),
-        (None, f"{HELLO} Hi!", HELLO.replace("Hello", "Bye") + " Hi!"),
-        (None, "\n\nHuman: Hello", "\n\nHuman: Hello"),
-        (None, "I said \n\nAssistant: once", "I said \n\nAssistant: twice"),
+        ("", "Fine.", "Go away."),
+        ("", f"{HELLO} Hi!", "Hi!"),
+        ("", f"{HELLO} Hi!", HELLO.replace("Hello", "Bye") + " Hi!"),
+        ("", "I said \n\nAssistant: once", "I said \n\nAssistant: twice"),
     ],
 )
-def test_a_transcript_is_split_at_the_last_answer_that_both_share(
-    prompt: str | None, chosen: str, rejected: str
-) -> None:
-    """Later turns of one of two dialogues are no part of the prompt."""
+def test_a_transcript_is_split_at_the_last_answer_both_share(prompt: str, chosen: str, rejected: str) -> None:
     for better, worse in ((chosen, rejected), (rejected, chosen)):
-        row = {"chosen": (prompt or "") + better, "rejected": (prompt or "") + worse}
-        assert dialogues.split_row(row) == {"prompt": prompt or "", "chosen": better, "rejected": worse}
+        row = {"chosen": prompt + better, "rejected": prompt + worse}
+        assert dialogues.split_row(row) == {"prompt": prompt, "chosen": better, "rejected": worse}
 
 
 @pytest.mark.parametrize("is_stored", [True, False])
@@ -327,9 +309,6 @@ def test_an_answer_that_is_text_follows_a_prompt_of_messages(is_stored: bool) ->
     rows = [{"prompt": [ASKED], "completion": text, "other": "x"} for text in ("ho", "hum")]
     made = with_answers(datasets.Dataset.from_list(rows) if is_stored else table(*rows), ["prompt", "completion"])
     assert contents(made) == [{**row, "completion": said(row["completion"])} for row in rows]
-    for unlike in (
-        {"prompt": "hi", "completion": "ho"},
-        {"prompt": [ASKED], "completion": [TOLD]},
-        {"completion": "ho"},
-    ):
-        assert with_answers(other := table(unlike), [*unlike]) is other
+    pairs: tuple[dict[str, Any], ...] = ({"prompt": "hi"}, {"prompt": [ASKED], "completion": [TOLD]}, {})
+    for other in (table({"completion": "ho", **unlike}) for unlike in pairs):
+        assert with_answers(other, [*other.column_names]) is other

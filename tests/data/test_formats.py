@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,7 +18,7 @@ import pytest
 from rlhf_cli.data.column_kinds import ColumnKind, ListKind, RecordKind, kind_of, label, merge
 from rlhf_cli.data.data_files import Scan, scan
 from rlhf_cli.data.file_readers import read_csv, read_parquet_head
-from rlhf_cli.data.loading import features_of, load_split
+from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.rows import RowTable
 from rlhf_cli.data.source import DataSource
 from rlhf_cli.errors import DataError
@@ -30,13 +29,15 @@ KINDS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_kinds_of_values() -> None:
+def test_kinds_of_values_and_what_two_of_them_come_to() -> None:
     found = [kind_of(value) for value in KINDS.values()]
     assert found == [NULL, BOOL, INTEGER, NUMBER, TEXT, ListKind(INTEGER), RecordKind({"a": INTEGER}), MIXED]
     assert [label(kind) for kind in found[:-1]] == [NULL, BOOL, INTEGER, NUMBER, TEXT, "list", "object"]
     assert kind_of([]) == ListKind(NULL)
     assert kind_of([None, 1, 2.5]) == ListKind(NUMBER)
-    assert kind_of([1, "x"]) == ListKind(MIXED)
+    assert kind_of([1, "x"]) == merge(ListKind(TEXT), ListKind(NUMBER)) == ListKind(MIXED)
+    merged = merge(RecordKind({"a": INTEGER, "b": NULL}), RecordKind({"b": TEXT, "c": BOOL}))
+    assert merged == RecordKind({"a": INTEGER, "b": TEXT, "c": BOOL})
 
 
 @pytest.mark.parametrize("first", ["sep=;", '"sep=;"\r', "\ufeffsep=;", "sep=;;"])
@@ -56,40 +57,27 @@ def test_a_column_of_two_kinds(first: str, second: str) -> None:
     assert merge(left, right) == expected
 
 
-def test_lists_and_records_are_merged_inside() -> None:
-    assert merge(ListKind(INTEGER), ListKind(NUMBER)) == ListKind(NUMBER)
-    assert merge(ListKind(TEXT), ListKind(NUMBER)) == ListKind(MIXED)
-    merged = merge(RecordKind({"a": INTEGER, "b": NULL}), RecordKind({"b": TEXT, "c": BOOL}))
-    assert merged == RecordKind({"a": INTEGER, "b": TEXT, "c": BOOL})
-    assert isinstance(merged, RecordKind)
-    assert list(merged.fields) == ["a", "b", "c"]
-
-
 CELLS = ["", "0", "-7", "007", "7.0", "-0.5e3", "1e5", ".5", "1,5", "TRUE", "false", "yes", "NA", "inf", " 1",
          "999999999999999999", "9999999999999999999", "x\ny", 'q"q']  # fmt: skip
 NUMBERS, INTEGERS, FLAGS = {"0", "-7", "7.0", "-0.5e3", "1e5"}, {"0", "-7", "999999999999999999"}, {"TRUE", "false"}
 
 
-def test_a_csv_column_has_a_type_only_if_every_cell_has_it(workplace: Path) -> None:
-    for pair in itertools.combinations(CELLS, 2):
-        assert_typed(pair, workplace)
-
-
-def assert_typed(pair: tuple[str, str], workplace: Path) -> None:
-    with (workplace / "t.csv").open("w", newline="") as file:
-        csv.writer(file, quoting=csv.QUOTE_ALL).writerows([["a", "prompt"], *((cell, cell) for cell in pair)])
-    found = [row for _, row in read_csv(workplace / "t.csv", ("prompt",))]
-    assert [row["prompt"] for row in found] == [cell or None for cell in pair]
-    filled, values = [cell for cell in pair if cell], [row["a"] for row in found]
-    if set(filled) <= FLAGS:
-        expected: list[object] = [None if not cell else cell == "TRUE" for cell in pair]
-    elif set(filled) <= INTEGERS:
-        expected = [int(cell) if cell else None for cell in pair]
-    elif set(filled) <= NUMBERS | INTEGERS:  # a float rounds an integer of 19 digits, which stays text
-        expected = [float(cell) if cell else None for cell in pair]
-    else:
-        expected = [cell or None for cell in pair]
-    assert list(map(repr, values)) == list(map(repr, expected))
+@pytest.mark.parametrize("first", CELLS)
+def test_a_csv_column_has_a_type_only_if_every_cell_has_it(first: str, workplace: Path) -> None:
+    for second in CELLS[CELLS.index(first) + 1 :]:
+        pair = (first, second)
+        with (workplace / "t.csv").open("w", newline="") as file:
+            csv.writer(file, quoting=csv.QUOTE_ALL).writerows([["a", "prompt"], *((cell, cell) for cell in pair)])
+        found = [row for _, row in read_csv(workplace / "t.csv", ("prompt",))]
+        assert [row["prompt"] for row in found] == [cell or None for cell in pair]
+        filled = {cell for cell in pair if cell}
+        if filled <= FLAGS:
+            kind: Callable[[str], object] = "TRUE".__eq__
+        elif filled <= INTEGERS:
+            kind = int
+        else:  # a float rounds an integer of 19 digits, which stays text
+            kind = float if filled <= NUMBERS | INTEGERS else str
+        assert [repr(row["a"]) for row in found] == [repr(kind(cell) if cell else None) for cell in pair]
 
 
 @pytest.mark.parametrize("limit", [0, 1, 3, 4, 5, 9, 20, 2**40])
@@ -105,19 +93,15 @@ def test_the_first_rows_of_several_parquet_files(limit: int, workplace: Path) ->
 
 def test_a_scan_keeps_the_first_rows_and_each_columns_first_value(refusal) -> None:
     found = Scan()
-    found.add([("here:1", {"a": None}), ("here:2", {"a": 1, "b": "x"}), ("here:3", {"a": 2.5})], 2)
-    assert found.num_rows == 3
-    assert found.rows == [{"a": None}, {"a": 1, "b": "x"}]
-    assert found.kinds == {"a": NUMBER, "b": TEXT}
-    assert found.seen == {"a": ("here:2", "1"), "b": ("here:2", "x")}
+    found.add([("here:1", {"a": None}), ("here:2", {"a": 1, "b": "x"}), ("here:3", {"a": 2.5, "c": "y" * 41})], 2)
+    assert (found.num_rows, found.rows) == (3, [{"a": None}, {"a": 1, "b": "x"}])
+    assert found.kinds == {"a": NUMBER, "b": TEXT, "c": TEXT}
+    assert found.seen == {"a": ("here:2", "1"), "b": ("here:2", "x"), "c": ("here:3", "y" * 40 + "…")}
     error = refusal(found.add, [("here:4", {"a": "z"})], 2)
     assert (error.where, error.got, error.expected) == ("here:4", "z (text)", "number, as 1 in here:2")
     assert error.advice
-    found.add([("here:5", {"c": "y" * 41})], 2)
-    assert found.seen["c"] == ("here:5", "y" * 40 + "…")
-    for number in (2**63, -(2**63) - 1, 10**40):
+    for number, shown in ((2**63, str(2**63)), (-(2**63) - 1, str(-(2**63) - 1)), (10**40, "1" + "0" * 39 + "…")):
         error = refusal(Scan().add, [("here:1", {"a": number})], 2)
-        shown = str(number) if number < 10**39 else "1" + "0" * 39 + "…"
         assert (error.where, error.got, error.expected) == ("here:1", shown, "text")
 
 
@@ -125,28 +109,20 @@ FINE = '{"a": "x", "n": 1}'
 SOUND = {
     "a fraction among integers": [FINE] * 9 + ['{"n": 0.5}'],
     "a column that comes late": [FINE] * 9 + ['{"b": true, "a": "y"}'],
-    "nulls, then text": ['{"a": null}'] * 9 + [FINE],
-    "lists that were empty": ['{"l": []}'] * 9 + ['{"l": ["x"]}'],
     "records that grow": ['{"r": {"x": 1}}'] * 9 + ['{"r": {"y": [1]}}'],
     "blank lines": [FINE, "", "  ", FINE] * 4,
-    "blanks around": [" " + FINE, FINE + "\t"] * 5,
     "Windows": [FINE + "\r"] * 9,
     "no line end at the end": [FINE] * 9,
-    "a key twice in a row": [FINE] * 9 + ['{"a": "x", "a": "z"}'],
-    "braces in texts": ['{"a": "\\\\frac{3}{4} }{ } {"}'] * 9,
     "what looks like a date": ['{"a": "2020-01-01", "d": "2020-01-01T00:00:00"}'] * 9,
     "escapes": ['{"a": "\\u0000 \\ud83d\\ude00 \\n \\u00e9 é \\/ \\""}'] * 9,
     "what JSON has not and Python reads": ['{"f": 1.5}'] * 9 + ['{"f": NaN}', '{"f": Infinity}', '{"f": 1e400}'],
-    "all null": ['{"a": null, "b": []}'] * 9,
     "text here and a list there, below": ['{"m": ["x"]}'] * 9 + ['{"m": [["y"]]}'],
     "empty records": ["{}", '{"e": {}, "a": 1}'] * 5,
 }
 SPOILT = {
-    "malformed": [FINE] * 9 + ['{"a": "x",}', FINE],
     "two on a line": [FINE] * 9 + [FINE + FINE] + [FINE] * 9,
     "one on two lines": [FINE] * 9 + ['{"a":', '"x"}'] + [FINE] * 9,
     "no object": [FINE] * 9 + ["[1]"],
-    "of another kind": [FINE] * 9 + ['{"a": 5}'],
     "of another kind than a late column": [FINE] * 5 + ['{"late": 1}'] + [FINE] * 9 + ['{"late": "x"}'],
     "half a surrogate pair": [FINE] * 9 + ['{"a": "\\ud83d"}'],
     "cut off": [FINE] * 9 + ['{"a": "x'],
@@ -185,7 +161,6 @@ def test_what_is_checked_is_what_is_loaded(name: str, workplace: Path) -> None:
         '{\n  "a": "x"\n}\n{\n  "a": "y"\n}\n',
         "{'a': 'x'}\n{'a': 'y'}\n",
         '{"rows": [{"a": "x"}, {"a": "y"}]}',
-        '{"my rows": [{"a": "x"}, {"a": "y"}]}',
     ],
 )
 def test_the_suggested_command_writes_a_file_that_is_read(text: str, workplace: Path) -> None:
@@ -209,12 +184,3 @@ def test_bytes_that_are_no_text(workplace: Path) -> None:
             (path := workplace / f"rows.jsonl{end}").write_bytes(content)
             found = outcome(lambda: scan([path], "jsonl").num_rows)
             assert found == 20 if content in (good, packed) else str(path) in str(found)
-
-
-def test_types_are_those_of_datasets() -> None:
-    kinds = {"l": ListKind(RecordKind({"x": INTEGER, "n": ListKind(NULL)})), "e": RecordKind({}), "m": ListKind(MIXED)}
-    assert features_of(kinds) == {
-        "l": datasets.List({"x": datasets.Value("int64"), "n": datasets.List(datasets.Value("null"))}),
-        "e": {},
-        "m": datasets.List(datasets.Json()),
-    }

@@ -21,12 +21,10 @@ CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"
 @pytest.mark.parametrize(
     ("trainer", "columns", "expected"),
     [
-        ("SFT", "text other", ["text"]),
         ("SFT", "prompt completion text", ["prompt", "completion"]),
         ("SFT", "messages prompt tools labels", ["messages", "tools"]),
         ("SFT", "input_ids labels", ["input_ids", "labels"]),
         ("DPO", "prompt chosen rejected margin image other", ["chosen", "rejected", "prompt", "image"]),
-        ("DPO", "rejected chosen", ["chosen", "rejected"]),
         ("Reward", "chosen rejected prompt margin labels", ["chosen", "rejected", "prompt", "margin"]),
         ("KTO", "prompt completion label chat_template_kwargs",
          ["prompt", "completion", "label", "chat_template_kwargs"]),
@@ -46,7 +44,6 @@ def test_a_trainer_reads_the_first_complete_set_and_the_columns_beside_it(
 @pytest.mark.parametrize(
     ("trainer", "columns", "hint"),
     [
-        ("DPO", ("chosen", "loser"), "data.rename.rejected=loser"),
         ("KTO", ("prompt", "response", "liked"), "data.rename.completion=response data.rename.label=liked"),
         ("SFT", ("instruction", "completion", "input"), f"data.prompt='{{instruction}} {{input}}'{TEXT_FIELD}"),
         ("SFT", ("mesages",), f"data.rename.prompt=EXISTING_COLUMN data.rename.completion=EXISTING_COLUMN{TEXT_FIELD}"),
@@ -54,18 +51,13 @@ def test_a_trainer_reads_the_first_complete_set_and_the_columns_beside_it(
         ("SFT", ("conversation",), f"data.rename.messages=conversation{TEXT_FIELD}"),
         ("KTO", ("conversation", "liked"),
          "data.rename.messages=conversation data.transcripts=true data.rename.label=liked"),
-        ("KTO", ("messages", "label"), "data.transcripts=true"), ("KTO", ("messages",), "data.transcripts=true"),
         ("KTO", ("prompt", "chosen"), "data.rename.rejected=EXISTING_COLUMN"),
         ("GKD", ("question",), "data.rename.messages=EXISTING_COLUMN"),
         ("DPO", ("chosen", "loser", "question"), "data.rename.rejected=loser data.rename.prompt=question"),
         ("DPO", ("chosen", "loser", "prompt", "question"), "data.rename.rejected=loser"),
-        ("DPO", ("chosen", "loser", "promt"), "data.rename.rejected=loser"),
         ("DPO", ("messages", "rejectd"), "data.rename.chosen=EXISTING_COLUMN data.rename.rejected=rejectd"),
         ("DPO", ("messages", "rejected_response"),
          "data.rename.chosen=messages data.rename.rejected=rejected_response data.transcripts=true"),
-        ("DPO", ("chosen", "rejectd"), "data.rename.rejected=rejectd"),
-        ("DPO", ("chosen", "zzz"), "data.rename.rejected=EXISTING_COLUMN"),
-        ("DPO", ("zzz",), "data.rename.chosen=EXISTING_COLUMN data.rename.rejected=EXISTING_COLUMN"),
     ],
 )  # fmt: skip
 def test_an_incomplete_set_is_refused_with_the_renames_to_type(
@@ -108,10 +100,8 @@ def test_a_missing_column_may_lie_inside_another(trainer: str, row: dict[str, An
     ("columns", "twins"),
     [
         ("prompt response_0 response_1 better_response_id", ("response_0", "response_1")),
-        ("model_a model_b winner conversation_a conversation_b", ("conversation_a", "conversation_b")),
         ("score_A score_B human_ref_A human_ref_B", ("human_ref_A", "human_ref_B")),
         ("answer1 answer2 score1 score2", ("answer1", "answer2")),
-        ("a1 a2", ("a1", "a2")),
     ],
 )
 def test_a_third_column_may_say_which_answer_is_better(columns: str, twins: tuple[str, str], refusal) -> None:
@@ -139,20 +129,19 @@ def test_the_column_of_plain_text_can_have_another_name(refusal) -> None:
 def test_trainers_that_rewrite_messages_get_those_of_a_role_and_a_text() -> None:
     stored = datasets.Features(dict.fromkeys(("chosen", "rejected"), datasets.List(datasets.Json())))
     dataset = datasets.Dataset.from_list([dict.fromkeys(stored, CHAT)], features=stored)
-    assert [only_learnt(dataset, OF[name]).features == stored for name in ("DPO", "ORPO")] == [True, False]
+    assert only_learnt(dataset, OF["DPO"]).features == stored != only_learnt(dataset, OF["ORPO"]).features
 
 
 ASKED, TOLD = CHAT
 CALLED = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": {}}}]}
 RESULT, MODEL = {"role": "tool", "content": "2"}, {"role": "model", "content": "ho"}
-PICTURE, PAIR = {"type": "image"}, {"prompt": CHAT[:1], "chosen": CHAT[1:], "rejected": [{**CHAT[1], "content": "no"}]}
+PICTURE, FIRST = {"type": "image"}, {"where": "data.eval, row 1 (the first row is 1)"}
+PAIR = {"prompt": CHAT[:1], "chosen": CHAT[1:], "rejected": [{**CHAT[1], "content": "no"}]}
 ROWS: dict[str, dict[str, Any]] = {
     "KTO": {"prompt": "p", "completion": "c", "label": True},
-    "SFT": {"messages": CHAT},
-    "DPO": PAIR,
-    "ORPO": PAIR,
+    **{name: {"messages": CHAT} for name in ("SFT", "GKD")},
+    **dict.fromkeys(("DPO", "ORPO"), PAIR),
     "GRPO": {"prompt": CHAT[:1]},
-    "GKD": {"messages": CHAT},
     "SDFT": {"prompt": "p", "privileged_context": "c"},
     "Reward": {"chosen_ids": [1], "rejected_ids": [2]},
     "SFT ": {"input_ids": [1]},
@@ -245,19 +234,15 @@ def test_values_that_a_trainer_reads_and_that_it_refuses_by_their_row(
     ("trainer", "row", "expected"),
     [
         (
-            *("SFT", {"text": "a", "role": "user"}),
+            "SFT",
+            {"text": "a", "role": "user"},
             {"hint": "data.eval.rename.speaker=role  # learns each text alone", "got": "the columns 'text' and 'role'"},
         ),
-        ("SFT", {"text": "a", "role": "actor", "prompts": "b"}, ["text"]),
         ("GRPO", {"prompt": "a", "prompts": "b", "role": "user"}, {"hint": "data.eval.rename.data_prompts=prompts"}),
         ("GRPO", {"prompt": "a", "completions": "b"}, {"hint": "data.eval.rename.data_completions=completions"}),
         ("GRPO", {"prompt": [{**ASKED, "content": [PICTURE]}], "image": 5}, ["prompt", "image"]),
         ("DPO", {"prompt": "hi", "chosen": CHAT, "rejected": [ASKED, MODEL]}, ["chosen", "rejected"]),
-        (
-            "DPO",
-            {"chosen": CHAT, "rejected": [{**ASKED, "content": "x"}, MODEL]},
-            {"where": "data.eval, row 1 (the first row is 1)"},
-        ),
+        ("DPO", {"chosen": CHAT, "rejected": [{**ASKED, "content": "x"}, MODEL]}, FIRST),
         ("DPO", {"chosen": CHAT, "rejected": [TOLD]}, {"hint": "data.eval.rename.prompt=EXISTING_COLUMN"}),
         (
             "DPO",
@@ -269,10 +254,7 @@ def test_values_that_a_trainer_reads_and_that_it_refuses_by_their_row(
             {"chosen": [TOLD], "rejected": [TOLD], "query": "q"},
             {
                 "hint": "data.prompt='[{role: user, content: \"{query}\"}]'",
-                **{
-                    "got": "columns chosen, rejected, query",
-                    "expected": "the question in the column prompt; it may be in query",
-                },
+                "expected": "the question in the column prompt; it may be in query",
             },
         ),
         ("DPO", {"chosen": "q? a", "rejected": "q? b", "query": " q? "}, ["chosen", "rejected"]),
@@ -282,13 +264,9 @@ def test_values_that_a_trainer_reads_and_that_it_refuses_by_their_row(
             {"chosen": "a", "rejected": "q? b", "instruction": "q?", "context": "c"},
             {"hint": "data.prompt='{instruction} {context}'"},
         ),
-        ("DPO", {"prompt": " ", "chosen": "a", "rejected": "b"}, ["chosen", "rejected", "prompt"]),
-        *(
-            ("SFT", {name: value}, {"where": "data.eval, row 1 (the first row is 1)"})
-            for name, value in (("messages", "text"), ("text", CHAT))
-        ),
-        ("GRPO", {"prompt": " "}, {"where": "data.eval, row 1 (the first row is 1)"}),
-        ("DPO", {"chosen": "a", "rejected": ""}, {"where": "data.eval, row 1 (the first row is 1)"}),
+        *(("SFT", {name: value}, FIRST) for name, value in (("messages", "text"), ("text", CHAT))),
+        ("GRPO", {"prompt": " "}, FIRST),
+        ("DPO", {"chosen": "a", "rejected": ""}, FIRST),
         (
             "Reward",
             {"chosen": "c", "rejected": "r", "prompt": CHAT[:1]},

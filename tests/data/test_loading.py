@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import product
 from pathlib import Path
 
@@ -111,11 +112,11 @@ def test_splits_that_do_not_exist(jsonl, refusal) -> None:
 def test_rows_that_other_code_has_made_are_not_taken_from_the_cache(jsonl, monkeypatch: pytest.MonkeyPatch) -> None:
     """`datasets` knows a function by its name: a later version of it would get the rows of the one before."""
     source = DataSource(path=jsonl([{"prompt": [{"role": "human", "content": "q"}]}] * 3))
-    seen = [load_split([source], seed=0)[0]["prompt"][0]["role"]]
+    seen = [load(source)[0]["prompt"][0]["role"]]
     monkeypatch.setitem(SPEAKERS, "human", "later")
     for code in (loading._code(), "of a later version"):
         monkeypatch.setattr(loading, "_code", lambda found=code: found)
-        seen.append(load_split([source], seed=0)[0]["prompt"][0]["role"])
+        seen.append(load(source)[0]["prompt"][0]["role"])
     assert seen == ["user", "user", "later"]
 
 
@@ -131,33 +132,25 @@ def test_a_mixture_follows_its_weights_and_its_seed(jsonl) -> None:
 
 def test_sources_that_disagree_about_a_column_are_named(jsonl, refusal) -> None:
     """The column `n` is a number in the first two sources and text in the third; `prompt` is text in all of them."""
-    values: tuple[object, ...] = (1, 2, "three")
-    sources = [
-        DataSource(path=jsonl([{"prompt": "a", "n": value}], f"{place}.jsonl"), name=f"data.mix.{place}")
-        for place, value in enumerate(values)
-    ]
+
+    def source(name: str, **row: object) -> DataSource:
+        return DataSource(path=jsonl([{"prompt": "a", **row}], f"{name}.jsonl"), name=f"data.mix.{name}")
+
+    sources = [source("0", n=1), source("1", n=2), source("2", n="three")]
     for some in (sources, sources[1:]):
         error = refusal(load, *some)
-        assert error.where == "data.mix.2"
-        assert "'n'" in error.what
+        assert (error.where, error.got, error.expected) == ("data.mix.2", "text", f"integer, as in {some[0].name}")
         assert "data.mix.2.rename.other_n=n" in error.advice
-        assert (error.got, error.expected) == ("text", f"integer, as in {some[0].name}")
-    for source in sources:
-        source.is_read = "prompt".__eq__
+    for one in sources:
+        one.is_read = "prompt".__eq__
     assert load(*sources).column_names == ["prompt"]
-    sources[0] = DataSource(path=jsonl([{"prompt": "a", "n": 2.5, "r": {"b": "u"}}]), name="data.mix.0")
-    sources[1] = DataSource(path=jsonl([{"prompt": "a", "n": 1, "r": {"c": 1}}], "1.jsonl"), name="data.mix.1")
-    assert {type(row["n"]) for row in load(*sources[:2])} == {float}
+    mixed = load(source("0", n=2.5, r={"b": "u"}), source("1", n=1, r={"c": 1}))
+    assert {type(row["n"]) for row in mixed} == {float}
 
 
 @pytest.mark.parametrize("are_hidden", [False, True])
 def test_progress_bars_are_hidden_for_a_while(are_hidden: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HF_DATASETS_DISABLE_PROGRESS_BARS", raising=False)
-    before = datasets.utils.are_progress_bars_disabled()
-    try:
-        (datasets.disable_progress_bars if are_hidden else datasets.enable_progress_bars)()
-        with quiet():
-            assert datasets.utils.are_progress_bars_disabled()
-        assert datasets.utils.are_progress_bars_disabled() == are_hidden
-    finally:
-        (datasets.disable_progress_bars if before else datasets.enable_progress_bars)()
+    monkeypatch.setattr(sys.modules["datasets.utils.tqdm"], "_hf_datasets_progress_bars_disabled", are_hidden)
+    with quiet():
+        assert datasets.utils.are_progress_bars_disabled()
+    assert datasets.utils.are_progress_bars_disabled() == are_hidden

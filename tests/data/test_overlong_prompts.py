@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from datasets import Dataset
@@ -31,13 +32,11 @@ def fitted(policy, rows: Dataset = ROWS, name: str = "data.eval") -> tuple[Datas
 @pytest.mark.parametrize(
     ("read", "served", "completion", "expected"),
     [
-        (10, None, 4, 6), (10, 8, 4, 4), (8, 10, 4, 4), (None, 8, 7, 1), (None, None, 4, None),
-        (10, None, None, 9), (10, None, 0, 9), (10, None, "4", 9), (0, -1, 4, None), (10, "8", 4, 6),
+        *((10, None, 4, 6), (10, 8, 4, 4), (8, 10, 4, 4), (None, 8, 7, 1), (None, None, 4, None)),
+        *((10, None, None, 9), (10, None, 0, 9), (10, None, "4", 9), (0, -1, 4, None), (10, "8", 4, 6)),
     ],
-)  # fmt: skip
-def test_what_the_completion_leaves_of_the_context(
-    read: object, served: object, completion: object, expected: int | None
-) -> None:
+)
+def test_what_the_completion_leaves_of_the_context(read: Any, served: Any, completion: Any, expected: Any) -> None:
     """The shorter of two contexts less the completion, for which an unknown length leaves one token."""
     assert prompt_limit(read, served, completion, where="here") == expected
 

@@ -31,18 +31,14 @@ def test_every_format_gives_the_same_preview_and_loads_the_same_rows(workplace: 
     if suffix == "parquet":
         pq.write_table(pa.Table.from_pylist(rows), workplace / "rows.parquet")
     else:
-        lines = [f'{{"prompt": "é{number}", "n": {number}}}' for number in range(20)]
-        content = {
-            "jsonl": "\n".join(lines),
-            "json": f"[{', '.join(lines)}]",
-            "csv": "prompt,n\n" + "".join(f"é{number},{number}\n" for number in range(20)),
-        }[suffix.removesuffix(".gz")]
-        write(workplace, f"rows.{suffix}", content)
-    found = peek(DataSource(path=f"rows.{suffix}"), limit=3)
+        lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+        table = "prompt,n\n" + "".join(f"{row['prompt']},{row['n']}\n" for row in rows)
+        content = {"jsonl": "\n".join(lines), "json": f"[{', '.join(lines)}]", "csv": table}
+        write(workplace, f"rows.{suffix}", content[suffix.removesuffix(".gz")])
+    source = DataSource(path=f"rows.{suffix}")
+    found, dataset = peek(source, limit=3), load_split([source], seed=0)
     assert (found.columns, found.rows, found.num_rows) == (("prompt", "n"), rows[:3], 20)
-    assert found.origin == f"rows.{suffix}"
-    dataset = load_split([DataSource(path=f"rows.{suffix}")], seed=0)
-    assert dataset.to_list() == rows
+    assert (found.origin, dataset.to_list()) == (f"rows.{suffix}", rows)
     assert dataset.cache_files, "not memory-mapped"
 
 
@@ -52,7 +48,6 @@ def test_every_format_gives_the_same_preview_and_loads_the_same_rows(workplace: 
     [
         (f'{{"prompt": "{LONG}", "n": 2,, }}\n', '"n": 2,,'),
         ('["prompt"]\n', '["prompt"]'),
-        ('{"prompt": "two", "n": "2"}\n', "2 (text)"),
         ('{"prompt": ["two"], "n": 2}\n', "list"),
         ('{"prompt": "two", "n": true}\n', "true/false"),
         (f'{{"prompt": "{LONG}é"'.encode("latin1"), "x\ufffd"),
@@ -104,10 +99,7 @@ def test_a_file_of_another_kind_gets_the_command_that_mends_it(
     ("text", "where"),
     [
         ("3", "rows.json"),
-        ('{"data": 1, "b": 2}', "rows.json"),
         ("[" * 100_000, "rows.json"),
-        (f'[{{"a": {"9" * 6000}}}]', "rows.json"),
-        ('[{"a": 1},', "rows.json:1"),
         (f'[\n {{"a": 1}},\n {{"a": "{LONG}", "b": }}\n]', "rows.json:3"),
         ('{"a": 1}\n{"a": }', "rows.json:2"),
         ('[{"a": 1}]\n3', "rows.json:2"),
@@ -193,22 +185,14 @@ def test_damage_within_a_parquet_file_is_reported_with_it(workplace: Path, refus
     assert refusal(peek, DataSource(path="latin.parquet")).where == "latin.parquet"
 
 
-@pytest.mark.parametrize("suffix", ["jsonl", "json", "csv", "parquet", "jsonl.gz"])
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet", "jsonl.gz"])
 @pytest.mark.parametrize("kind", ["pipe", "device"])
 def test_pipes_and_devices_are_refused(suffix: str, kind: str, workplace: Path, refusal) -> None:
     file = workplace / f"rows.{suffix}"
-    if kind == "pipe":
-        os.mkfifo(file)
-    else:
-        file.symlink_to("/dev/zero")
+    os.mkfifo(file) if kind == "pipe" else file.symlink_to("/dev/zero")
     error = refusal(peek, DataSource(path=str(file)), limit=1)
     assert (error.where, error.expected) == ("data.path", "a file")
     assert (str(file) in str(error.got), str(file) in error.advice) == (True, True)
-
-
-def test_a_text_beside_a_number_inside_a_column_is_shown_as_it_is(workplace: Path) -> None:
-    rows = [{"a": {"b": "5"}}, {"a": {"b": 6}}]
-    assert peek(write(workplace, "rows.json", json.dumps(rows))).rows == rows
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.tsv"])

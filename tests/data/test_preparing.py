@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,16 +16,13 @@ from rlhf_cli.data.source import DataSource
 ROW = {"question": "2+2?", "answer": "{question}", "n": 3, "none": None, "chat": [{"role": "user"}]}
 
 
-def test_a_text_gives_a_plain_prompt_and_braces_in_values_stay() -> None:
+def test_a_template_of_text_gives_a_plain_prompt_and_one_of_messages_a_conversation() -> None:
+    """Braces in values stay."""
     assert render("Q{n}: {question}\n{{json}} A:{answer}", ROW) == "Q3: 2+2?\n{json} A:{question}"
-
-
-def test_messages_give_a_conversational_prompt() -> None:
-    template = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "{question}"}]
-    expected = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2+2?"}]
-    assert render(template, ROW) == expected
-    assert template_columns(template) == {"question"}
     assert template_columns("{a} {{b}} {c}") == {"a", "c"}
+    template = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "{question}"}]
+    assert render(template, ROW) == [template[0], {"role": "user", "content": "2+2?"}]
+    assert template_columns(template) == {"question"}
 
 
 def test_a_missing_column_is_named_with_key_columns_and_neighbour(refusal) -> None:
@@ -88,18 +85,11 @@ def test_columns_that_rename_or_template_lack(refusal) -> None:
         assert (error.hint, "{q}" in error.advice) == (None, True)
 
 
-RATES = [0.5, None, 0.0, 1.0, 0.5, 0.9]
-
-
 @pytest.fixture
-def rates(tmp_path: Path) -> str:
-    file = tmp_path / "rates.jsonl"
-    rows = [
-        {"prompt": f"{place}+0=", "answer": str(place), "a": place, "b": 0, "rate": rate, "word": "a", "none": None}
-        for place, rate in enumerate(RATES)
-    ]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(file)
+def rates(jsonl) -> str:
+    rates = enumerate([0.5, None, 0.0, 1.0, 0.5, 0.9])
+    rows = [{"prompt": f"{a}+0=", "answer": str(a), "a": a, "b": 0, "rate": rate, "word": "a"} for a, rate in rates]
+    return jsonl([{**row, "none": None} for row in rows])
 
 
 @pytest.mark.parametrize(
@@ -116,17 +106,15 @@ def test_both_ways_to_read_give_the_same_rows(rates: str, keep, sort, expected: 
     source = DataSource(path=rates, keep=keep, sort=sort)
     _, table = prepare_preview(source, peek(source, 100), None)
     assert table is not None
-    loaded = load_split([source], seed=0)
-    first = first_rows([source], prompt=None, seed=0, limit=2)
     prompts = [f"{place}+0=" for place in expected]
-    assert [table[row]["prompt"] for row in range(len(table))] == prompts == loaded["prompt"][:]
+    assert [table[row]["prompt"] for row in range(len(table))] == prompts == load_split([source], seed=0)["prompt"][:]
+    first = first_rows([source], prompt=None, seed=0, limit=2)
     assert [row["prompt"] for row in first] == prompts[:2]
 
 
 @pytest.mark.parametrize(
     ("given", "found"),
     [
-        ({"select": (1, 3)}, 2),
         ({"select": (4, 6)}, None),
         ({"keep": ("rate", 0.1, 0.9)}, 1),
         ({"keep": ("rate", 0.9, 1.0)}, None),
@@ -154,32 +142,28 @@ def test_the_first_three_rows_say_nothing_about_others(rates: str, given, found:
         (None, "wort", "data.sort", None, "data.sort=word"),
     ],
 )
-def test_what_has_no_order_is_named(
-    rates: str, keep, sort, where: str, got: str | None, hint: str | None, refusal
-) -> None:
+def test_what_has_no_order_is_named(rates: str, keep, sort, where: str, got: str | None, hint: Any, refusal) -> None:
     error = refusal(load_split, [DataSource(path=rates, keep=keep, sort=sort)], seed=0)
     assert (error.where, error.got, error.hint) == (where, got, hint)
     assert error.expected or sort == "rate"
 
 
-def plan_of(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    assert main(["check", "+exp=quickstart", *words]) == 0
-    return capsys.readouterr().out
+def test_check_counts_the_kept_rows_and_refuses_sorted_rows_that_are_shuffled(rates: str, capsys) -> None:
+    def told(*words: str) -> tuple[int, str]:
+        code, printed = main(["check", *words]), capsys.readouterr()
+        return code, printed.err if code else printed.out
 
-
-def test_check_counts_the_kept_rows_and_refuses_sorted_rows_that_are_shuffled(
-    rates: str, workplace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sizes = {"per_device_train_batch_size": 2, "num_generations": 2, "gradient_accumulation_steps": 1}
-    words = ["data=file", f"data.path={rates}", "trainer.args.steps_per_generation=1"]
-    words += [f"trainer.args.{key}={value}" for key, value in sizes.items()]
-    keep = ["data.keep.column=rate", "data.keep.between=[0.1,0.9]"]
-    assert "3 rows" in plan_of([*words, *keep], capsys)
-    assert "6 rows" in plan_of(words, capsys)
-    assert main(["check", "+exp=quickstart", *words, *keep, "data.sort=rate"]) == 2
-    assert "trainer.args.shuffle_dataset=false" in capsys.readouterr().err
-    plan_of([*words, *keep, "data.sort=rate", "trainer.args.shuffle_dataset=false"], capsys)
-    assert main(["check", "+exp=quickstart", *words, "data.keep.column=rat", "data.keep.between=[0,1]"]) == 2
-    assert "data.keep.column=rate" in capsys.readouterr().err
-    assert main(["check", "+exp=toy_sft", "data.sort=-prompt"]) == 2
-    assert "trainer.args.train_sampling_strategy=sequential" in capsys.readouterr().err
+    args = ("per_device_train_batch_size=2", "num_generations=2", "gradient_accumulation_steps=1")
+    words = ["+exp=quickstart", "data=file", f"data.path={rates}", "trainer.args.steps_per_generation=1"]
+    words += [f"trainer.args.{one}" for one in args]
+    keep = [*words, "data.keep.column=rate", "data.keep.between=[0.1,0.9]"]
+    for typed, code, said in (
+        (keep, 0, "3 rows"),
+        (words, 0, "6 rows"),
+        ([*keep, "data.sort=rate"], 2, "trainer.args.shuffle_dataset=false"),
+        ([*keep, "data.sort=rate", "trainer.args.shuffle_dataset=false"], 0, "3 rows"),
+        ([*keep, "data.keep.column=rat"], 2, "data.keep.column=rate"),
+        (["+exp=toy_sft", "data.sort=-prompt"], 2, "trainer.args.train_sampling_strategy=sequential"),
+    ):
+        found, printed = told(*typed)
+        assert (found, said in printed) == (code, True), typed

@@ -11,7 +11,6 @@ import pytest
 
 from rlhf_cli.data import worlds
 from rlhf_cli.data.dialogues import split_transcripts
-from rlhf_cli.data.learnt_columns import check_columns
 from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.model_limits import without_overlong
 from rlhf_cli.data.peeking import Preview, first_rows, peek, prepare_preview
@@ -19,27 +18,14 @@ from rlhf_cli.data.preferences import PairRules, check_pair_columns, judge_pairs
 from rlhf_cli.data.preparing import prepare
 from rlhf_cli.data.rows import RowTable
 from rlhf_cli.data.source import DataSource
-from rlhf_cli.tables.trl_trainers import TRAINERS
 
 LONE = Preview(("chosen",), [], 1, "")
 MINE = "data.mix.mine"
 
 
-@pytest.fixture
-def file(workplace: Path) -> Callable[..., DataSource]:
-    """`file(name, text, **of_the_source)`: a file with that text, as a source that is called `data.mix.mine`."""
-
-    def write(name: str, text: str, **named: Any) -> DataSource:
-        (workplace / name).write_text(text)
-        return DataSource(path=name, name=MINE, **named)
-
-    return write
-
-
 @pytest.mark.parametrize(
     ("named", "prompt", "where", "got", "hint"),
     [
-        ({"rename": {"a": "zz"}}, None, f"{MINE}.rename.a", None, None),
         ({"rename": {"q": "n"}}, None, f"{MINE}.rename.q", "q: n", None),
         ({"select": (0, 9)}, None, f"{MINE}.select", (0, 9), f"'~{MINE}.select'"),
         ({"split": "dev"}, None, f"{MINE}.split", "dev", f"'~{MINE}.split'"),
@@ -48,9 +34,9 @@ def file(workplace: Path) -> Callable[..., DataSource]:
     ],
 )
 def test_training_and_preview_name_the_same_key(
-    named: dict[str, Any], prompt: str | None, where: str, got: object, hint: str | None, file: Any, refusal
+    named: dict[str, Any], prompt: str | None, where: str, got: object, hint: str | None, jsonl, refusal
 ) -> None:
-    source = file("rows.jsonl", '{"q": "x", "n": 1, "nothing": null}\n', **named)
+    source = DataSource(path=jsonl([{"q": "x", "n": 1, "nothing": None}]), name=MINE, **named)
     errors = [refusal(load_split, [source], prompt=prompt, seed=0)]
     if "select" not in named:
         errors.append(refusal(first_rows, [source], prompt=prompt, seed=0, limit=3))
@@ -79,21 +65,14 @@ NO_SUM = DataSource(world="toy_sums", args={"max_value": 0}, name=MINE)
     "call",
     [
         lambda: split_transcripts(dataset(chosen="a", rejected="b"), name=MINE),
-        lambda: split_transcripts(dataset(chosen="a"), name=MINE),
         lambda: prepare_preview(DataSource(path="x", name=MINE, transcripts=True), LONE, None),
-        lambda: prepare_preview(DataSource(path="x", name=MINE, rename={"a": "b"}), LONE, None),
-        lambda: prepare(RowTable([{"a": {"b": 1}}], ["a"]), DataSource(path="x", name=MINE, rename={"q": "a.c"}), None),
         lambda: prepare(RowTable([{"a": [{"b": 1}]}], ["a"]), DataSource(path="x", name=MINE), "{a}"),
-        lambda: check_columns(RowTable([], ["prompt"]), TRAINERS["GRPOTrainer"], name=MINE),
         lambda: check_pair_columns(["chosen", "rejected"], PairRules(column="m"), name=MINE),
-        lambda: judged(PairRules(), chosen="a"),
         lambda: judged(PairRules(), chosen="", rejected="a"),
         lambda: judged(PairRules(column="m"), chosen="a", rejected="b", m=-1),
         lambda: leave_out(judged(PairRules(drops_bad_pairs=True), "data", chosen="a", rejected="a"), name=MINE),
-        lambda: cut("error", "a"),
         lambda: cut("truncate", []),
         lambda: worlds.generate("toy", {}, seed=0, name=MINE),
-        lambda: worlds.generate("toy_sums", {"max_value": 0}, seed=0, name=MINE),
         lambda: peek(DataSource(world="toy_sums", args={"num_rows": 0}, name=MINE)),
         lambda: load_split([NO_SUM], seed=0),
         lambda: first_rows([NO_SUM], prompt=None, seed=0, limit=1),
@@ -110,7 +89,6 @@ def test_every_check_names_the_source(call: Callable[[], object], refusal) -> No
         (RuntimeError("we are OFFLINE"), f"{MINE}.path=FILE"),
         (RuntimeError("Unknown Split"), f"{MINE}.split=NAME"),
         (RuntimeError("no Config"), f"{MINE}.subset=NAME"),
-        (RuntimeError("x" * 900), f"{MINE}.path=FILE"),
     ],
 )
 def test_a_hub_dataset_that_cannot_be_loaded(

@@ -38,7 +38,6 @@ SOUND = {"prompt": [user("a"), user(" "), user("7")], "completion": [user(None),
     [
         ({}, None, None),
         ({"prompt": "text", "completion": [BAD]}, None, None),
-        ({"other": [BAD]}, None, None),
         ({"prompt": None, "completion": [BAD]}, "completion", WHO),
         ({"prompt": [BAD, user("c")]}, "prompt", WHO),
         ({"prompt": [user("a"), BAD, user("c")]}, "prompt", WHO),
@@ -49,7 +48,6 @@ SOUND = {"prompt": [user("a"), user(" "), user("7")], "completion": [user(None),
         ({"prompt": [user("a", tool_calls=[CALL]), user("left", "system")]}, "prompt", "'left'"),
         ({"prompt": [user("left", "system", tool_calls=[CALL])]}, "prompt", repr(CALL)),
         ({"prompt": [user("a", tool_calls=[BARE, CALL])]}, None, None),
-        ({"tools": []}, None, None),
         ({"tools": [CALL, 5]}, "prompt", "5"),
     ],
 )
@@ -64,11 +62,7 @@ def test_what_a_template_does_not_write_is_named(
     else:
         error = refusal(check_rendering, rows, columns, template, name="data.eval")
         assert (error.where, error.got) == (f"data.eval, row 200 (the first row is 1), {column}", got)
-
-
-def test_a_message_that_is_left_out_is_named_by_its_number(refusal) -> None:
-    row = SOUND | {"prompt": [user("a"), user("left", "system")]}
-    assert "message 2, " in refusal(check_rendering, RowTable([row], [*SOUND]), ["prompt"], template, name="data").what
+        assert got != "'left'" or "message 2, " in error.what
 
 
 def test_the_template_gets_the_prompt_before_an_answer_and_the_variables_of_the_row() -> None:

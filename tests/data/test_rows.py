@@ -55,27 +55,18 @@ def test_a_fraction_of_ten_prompts_is_held_out(fraction: float, held: int | None
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"),
+    ("expected", "values"),
     [
-        ("", True),
-        (" \n", True),
-        (None, True),
-        ([], True),
-        ([{"role": "a"}], True),
-        ([None, ""], True),
-        ("x", False),
-        (0, False),
-        (False, False),
-        ([1], False),
-        ([{"content": ""}, {"content": "x"}], False),
-        ([{"content": [{"type": "image", "content": "x"}]}], False),
-        ({"content": ""}, False),
-        ({"role": "a", "tool_calls": [1]}, False),
-        ({"role": "a", "content": "x"}, False),
+        (True, ["", " \n", None, [], [{"role": "a"}], [None, ""]]),
+        (
+            False,
+            ["x", 0, False, [1], {"content": ""}, [{"content": ""}, {"content": "x"}], {"role": "a", "content": "x"}],
+        ),
+        (False, [[{"content": [{"type": "image", "content": "x"}]}], {"role": "a", "tool_calls": [1]}]),
     ],
 )
-def test_empty_values(value: object, expected: bool) -> None:
-    assert is_empty(value) is expected
+def test_empty_values(expected: bool, values: list[object]) -> None:
+    assert [is_empty(value) for value in values] == [expected] * len(values)
 
 
 def test_a_prompt_is_text_or_messages(refusal) -> None:

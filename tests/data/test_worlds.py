@@ -24,14 +24,11 @@ EMBEDDED = sorted(set(WORLDS) - {"reasoning_gym"})
 
 @pytest.mark.parametrize("world", EMBEDDED)
 def test_the_same_seed_gives_the_same_rows_and_fewer_are_the_first_of_more(world: str) -> None:
-    generate = maker(WORLDS[world])
-    assert generate(700, 3) == generate(700, 3)
-    assert generate(700, 3)[:20] == generate(20, 3)
-    assert generate(700, 3) != generate(700, 4)
-    if world in DEMONSTRATIONS:
-        demonstrations = maker(DEMONSTRATIONS[world])
-        assert demonstrations(700, 3)[:20] == demonstrations(20, 3)
-        assert demonstrations(20, 3) != demonstrations(20, 4)
+    for table in (WORLDS, DEMONSTRATIONS):
+        if world in table:
+            generate = maker(table[world])
+            assert generate(700, 3) == generate(700, 3) != generate(700, 4)
+            assert generate(700, 3)[:20] == generate(20, 3)
 
 
 def test_draws_are_fair_shuffles_one_after_another() -> None:
@@ -45,12 +42,11 @@ def test_draws_are_fair_shuffles_one_after_another() -> None:
 
 def test_sums_are_right_and_do_not_repeat_before_all_were_drawn() -> None:
     rows = toy_tasks.generate(2 * 36, seed=1, max_value=5)
-    for row in rows:
-        assert row["prompt"] == f"{row['a']}+{row['b']}="
-        assert row["answer"] == str(row["a"] + row["b"])
+    assert all(row["prompt"] == f"{row['a']}+{row['b']}=" for row in rows)
+    assert all(row["answer"] == str(row["a"] + row["b"]) for row in rows)
     every_pair = {(a, b) for a in range(6) for b in range(6)}
-    assert {(row["a"], row["b"]) for row in rows[:36]} == every_pair
-    assert {(row["a"], row["b"]) for row in rows[36:]} == every_pair
+    for part in (rows[:36], rows[36:]):
+        assert {(row["a"], row["b"]) for row in part} == every_pair
 
 
 def test_sum_demonstrations_are_as_bad_as_documented() -> None:
@@ -84,24 +80,17 @@ def test_speaker_demonstrations_are_as_sloppy_as_documented() -> None:
 @pytest.mark.parametrize(
     ("completion", "score"),
     [
-        ("22", 1.5),
-        (" 22\n", 1.5),
-        ("it is 22.", 0.9),  # right, two more words
-        ("23", 0.5),
-        ("it is 23.", -0.1),
+        *((" 22\n", 1.5), ("23", 0.5), ("022", 0.5), ("9" * 5000, 0.5), ("", 0.0), ("word " * 100 + "22", 0.6)),
+        *(("it is 22.", 0.9), ("it is 23.", -0.1)),  # two more words
         ("22 or 23", -0.1),  # naming several numbers is not an answer
-        ("022", 0.5),
-        ("", 0.0),
-        ("word " * 100 + "22", 0.6),
-        ("9" * 5000, 0.5),
     ],
 )
 def test_true_score_by_hand(completion: str, score: float) -> None:
     assert true_score("17+5=", completion) == pytest.approx(score)
 
 
-def test_preferences_agree_with_the_true_score() -> None:
-    rows = toy_tasks.preferences(1000, seed=0)
+def test_preferences_agree_with_the_true_score_and_judgements_are_their_answers_one_by_one() -> None:
+    rows = toy_tasks.preferences(2000, seed=1)
     for row in rows:
         assert row["score_chosen"] == true_score(row["prompt"], row["chosen"])
         assert row["score_rejected"] == true_score(row["prompt"], row["rejected"])
@@ -109,8 +98,14 @@ def test_preferences_agree_with_the_true_score() -> None:
         assert true_score(row["prompt"], row["reference"]) == 1.5, "TPO's right answer is the best there is"
     # Both parts of the score decide some pairs, else a reward model could do with one of them.
     right = [row["chosen"].startswith(str(eval(row["prompt"][:-1]))) for row in rows]
-    assert 0.1 < sum(right) / 1000 < 0.9
+    assert 0.1 < sum(right) / 2000 < 0.9
     assert any(len(row["chosen"]) > len(row["rejected"]) for row in rows)
+    judged = toy_tasks.generate_judgements(2000, seed=1)
+    for row, pair in zip(judged, rows, strict=True):
+        side = "chosen" if row["label"] else "rejected"
+        assert (row["prompt"], row["completion"]) == (pair["prompt"], pair[side])
+        assert row["score"] == pair[f"score_{side}"]
+    assert sum(row["label"] is True for row in judged) / 2000 == pytest.approx(0.5, abs=0.04)
 
 
 @pytest.mark.parametrize(
@@ -118,12 +113,10 @@ def test_preferences_agree_with_the_true_score() -> None:
     [
         ("toy_sum", {}, "data.world", "toy_sums"),
         ("toy_sums", {"max_valu": 3}, "data.args.max_valu", "data.args.max_value"),
-        ("toy_sums", {"max_value": "3"}, "data.args.max_value", None),
         ("toy_sums", {"max_value": True}, "data.args.max_value", None),
         ("toy_speakers", {"max_value": 0}, "data.args.max_value", None),
         ("toy_preferences", {"num_rows": 0}, "data.args.num_rows", None),
         ("toy_demonstrations", {"wrong_fraction": 1.5}, "data.args.wrong_fraction", None),
-        ("toy_demonstrations", {"wordy_fraction": 1.5}, "data.args.wordy_fraction", None),
     ],
 )
 def test_wrong_world_arguments(world: str, args: dict[str, object], where: str, hint: str | None, refusal) -> None:
@@ -136,15 +129,6 @@ def test_peek_at_a_world() -> None:
     assert (found.num_rows, found.rows) == (30, toy_tasks.generate(30, 5)[:4])
     assert found.columns == ("prompt", "answer", "a", "b")
     assert peek(DataSource(world="toy_sums")).num_rows == 1000
-
-
-def test_each_judgement_is_one_answer_of_a_pair_and_half_are_good() -> None:
-    rows, sources = toy_tasks.generate_judgements(2000, seed=1), toy_tasks.preferences(2000, seed=1)
-    for row, pair in zip(rows, sources, strict=True):
-        side = "chosen" if row["label"] else "rejected"
-        assert (row["prompt"], row["completion"]) == (pair["prompt"], pair[side])
-        assert row["score"] == pair[f"score_{side}"]
-    assert sum(row["label"] is True for row in rows) / 2000 == pytest.approx(0.5, abs=0.04)
 
 
 def test_demonstrations_of_a_world_by_its_name(refusal) -> None:
