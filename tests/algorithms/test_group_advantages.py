@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlhf_cli.algorithms.base import EPS, SAME, GroupAlgorithm, shares, summed
+from rlhf_cli.algorithms.base import SAME, GroupAlgorithm, shares, summed
 from rlhf_cli.algorithms.grpo import Grpo, ProcessRewards, Scale
 from rlhf_cli.algorithms.rloo import Rloo, scores_to_leave_out
 from rlhf_cli.rewards.stack.reward_matrix import filled
@@ -178,49 +178,29 @@ def test_the_worked_example_of_the_design() -> None:
     parts = Rloo().parts(scores_to_leave_out(raw, 4), 4)
     assert parts[:, 1].tolist() == pytest.approx([0.4, 0.0, -0.4, 0.0], abs=1e-12)
     assert parts.sum(dim=1).tolist() == pytest.approx([2 / 3 + 0.4, -2 / 3, 2 / 3 - 0.4, -2 / 3])
-    zeroed = raw.nan_to_num(0.0)
-    assert Grpo("none").parts(zeroed, 4).sum(dim=1).tolist() == pytest.approx([0.85, -0.65, 0.45, -0.65])
 
 
-@pytest.mark.parametrize("name", ["grpo group", "rloo", "grpo batch"])
-def test_negative_control_entries_that_are_not_filled_do_not_add_up(name: str) -> None:
-    """TRL counts a lone None as 0: why the stack fills."""
-    matrix = random_matrix(0)
-    matrix[[0, 3, 9, 14], [0, 1, 1, 4]] = NAN
-    parts, advantages = WAYS[name][0].parts(matrix, GROUP), WAYS[name][1](matrix.numpy())
-    assert distance(parts.sum(dim=1), torch.as_tensor(advantages)) > 1e-3
+def test_shares_of_whitened_tokens() -> None:
+    """Two components over three tokens, [1, 0, 2] and [0, 1, 1], make the advantages [1, 1, 3].
 
+    Around 5/3 these are -2/3, -2/3, 4/3: -2/3 + 8/3 = 2 and -2/3 + 4/3 = 2/3, of 8/3. Their sum is 0, which is not yet
+    nothing to share. On the other rank [0, 2, 0] and [1, 0, 0] make [1, 2, 0]: 7 + 4 and 4 + 1 with those here, of 16.
+    """
+    parts, seen = torch.tensor([[[1.0, 0.0, 2.0]], [[0.0, 1.0, 1.0]]]), []
 
-class TestSharesOfTokens:
-    """Two components over three tokens: [1, 0, 2] and [0, 1, 1], which sum to the advantages [1, 1, 3]."""
+    def of_both(sums: Tensor) -> Tensor:
+        seen.append((sums.dim(), sums.dtype))
+        return sums + torch.tensor([4.0, 1.0, 5.0]).double()
 
-    parts = torch.tensor([[[1.0, 0.0, 2.0]], [[0.0, 1.0, 1.0]]])
-
-    def shares(self, parts: Tensor, advantages: Tensor, *sum_over_ranks: Callable[[Tensor], Tensor]) -> list[float]:
+    def found(parts: Tensor, advantages: Tensor, *sum_over_ranks: Callable[[Tensor], Tensor]) -> list[float]:
         return list(shares("ab", parts, advantages, *sum_over_ranks, is_whitened=True).values())
 
-    def test_whitened_by_hand(self) -> None:
-        """Around 5/3 the advantages are -2/3, -2/3, 4/3: -2/3 + 8/3 = 2 and -2/3 + 4/3 = 2/3, of 8/3. Their sum is 0,
-        which is not yet nothing to share.
-        """
-        advantages = torch.tensor([[-2 / 3, -2 / 3, 4 / 3]]) / 1.1547
-        assert self.shares(self.parts, advantages) == pytest.approx([3 / 4, 1 / 4])
-
-    def test_over_ranks(self) -> None:
-        """The first rank holds the row above, the second one of [0, 2, 0] and [1, 0, 0]: 7 + 4 and 4 + 1, of 16."""
-        seen = []
-
-        def of_both(sums: torch.Tensor) -> torch.Tensor:
-            seen.append((sums.dim(), sums.dtype))
-            return sums + torch.tensor([4.0, 1.0, 5.0]).double()
-
-        assert self.shares(self.parts, self.parts.sum(dim=0), of_both) == pytest.approx([11 / 16, 5 / 16])
-        assert set(seen) == {(1, torch.float64)}
-        # A rank whose advantages are all 0 has the shares of the others.
-        assert self.shares(0 * self.parts, torch.zeros(1, 3), of_both) == pytest.approx([4 / 5, 1 / 5])
-
-    def test_nothing_to_share(self) -> None:
-        assert self.shares(self.parts, torch.zeros(1, 3)) == []
+    nothing = torch.zeros(1, 3)
+    assert found(parts, torch.tensor([[-2 / 3, -2 / 3, 4 / 3]]) / 1.1547) == pytest.approx([3 / 4, 1 / 4])
+    assert found(parts, parts.sum(dim=0), of_both) == pytest.approx([11 / 16, 5 / 16])
+    assert found(0 * parts, nothing, of_both) == pytest.approx([4 / 5, 1 / 5])  # this rank's are all 0
+    assert found(parts, nothing) == []
+    assert set(seen) == {(1, torch.float64)}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -233,14 +213,6 @@ def test_scores_without_gaps_stay_the_same_bit_for_bit(dtype: torch.dtype) -> No
     found = scores_to_leave_out(rewards, 4)
     is_changed = ~torch.isclose(found, rewards, rtol=0, atol=0, equal_nan=True)
     assert is_changed.nonzero().tolist() == [[4, 1], [6, 1], [7, 1]]
-
-
-def test_a_sum_skips_missing_scores() -> None:
-    rewards = torch.tensor([[1.0, NAN, 2.0], [NAN, NAN, NAN], [0.5, 1.0, 0.0]])
-    found = summed(rewards * torch.tensor([1.0, 10.0, -0.5])).tolist()
-    assert found[0] == 0.0
-    assert math.isnan(found[1])
-    assert found[2] == 10.5
 
 
 # Process advantages: by hand, against loops over Python floats, and where they reduce to TRL's outcome advantages.
@@ -311,18 +283,6 @@ def test_negative_controls_each_part_of_the_formula_matters() -> None:
         assert (wrong - expected).abs().max() > 0.1, name
 
 
-def test_by_hand() -> None:
-    """Two completions, R = {1, 3, 0, 0}: mean 1, std sqrt(6/3) = sqrt 2. None and 0 differ: the 0s are of R."""
-    values = torch.tensor([[9.0, 1.0, 9.0, 3.0, 9.0], [0.0, 9.0, 0.0, 9.0, 9.0]], dtype=torch.float64)
-    is_rewarded = torch.tensor([[0, 1, 0, 1, 0], [1, 0, 1, 0, 0]], dtype=torch.bool)
-    a, b, c = (value / (math.sqrt(2) + EPS) for value in (0, 2, -1))
-    expected = torch.tensor([[a + b, a + b, b, b, 0], [c + c, c, c, 0, 0]], dtype=torch.float64)
-    found = process(values, is_rewarded, 2, "group")
-    assert_equal(found, expected)
-    undivided = process(values, is_rewarded, 2, "none")
-    assert undivided.tolist() == [[2, 2, 2, 2, 0], [-2, -1, -1, 0, 0]]
-
-
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
 def test_reward_at_the_last_token_is_the_outcome_advantage(scale: Scale) -> None:
     """TRL 1.16: (r - mean of the group) / (std + 1e-4), std unbiased, of the group or of the batch; for every token."""
@@ -348,9 +308,7 @@ def test_nothing_to_compare_with(scale: Scale) -> None:
     values = torch.tensor([[5.0, 0.0], [0.0, 0.0], [1.0, 2.0], [0.0, 0.0], [7.0, 7.0], [0.0, 7.0]])
     is_rewarded = torch.tensor([[1, 0], [0, 0], [1, 1], [0, 0], [1, 1], [0, 1]], dtype=torch.bool)
     found = process(values, is_rewarded, 2, scale)
-    assert found[:2].tolist() == [[0, 0], [0, 0]]  # a single position
+    assert not found[:2].any()  # a single position
     assert found[2, 1] > 0.1  # control: two different ones are compared
-    assert found[3].tolist() == [0, 0]  # a row without any
-    assert found[4:].abs().max() == 0  # all equal
-    nothing = process(values, torch.zeros_like(is_rewarded), 2, scale)
-    assert nothing.tolist() == torch.zeros(6, 2).tolist()
+    assert not found[3:].any()  # a row without any, and equal ones
+    assert not process(values, torch.zeros_like(is_rewarded), 2, scale).any()

@@ -63,15 +63,13 @@ def test_its_own_leave_one_out_makes_the_advantages(seed: int, clip: tuple[float
         assert rloo(totals.numpy()) == pytest.approx(by_loops(settled, clip), abs=1e-9)
     assert given.is_clipped == (clip is not None)
     assert rloo(given.contributions.sum(dim=1).numpy()) == pytest.approx(by_loops(settled, None), abs=1e-9)
+    filled, means = (
+        scores.reshape(-1, GROUP, 3).nanmean(dim=1)
+        for scores in (scores_to_leave_out(settled.unfilled.double(), GROUP), settled.unfilled.double())
+    )
+    assert_equal(filled.nan_to_num(0.0), means.nan_to_num(0.0))
     # Negative control: the settled rewards themselves, whose gaps are filled with zeros or means, give other numbers.
     assert rloo(settled.totals.numpy()) != pytest.approx(by_loops(settled, None), abs=1e-3)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_filled_scores_have_the_mean_of_the_rows_that_the_reward_applies_to(seed: int) -> None:
-    raw = case(seed).settle().unfilled.double()
-    filled, groups = (scores.reshape(-1, GROUP, 3).nanmean(dim=1) for scores in (scores_to_leave_out(raw, GROUP), raw))
-    assert_equal(filled.nan_to_num(0.0), groups.nan_to_num(0.0))
 
 
 def test_without_gaps_or_with_an_aggregate_of_its_own_nothing_is_changed() -> None:

@@ -11,7 +11,7 @@ import torch
 
 from rlhf_cli.algorithms.own_advantages import OwnAdvantages
 from rlhf_cli.algorithms.user_function import AdvantageFunction, Answer, example_round
-from rlhf_cli.errors import ConfigError, Problems, RewardError, RewardFailed, UserError
+from rlhf_cli.errors import ConfigError, Problems, RewardError, RewardFailed
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.trainers.assemble.algorithm import algorithm_of
 from tests.support.settled_columns import NAN, Case, Rule, column
@@ -83,18 +83,13 @@ def call(name: str, **args: object) -> Answer:
 
 
 def test_it_gets_what_it_names(mine: Path) -> None:
-    function, given = AdvantageFunction("./mine.py:sees", {"scale": 2.0}), example_round(4, {"a": 0.5, "b": 0.5})
-    answer = function(given)
+    function = AdvantageFunction("./mine.py:sees", {"scale": 2.0})
+    answer = function(example_round(4, {"a": 0.5, "b": 0.5}))
     seen = function.function.func.__globals__["SEEN"]
     assert seen["groups"].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
-    assert seen["weights"] == {"a": 0.5, "b": 0.5}
-    assert list(seen["rewards"]) == ["a", "b"]
-    assert seen["counted"].tolist() == [True] * 7 + [False]
-    assert seen["step"] == 0
     assert [np.isnan(seen[name]).tolist() for name in ("totals", "counted")] == [[False] * 7 + [True], [False] * 8]
-    assert answer.advantages.tolist() == [0, 2, 0, 2, 0, 2, 0, 0]
+    assert answer.by_row.tolist() == answer.advantages.tolist() == [0, 2, 0, 2, 0, 2, 0, 0]
     assert not answer.is_by_token
-    assert answer.by_row.tolist() == answer.advantages.tolist()
     assert call("any_words", scale=2.0).by_row.tolist() == answer.by_row.tolist()
 
 
@@ -110,16 +105,15 @@ def test_advantages_of_tokens(mine: Path) -> None:
 @pytest.mark.parametrize("after", [1.0, float("nan")])
 def test_what_a_wide_array_holds_after_a_row_counts_nowhere(mine: Path, after: float) -> None:
     """Not in a row's mean, and not in the sum of the parts, which would not add up."""
-    answer = call("wide", after=after)
-    assert answer.advantages[:4].tolist() == [[0, 0, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]]
-    assert answer.by_row.tolist() == [0, 1, 0, 1, 0, 1, 0, 0]
+    answer, narrow = call("wide", after=after), call("tokens")
+    assert answer.advantages[:, :3].tolist() == narrow.advantages.tolist()
+    assert answer.by_row.tolist() == narrow.by_row.tolist()
     assert list(answer.parts) == ["a"]
 
 
 def test_a_round_whose_answers_have_no_tokens(mine: Path) -> None:
-    mine.with_name("none.py").write_text("def f(totals): return [[] for _ in totals]\n")
     given = example_round(4, {"a": 1.0})
-    answer = AdvantageFunction("./none.py:f", {})(replace(given, lengths=np.zeros_like(given.lengths)))
+    answer = AdvantageFunction("./mine.py:tokens", {})(replace(given, lengths=np.zeros_like(given.lengths)))
     assert answer.by_row.tolist() == [0] * 8
 
 
@@ -132,33 +126,29 @@ def test_parts_count_only_if_they_add_up(mine: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "args", "error", "where", "hint"),
+    ("name", "args", "where", "hint"),
     [
-        ("absent", {}, RewardError, "advantages.fn", None),
-        ("no_scores", {}, RewardError, "advantages.fn", None),
-        ("needs", {}, RewardError, "advantages.fn", "advantages.args.threshold=VALUE"),
-        ("sees", {"scal": 1}, RewardError, "advantages.args.scal", "advantages.args.scale=1"),
-        ("sees", {"totals": 1}, RewardError, "advantages.args.totals", "'~advantages.args.totals'"),
-        *((name, {}, RewardError, "advantages.fn", None) for name in ("short", "nothing", "narrow", "infinite")),
-        *((name, {}, RewardError, "advantages.fn", None) for name in ("one_infinite", "unknown_part")),
-        ("raises", {}, RewardFailed, "advantages.fn", None),
+        ("needs", {}, "fn", "advantages.args.threshold=VALUE"),
+        ("sees", {"scal": 1}, "args.scal", "advantages.args.scale=1"),
+        ("sees", {"totals": 1}, "args.totals", "'~advantages.args.totals'"),
+        *((name, {}, "fn", None) for name in ("no_scores", "short", "nothing", "narrow", "unknown_part")),
     ],
 )
-def test_mistakes(
-    mine: Path, name: str, args: dict[str, object], error: type[UserError], where: str, hint: str | None
-) -> None:
-    with pytest.raises(error) as caught:
+def test_mistakes(mine: Path, name: str, args: dict[str, object], where: str, hint: str | None) -> None:
+    with pytest.raises(RewardError) as caught:
         call(name, **args)
-    assert caught.value.where == where
-    assert caught.value.hint == hint or name == "absent"
+    assert (caught.value.where, caught.value.hint) == (f"advantages.{where}", hint)
 
 
-def test_the_first_row_with_an_advantage_that_is_not_finite_is_named(mine: Path) -> None:
+def test_functions_that_fail_and_the_first_row_that_is_not_finite_are_named(mine: Path) -> None:
     """Of `one_infinite` only the second token of row 2 is infinite."""
-    for name, row in (("infinite", 0), ("one_infinite", 2)):
-        with pytest.raises(RewardError) as caught:
+    named = (("raises", RewardFailed, "odd"), ("absent", RewardError, "absent"))
+    infinite = (("infinite", RewardError, "for row 0,"), ("one_infinite", RewardError, "for row 2,"))
+    for name, error, got in (*named, *infinite):
+        with pytest.raises(error) as caught:
             call(name)
-        assert f"for row {row}," in str(caught.value.got)
+        assert caught.value.where == "advantages.fn"
+        assert got in f"{caught.value.what} {caught.value.got}"
 
 
 def test_a_settled_round_as_the_function_sees_it(mine: Path) -> None:

@@ -25,7 +25,6 @@ from transformers import (
 )
 
 from rlhf_cli.errors import ModelError
-from rlhf_cli.models import reward_model_scorer
 from rlhf_cli.models.cache import merged_model
 from rlhf_cli.models.packing.packed_rows import packed_texts
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer, packed_scores, why_not_scored_packed
@@ -68,18 +67,8 @@ def test_scores_equal_those_of_trls_trainer(reward_model: Path, tmp_path: Path, 
 
 @pytest.fixture
 def scorer(reward_model: Path) -> RewardModelScorer:
-    """A scorer that pads like TRL; test_packed_scores.py has packed rows."""
+    """A scorer that pads like TRL."""
     return RewardModelScorer(str(reward_model), batch_size=4, may_pack=False)
-
-
-@pytest.fixture
-def forwards(scorer: RewardModelScorer) -> list[tuple[int, int]]:
-    """The (rows, tokens) of every forward pass of the scorer."""
-    shapes: list[tuple[int, int]] = []
-    scorer._model.register_forward_pre_hook(
-        lambda module, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
-    )
-    return shapes
 
 
 def rows_of_lengths(*lengths: int) -> tuple[list[str], list[str]]:
@@ -88,10 +77,14 @@ def rows_of_lengths(*lengths: int) -> tuple[list[str], list[str]]:
     return prompts, [("0123456789" * 20)[row % 10 :][: length - 1] for row, length in enumerate(lengths)]
 
 
-def test_batches_are_sorted_and_the_scores_come_in_the_given_order(scorer, forwards, reward_model: Path) -> None:
+def test_batches_are_sorted_and_the_scores_come_in_the_given_order(scorer: Any, reward_model: Path) -> None:
+    shapes: list[tuple[int, int]] = []
+    scorer._model.register_forward_pre_hook(
+        lambda module, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
     prompts, completions = rows_of_lengths(5, 90, 7, 60, 6, 61, 91, 8, 92, 62)
     scores = scorer(prompts=prompts, completions=completions)
-    assert forwards == [(4, 92), (4, 61), (2, 6)]
+    assert shapes == [(4, 92), (4, 61), (2, 6)]
     alone = [scorer(prompts=[p], completions=[c])[0] for p, c in zip(prompts, completions, strict=True)]
     assert_scores(scores, alone)
     assert scorer(prompts=[], completions=[]) == []
@@ -203,25 +196,19 @@ def test_conversations_without_a_template_are_refused_before_training(reward_mod
             scorer(*mixed)
 
 
-def test_a_causal_checkpoint_is_refused(tmp_path: Path, reward_model: Path) -> None:
-    LlamaForCausalLM(LlamaConfig.from_pretrained(reward_model)).save_pretrained(tmp_path)
+def test_a_causal_checkpoint_and_lost_weights_are_refused(tmp_path: Path, reward_model: Path) -> None:
     AutoTokenizer.from_pretrained(reward_model).save_pretrained(tmp_path)
+    LlamaForCausalLM(LlamaConfig.from_pretrained(reward_model)).save_pretrained(tmp_path)
     refused(tmp_path, "LlamaForCausalLM")
     # The config may say otherwise, but not the weights.
     config = tmp_path / "config.json"
     config.write_text(config.read_text().replace("LlamaForCausalLM", "LlamaForSequenceClassification"))
     refused(tmp_path, "score.weight", "causal")
-
-
-def test_lost_weights_are_refused_not_made_up(tmp_path: Path, reward_model: Path) -> None:
     model = AutoModelForSequenceClassification.from_pretrained(reward_model)
-    weights = {name: weight for name, weight in model.state_dict().items() if name != "score.weight"}
-    model.save_pretrained(tmp_path, state_dict=weights)
-    AutoTokenizer.from_pretrained(reward_model).save_pretrained(tmp_path)
-    assert "modules_to_save=['score']" in str(refused(tmp_path, "score.weight").advice)
-    weights = {name: weight for name, weight in model.state_dict().items() if "q_proj" not in name}
-    model.save_pretrained(tmp_path, state_dict=weights)
-    assert refused(tmp_path, "q_proj").advice is None
+    for lost, tells in (("score.weight", True), ("q_proj", False)):
+        kept = {name: weight for name, weight in model.state_dict().items() if lost not in name}
+        model.save_pretrained(tmp_path, state_dict=kept)
+        assert ("modules_to_save=['score']" in str(refused(tmp_path, lost).advice)) is tells
 
 
 def test_a_score_that_is_not_finite_is_an_error(reward_model: Path) -> None:
@@ -272,21 +259,17 @@ def save_adapter(folder: Path, base: Path, **lora: object) -> list[float]:
 
 
 @pytest.mark.parametrize("lora", [SEQ_CLS, {"modules_to_save": ["score"]}], ids=["seq_cls", "modules_to_save"])
-def test_an_adapter_on_a_causal_base_scores_with_its_saved_head(causal_base: Path, tmp_path: Path, lora) -> None:
-    wanted = save_adapter(tmp_path, causal_base, **lora)
-    for _ in range(2):  # a random head would not come twice
-        assert_scores(RewardModelScorer(str(tmp_path))(*PLAIN), wanted)
-    half = RewardModelScorer(str(tmp_path), dtype="bfloat16")._model
+def test_an_adapter_on_a_causal_base_scores_with_its_saved_head(
+    causal_base: Path, tmp_path: Path, lora, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Merged, too."""
+    monkeypatch.setenv("RLHF_CACHE", str(tmp_path / "cache"))
+    wanted = save_adapter(adapter := tmp_path / "adapter", causal_base, **lora)
+    for folder in (adapter, adapter, *([merged_model(str(adapter))] if lora is SEQ_CLS else [])):
+        assert_scores(RewardModelScorer(str(folder))(*PLAIN), wanted)  # a random head would not come twice
+    half = RewardModelScorer(str(adapter), dtype="bfloat16")._model
     assert {weight.dtype for weight in half.parameters()} == {torch.bfloat16}
     assert abs(wanted[0] - wanted[1]) > 0.01
-
-
-def test_an_adapter_that_is_merged_scores_as_before(
-    causal_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RLHF_CACHE", str(tmp_path / "cache"))
-    wanted = save_adapter(tmp_path / "adapter", causal_base, **SEQ_CLS)
-    assert_scores(RewardModelScorer(merged_model(str(tmp_path / "adapter")))(*PLAIN), wanted)
 
 
 def test_an_adapter_on_a_reward_model_may_leave_the_head_alone(reward_model: Path, tmp_path: Path) -> None:
@@ -312,15 +295,9 @@ def test_an_adapter_without_its_head_is_refused(causal_base: Path, tmp_path: Pat
 @pytest.mark.parametrize("shape", [(2, 16), (0,)], ids=["two labels", "empty, as ZeRO-3 leaves it"])
 def test_a_head_of_another_shape_is_refused(causal_base: Path, tmp_path: Path, shape: tuple[int, ...]) -> None:
     save_adapter(tmp_path, causal_base, **SEQ_CLS)
-    edit_weights(tmp_path, lambda weights: weights.update({HEAD: torch.ones(shape)}))
+    file = tmp_path / "adapter_model.safetensors"
+    save_file(load_file(file) | {HEAD: torch.ones(shape)}, file)
     refused(tmp_path)
-
-
-def edit_weights(folder: Path, edit) -> None:
-    file = folder / "adapter_model.safetensors"
-    weights = load_file(file)
-    edit(weights)
-    save_file(weights, file)
 
 
 SIZES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -375,35 +352,11 @@ def saved(reward_model: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def places(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The places of every flat row that goes through a model."""
-    seen: list[int] = []
-
-    def noting(model: Any, rows: list[list[int]]) -> torch.Tensor:
-        seen.append(packed_texts(rows, torch.device("cpu")).input_ids.numel())
-        return packed_scores(model, rows)
-
-    monkeypatch.setattr(reward_model_scorer, "packed_scores", noting)
-    return seen
-
-
 def test_texts_are_padded_on_a_gpu_without_a_kernel_for_all_at_once(reward_model: Path, monkeypatch) -> None:
     """Like a policy's rows (tests/trainers/passes/test_chosen_passes.py). The model itself stays on the CPU."""
     monkeypatch.setattr(torch.nn.Module, "to", lambda module, *place: module)
     on_gpu = RewardModelScorer(str(reward_model), device="cuda")
     assert "float32" in str(on_gpu.why_not_packed)
-
-
-def test_packed_scores_equal_those_of_padded_rows(reward_model: Path, places: list[int]) -> None:
-    packed, padded = (RewardModelScorer(str(reward_model), may_pack=may_pack) for may_pack in (True, False))
-    assert packed.why_not_packed is None
-    assert padded.why_not_packed is not None
-    ours, theirs = packed(PROMPTS, COMPLETIONS), padded(PROMPTS, COMPLETIONS)
-    assert packed.why_not_packed is None  # the trial found nothing
-    assert_scores(ours, theirs)
-    assert len(places) == 2  # the trial and one pass
-    assert places[1] < sum(len(prompt + completion) for prompt, completion in zip(PROMPTS, COMPLETIONS, strict=True))
 
 
 def test_the_score_is_read_before_padding_at_the_end_of_a_text(saved: Path) -> None:
@@ -413,7 +366,7 @@ def test_the_score_is_read_before_padding_at_the_end_of_a_text(saved: Path) -> N
         scorer._tokenizer.pad_token = scorer._tokenizer.eos_token
         scorer._model.config.pad_token_id = scorer._tokenizer.eos_token_id
     packed, padded = (scorer(PROMPTS, COMPLETIONS) for scorer in both)
-    assert both[0].why_not_packed is None  # the trial found no difference
+    assert [scorer.why_not_packed is None for scorer in both] == [True, False]  # the trial found no difference
     assert_scores(packed, padded, within=EXACT)
     wanted = alone(both[1]._model, both[1]._tokenizer.encode(PROMPTS[2] + COMPLETIONS[2]))
     assert_scores(both[0](PROMPTS[2:3], COMPLETIONS[2:3]), [wanted])

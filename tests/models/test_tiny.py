@@ -35,30 +35,25 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def test_it_is_built_once_and_found_again(tmp_path: Path) -> None:
-    steps, rates = list[int](), list[float]()
+def test_it_is_built_once_and_found_again() -> None:
+    """On one thread, whatever the process has: the rounding of sums depends on their number."""
+    seen, rates, before = list[tuple[int, int]](), list[float](), torch.get_num_threads()
     hook = register_optimizer_step_pre_hook(lambda optimizer, *_: rates.append(optimizer.param_groups[0]["lr"]))
-    folder = build(WARM, lambda step, of: steps.append(step))
-    hook.remove()
+    torch.set_num_threads(2)
+    try:
+        folder = build(WARM, lambda step, of: seen.append((step, torch.get_num_threads())))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+        hook.remove()
     config, tokenizer = AutoConfig.from_pretrained(folder), byte_tokenizer(64)
     assert (config.eos_token_id, config.pad_token_id) == (tokenizer.eos_token_id, tokenizer.pad_token_id)
     assert config.bos_token_id is None  # the tokenizer has none
     assert (config.hidden_size, config.intermediate_size, config.num_attention_heads) == (16, 64, 2)
-    assert steps == list(range(1, 41))
+    assert seen == [(step, 1) for step in range(1, 41)]
     assert rates == pytest.approx([0.5e-2, *(1e-2 * (1 - step / 40) for step in range(1, 40))])  # a 16th of them rises
-    assert build(WARM, lambda step, of: steps.append(step)) == folder
-    assert len(steps) == 40
-
-
-def test_it_does_not_depend_on_the_threads_of_the_process() -> None:
-    """It is computed on one: the rounding of sums depends on their number."""
-    before, seen = torch.get_num_threads(), list[int]()
-    torch.set_num_threads(2)
-    try:
-        build({**WARM, "steps": 1}, lambda step, of: seen.append(torch.get_num_threads()))
-        assert (seen, torch.get_num_threads()) == ([1], 2)
-    finally:
-        torch.set_num_threads(before)
+    assert build(WARM, lambda step, of: seen.append((step, 0))) == folder
+    assert len(seen) == 40
 
 
 def test_it_is_whole_whichever_rank_builds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,13 +79,10 @@ def test_an_interrupted_build_leaves_nothing_behind(tmp_path: Path) -> None:
     assert (build(WARM) / "config.json").is_file()
 
 
-@pytest.mark.parametrize("text", ["17+5=", "äöü 数 🙂", "a\n\tb  c", ""])
-def test_every_text_survives_the_tokenizer_at_a_token_a_byte(text: str) -> None:
-    tokenizer = byte_tokenizer(64)
-    ids = tokenizer.encode(text)
-    assert tokenizer.decode(ids) == text
-    assert len(ids) == len(text.encode())
-    assert len(tokenizer) == 258
+def test_every_text_survives_the_tokenizer_at_a_token_a_byte() -> None:
+    tokenizer, text = byte_tokenizer(64), "17+5= äöü 数 🙂 a\n\tb  c"
+    assert tokenizer.decode(ids := tokenizer.encode(text)) == text
+    assert (len(ids), len(tokenizer)) == (len(text.encode()), 258)
 
 
 SHA256 = {
@@ -102,16 +94,12 @@ SHA256 = {
 """What scripts/embedded_models.py printed."""
 
 
-def path_of(*words: str) -> Path:
-    """Return where the model lies that these words ask for; a warm start would fail for want of demonstrations."""
-    build = prepare(["+exp=quickstart", *words]).experiment.model.build
-    assert build is not None
-    return tiny_model_path(build.model_dump(), list, lambda step, steps: None)
-
-
 @pytest.mark.parametrize("choice", SHA256)
 def test_it_is_used_with_the_weights_of_the_numbers_in_docs_and_nothing_is_made(choice: str, own_cache: Path) -> None:
-    assert path_of(f"model={choice}") == EMBEDDED / choice
+    """A warm start would fail for want of demonstrations."""
+    build = prepare(["+exp=quickstart", f"model={choice}"]).experiment.model.build
+    assert build is not None
+    assert tiny_model_path(build.model_dump(), list, lambda step, steps: None) == EMBEDDED / choice
     assert not own_cache.exists()
     assert hashlib.sha256((EMBEDDED / choice / "model.safetensors").read_bytes()).hexdigest() == SHA256[choice]
 

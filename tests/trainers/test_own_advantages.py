@@ -50,46 +50,41 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-def shares(folder: RunFolder) -> list[float]:
-    names = [name for name in read_metrics(folder.metrics)[0] if name.endswith("/advantage_share")]
-    return [read_metrics(folder.metrics)[0][name] for name in names]
+def trained(train, function: str, *words: str) -> tuple[RunFolder, list[float]]:
+    """Return the folder of a run of one step, and the shares that it logged."""
+    code, folder = train(f"advantages.fn=./mine.py:{function}", "trainer.args.max_steps=1", *words)
+    assert code == 0
+    logged = read_metrics(folder.metrics)[0]
+    return folder, [share for name, share in logged.items() if name.endswith("/advantage_share")]
 
 
 @pytest.mark.parametrize("words", [(), ("trainer=rloo", "trainer.args.beta=0")], ids=["grpo", "rloo"])
 def test_a_function_of_rows(train, mine: Path, words: tuple[str, ...]) -> None:
-    code, folder = train("advantages.fn=./mine.py:ranks", "trainer.args.max_steps=1", *words)
-    assert code == 0
+    """`whatif` calls it on the stored scores with the new weights."""
+    folder, shares = trained(train, "ranks", *words)
     stored = table(folder, 1)
     expected = [total - row / 10 for row, total in enumerate(stored["total"])]
     assert stored["advantage"] == pytest.approx(expected, abs=1e-6)
-    assert shares(folder) == []
+    assert shares == []
     assert read_json(folder.provenance)["sha256"]["advantages"]
     assert f"advantages.fn: {mine}:ranks" in asked_of(folder.read_config())
-    # whatif calls the function on the stored scores, with the new weights
-    halved = advantages_if(folder, "rewards.correct.weight=0.5")[1]
-    assert halved == pytest.approx(
-        [x - 0.5 * c for x, c in zip(stored["advantage"], stored["correct"], strict=True)], abs=1e-6
-    )
+    halved = [x - 0.5 * c for x, c in zip(stored["advantage"], stored["correct"], strict=True)]
+    assert advantages_if(folder, "rewards.correct.weight=0.5")[1] == pytest.approx(halved, abs=1e-6)
 
 
 def test_a_function_of_tokens(train, mine: Path, given: list[Any]) -> None:
-    code, folder = train("advantages.fn=./mine.py:tokens", "trainer.args.max_steps=1")
-    assert code == 0
+    """A loss of rows refuses it."""
+    folder, _ = trained(train, "tokens")
     advantages, mask = given[0]
     for row, length in zip(advantages, mask.sum(dim=1).tolist(), strict=True):
         assert row[:length].tolist() == list(map(float, range(length)))
         assert not row[length:].any()
     (first,) = answer(folder, "rewards.correct.weight=0.5").rounds
     assert first.why is not None
+    code, folder = train("advantages.fn=./mine.py:tokens", "trainer=rloo", "trainer.args.beta=0", name="two")
+    assert code != 0
+    assert not (folder.model / "model.safetensors").exists()
 
 
 def test_parts_are_logged_as_shares(train, mine: Path) -> None:
-    code, folder = train("advantages.fn=./mine.py:parts", "trainer.args.max_steps=1")
-    assert code == 0
-    assert sum(shares(folder)) == pytest.approx(1.0, abs=1e-6)
-
-
-def test_advantages_of_tokens_are_refused_by_a_loss_of_rows(train, mine: Path) -> None:
-    code, folder = train("advantages.fn=./mine.py:tokens", "trainer=rloo", "trainer.args.beta=0")
-    assert code != 0
-    assert not (folder.model / "model.safetensors").exists()
+    assert sum(trained(train, "parts")[1]) == pytest.approx(1.0, abs=1e-6)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -94,19 +93,14 @@ def shares(folder: RunFolder) -> list[dict[str, float]]:
     return [{name: value for name, value in one.items() if name.endswith("/advantage_share")} for one in found]
 
 
-PPO = [*PPO_SMALL, "kl.coef=0.1"]
-
-
 @pytest.mark.parametrize(
     "words",
     [
         ("trainer.class=./mine.py:Halved",),
-        ("trainer=rloo",),
-        ("trainer=rloo", "trainer.args.beta=0.1"),
         ("trainer=rloo", "trainer.args.normalize_advantages=true", "trainer.args.beta=0"),
-        ("trainer.args.scale_rewards=batch",),
+        ("trainer=rloo", "trainer.args.beta=0.1"),
         ("aggregate=normalize_then_sum", "truncation=eos_penalty"),
-        tuple(PPO),
+        (*PPO_SMALL, "kl.coef=0.1"),
     ],
     ids=" ".join,
 )
@@ -122,7 +116,6 @@ def test_shares_of_the_advantages_add_up(train, mine: Path, words: tuple[str, ..
     "words",
     [
         ("trainer.class=./mine.py:MaxRL",),
-        ("trainer.class=./mine.py:OwnBaseline", "trainer=rloo"),
         ("trainer.class=./mine.py:OwnBaseline", "trainer=rloo", "trainer.args.beta=0.1"),
     ],
     ids=" ".join,
@@ -135,24 +128,6 @@ def test_advantages_of_ones_own_have_no_shares(train, mine: Path, words: tuple[s
     name = words[0].rpartition(":")[2]
     assert sum("advantage_share" in line and name in line for line in folder.log.read_text().splitlines()) == 1
     assert main(["report", str(folder.path)]) == 0
-
-
-@pytest.mark.parametrize("name", ["orpo", "tpo"])
-def test_experimental_trainers_of_pairs(workplace: Path, name: str) -> None:
-    rows = [
-        {"prompt": f"{n}+1=", "chosen": str(n + 1), "rejected": f"well {n}", "reference": str(n + 1)} for n in range(16)
-    ]
-    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    words = [
-        *(f"trainer={name}", "data=file", "data.path=rows.jsonl", "launch=cpu", "track=none", "run.name=one"),
-        *("model.build.hidden_size=16", "model.build.num_layers=1", "model.build.warm_start=null"),
-        *("trainer.args.max_steps=2", "trainer.args.per_device_train_batch_size=4"),
-    ]
-    assert main(["check", *words]) == 0
-    assert main(["train", *words]) == 0
-    folder = RunFolder(workplace / "runs" / name / "one")
-    assert len(losses(folder)) == 2
-    assert (folder.model / "model.safetensors").is_file()
 
 
 def test_a_class_that_needs_another_argument_is_refused(place: Path) -> None:
@@ -195,10 +170,9 @@ def place(workplace: Path) -> Path:
     return workplace
 
 
-def test_it_is_called_frozen_and_hashed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (
-        main(["train", *SMALL, "trainer.callbacks=[./mine.py:Watch]", "trainer.args.save_steps=1", "run.name=a"]) == 0
-    )
+def test_a_callback_is_called_frozen_and_hashed(place: Path) -> None:
+    words = ["trainer.callbacks=[./mine.py:Watch]", "trainer.args.save_steps=1", "run.name=a"]
+    assert main(["train", *SMALL, *words]) == 0
     assert Path("steps.txt").read_text() == "1:1 2:2 3:3 "
     folder = RunFolder(place / "runs" / "quickstart" / "a")
     assert folder.read_config()["trainer"]["callbacks"] == [f"{place / 'mine.py'}:Watch"]
@@ -216,32 +190,23 @@ EVALUATED = [
 ]
 
 
-def test_a_reward_for_evaluations(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Training makes the same steps with and without it; only evaluations call it."""
+def test_a_reward_for_evaluations(place: Path) -> None:
+    """Training makes the same steps with and without it; only evaluations call it. Another one watches the training."""
     reward = ["rewards.expert.fn=./rewards.py:counted", "rewards.expert.trial=false"]
     assert main(["train", *SMALL, *EVALUATED, *reward, "rewards.expert.when=eval", "run.name=a"]) == 0
     calls = Path("calls.txt").read_text().split()
-    assert sum(map(int, calls)) == 2 * 16 * 4 // 4 or len(calls) > 0
+    assert calls
     assert main(["train", *SMALL, *EVALUATED, "run.name=b"]) == 0
     assert Path("calls.txt").read_text().split() == calls
-    with_it, without = (
-        [event for event in read_metrics(place / "runs/quickstart" / name / "metrics.jsonl") if "loss" in event]
-        for name in "ab"
-    )
-    assert [event["loss"] for event in with_it] == [event["loss"] for event in without]
-    assert [event["reward"] for event in with_it] == [event["reward"] for event in without]
-    logged = {name for event in with_it for name in event if name.startswith("rewards/expert")}
-    assert logged == set()
-    step = json.loads((place / "runs/quickstart/a/eval/training/step-3.json").read_text())
-    assert "expert" in json.dumps(step)
-    capsys.readouterr()
+    folders = [RunFolder(place / "runs/quickstart" / name) for name in "ab"]
+    with_it, without = ([event for event in read_metrics(one.metrics) if "loss" in event] for one in folders)
+    for name in ("loss", "reward"):
+        assert [event[name] for event in with_it] == [event[name] for event in without]
+    assert not [name for event in with_it for name in event if name.startswith("rewards/expert")]
+    assert "expert" in (folders[0].path / "eval/training/step-3.json").read_text()
     assert main(["why", "runs/quickstart/a"]) in (0, 1)
-
-
-def test_negative_control_a_watching_reward_is_called_in_training(place: Path) -> None:
-    reward = ["rewards.expert.fn=./rewards.py:counted", "rewards.expert.trial=false", "rewards.expert.weight=0"]
-    assert main(["train", *SMALL, *reward, "run.name=a"]) == 0
-    assert len(Path("calls.txt").read_text().split()) == 3
+    assert main(["train", *SMALL, *reward, "rewards.expert.weight=0", "run.name=c"]) == 0  # the negative control
+    assert len(Path("calls.txt").read_text().split()) == len(calls) + 3
 
 
 def test_dora_trains_and_its_critic_shares_the_body(place: Path) -> None:

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy
 import pytest
 from torch import Tensor
 from trl import RLOOTrainer
 
 from rlhf_cli.runs.metrics_file import read_metrics
-from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.trainers.reward_mixin import RewardMixin
+from tests.algorithms.test_leave_out_scores import rloo
 from tests.support.tolerances import ARITHMETIC
 
-GROUP = 4
 A = [1.0, 0.0, 3.0, -2.0, 0.5, 0.5, 1.0, 7.0]
 B = [0.5, None, 0.1, None, None, 2.0, None, None]
 C = [None, 4.0, 2.0, 9.0, 1.0, 2.0, 3.0, 4.0]
 WEIGHTS = {"a": 1.0, "b": 2.0, "c": -0.5}
+COLUMNS = [
+    [None if one is None else WEIGHTS[name] * one for one in values]
+    for name, values in zip("abc", (A, B, C), strict=True)
+]
 """Two groups of four. b applies to two rows and to one, c to three and to all."""
 SOURCE = f"""
 def a(completions, **kwargs):
@@ -31,11 +34,11 @@ def b(completions, **kwargs):
 
 def c(completions, **kwargs):
     return {C}
-
-def whole(completions, **kwargs):
-    return {C[-4:] * 2}
 """
-DROP = ("~rewards.correct", "~rewards.format", "~rewards.brevity", "trainer=rloo", "trainer.passes=plain")
+DROP = [
+    *("~rewards.correct", "~rewards.format", "~rewards.brevity", "trainer=rloo", "trainer.passes=plain"),
+    *("trainer.args.learning_rate=0.05", "trainer.args.num_iterations=1"),
+]
 EXCLUDING = [
     f"+rewards.{name}={{fn: './mine.py:{name}', weight: {weight}, trial: false}}" for name, weight in WEIGHTS.items()
 ]
@@ -50,13 +53,11 @@ class Round(NamedTuple):
 
 
 @pytest.fixture
-def rounds(train, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[Round], RunFolder]]:
-    """`rounds(*overrides)` runs three steps of RLOO, each on eight new rows, and returns what they were given."""
+def rounds(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> list[Round]:
+    """What each round of eight new rows is given."""
     (workplace / "mine.py").write_text(SOURCE)
-    found: list[Round] = []
-    logps: list[Tensor] = []
-    forward = RLOOTrainer._get_per_token_logps_and_entropies
-    scored = RewardMixin._generate_and_score_completions
+    found, logps = list[Round](), list[Tensor]()
+    forward, scored = RLOOTrainer._get_per_token_logps_and_entropies, RewardMixin._generate_and_score_completions
 
     def remember(self: Any, *args: Any, **named: Any) -> Any:
         output = forward(self, *args, **named)
@@ -73,14 +74,7 @@ def rounds(train, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[
 
     monkeypatch.setattr(RLOOTrainer, "_get_per_token_logps_and_entropies", remember)
     monkeypatch.setattr(RewardMixin, "_generate_and_score_completions", watch)
-
-    def run(*overrides: str, name: str = "one") -> tuple[list[Round], RunFolder]:
-        words = ("trainer.args.learning_rate=0.05", "trainer.args.num_iterations=1", *overrides)
-        code, folder = train(*DROP, *words, name=name)
-        assert code == 0
-        return found, folder
-
-    return run
+    return found
 
 
 def by_hand(
@@ -95,60 +89,42 @@ def by_hand(
 
     All rows are scorable. Normalised over the batch as TRL does it: less the mean, by the deviation (n - 1) + 1e-4.
     """
-    num_rows = len(columns[0])
-    totals = [math.fsum(column[row] or 0.0 for column in columns) for row in range(num_rows)]
-    low, high = clip or (-math.inf, math.inf)
-    taken = [min(max(total, low), high) - total for total in totals]
-    everything = [*columns, taken, [-beta * one for one in kl]]
-    advantages = [0.0] * num_rows
-    for column in everything:
-        for row, value in enumerate(column):
-            start = row - row % GROUP
-            others = [column[other] for other in range(start, start + GROUP) if other != row]
-            there = [other for other in others if other is not None]
-            if value is not None and there:
-                advantages[row] += value - math.fsum(there) / len(there)
-    if not is_normalized:
-        return advantages
-    mean = math.fsum(advantages) / num_rows
-    deviation = math.sqrt(math.fsum((one - mean) ** 2 for one in advantages) / (num_rows - 1))
-    return [(one - mean) / (deviation + 1e-4) for one in advantages]
-
-
-def weighted() -> list[list[float | None]]:
-    columns = {"a": A, "b": B, "c": C}
-    return [[None if one is None else WEIGHTS[name] * one for one in columns[name]] for name in columns]
+    matrix = numpy.array(columns, dtype=float)  # None is NaN
+    totals = numpy.nansum(matrix, axis=0)
+    taken = numpy.clip(totals, *clip) - totals if clip else numpy.zeros_like(totals)
+    parts = [rloo(one) for one in (*matrix, taken, -beta * numpy.array(kl))]
+    advantages = numpy.sum(parts, axis=0)
+    if is_normalized:
+        advantages = (advantages - advantages.mean()) / (advantages.std(ddof=1) + 1e-4)
+    return [float(one) for one in advantages]
 
 
 @pytest.mark.parametrize(
     ("beta", "clip", "is_normalized"),
-    [(0.0, None, False), (0.7, None, False), (0.7, None, True), (0.0, (-1.0, 1.5), True), (0.7, (-1.0, 1.5), False)],
+    [(0.0, None, False), (0.7, None, True), (0.0, (-1.0, 1.5), True), (0.7, (-1.0, 1.5), False)],
 )
-def test_every_round_is_by_hand(rounds, beta: float, clip: tuple[float, float] | None, is_normalized: bool) -> None:
+def test_every_round_is_by_hand(
+    train, rounds: list[Round], beta: float, clip: tuple[float, float] | None, is_normalized: bool
+) -> None:
     settings = [f"trainer.args.beta={beta}", f"trainer.args.normalize_advantages={str(is_normalized).lower()}"]
     settings += [f"trainer.args.reward_clip_range=[{clip[0]}, {clip[1]}]"] if clip else []
-    found, folder = rounds(*EXCLUDING, *settings)
-    assert len(found) == 3
-    for one in found:
-        expected = by_hand(weighted(), one.kl, beta=beta, clip=clip, is_normalized=is_normalized)
+    code, folder = train(*DROP, *EXCLUDING, *settings)
+    assert (code, len(rounds)) == (0, 3)
+    for one in rounds:
+        expected = by_hand(COLUMNS, one.kl, beta=beta, clip=clip, is_normalized=is_normalized)
         assert one.advantages == pytest.approx(expected, **ARITHMETIC)
     if beta:
-        assert max(map(abs, found[-1].kl)) > 0.01  # the policy has moved, or the penalty would not be seen
-    if clip:
-        assert any(not clip[0] <= total <= clip[1] for total in found[0].totals)
-    totals = [math.fsum(column[row] or 0.0 for column in weighted()) for row in range(len(A))]
-    assert found[0].totals == pytest.approx(totals, **ARITHMETIC)  # no value is filled in
-    events = [event for event in read_metrics(folder.metrics) if "loss" in event]
-    mean = math.fsum(totals) / len(totals)
-    deviation = math.sqrt(math.fsum((one - mean) ** 2 for one in totals) / (len(totals) - 1))
-    for event in events:
-        assert event["reward"] == pytest.approx(mean, **ARITHMETIC)
-        assert event["reward_std"] == pytest.approx(deviation, **ARITHMETIC)
-        assert event["reward"] == pytest.approx(
-            math.fsum(event[f"rewards/{name}/weighted_mean"] for name in WEIGHTS), **ARITHMETIC
-        )
-        shares = {name: share for name, share in event.items() if name.endswith("/advantage_share")}
+        assert max(map(abs, rounds[-1].kl)) > 0.01  # the policy has moved, or the penalty would not be seen
+    totals = numpy.nansum(numpy.array(COLUMNS, dtype=float), axis=0)
+    assert not clip or not all(clip[0] <= total <= clip[1] for total in totals)
+    assert rounds[0].totals == pytest.approx(totals.tolist(), **ARITHMETIC)  # no value is filled in
+    for event in [event for event in read_metrics(folder.metrics) if "loss" in event]:
+        figures = (event["reward"], event["reward_std"])
+        assert figures == pytest.approx((totals.mean(), totals.std(ddof=1)), **ARITHMETIC)
+        means = [event[f"rewards/{name}/weighted_mean"] for name in WEIGHTS]
+        assert event["reward"] == pytest.approx(math.fsum(means), **ARITHMETIC)
+        shares = [share for name, share in event.items() if name.endswith("/advantage_share")]
         if clip or (beta and is_normalized):
             assert not shares  # no sum of parts
         else:
-            assert math.fsum(shares.values()) == pytest.approx(1.0, **ARITHMETIC)
+            assert math.fsum(shares) == pytest.approx(1.0, **ARITHMETIC)

@@ -31,13 +31,11 @@ LATE = result("{'error': 'no answer within 2 s'}")
 @pytest.mark.parametrize(
     ("completion", "max_calls", "expected"),
     [
-        ([ANSWER], 3, Ending.FINISHED),
         ([call(), result(), ANSWER], 3, Ending.FINISHED),
         ([call(), result()], 3, Ending.LENGTH),  # no room for an answer
         ([call()], 0, Ending.TURNS),
         ([call(), result(), call()], 1, Ending.TURNS),
         ([call(), result(), call()], 2, Ending.LENGTH),  # a second call was allowed, but its result did not fit
-        ([call(), ERROR, ANSWER], 3, Ending.TOOL_ERROR),
         ([call(), result(), ERROR, ANSWER], 3, Ending.TOOL_ERROR),  # two calls in one message
         ([call(), ERROR, call(), result(), ANSWER], 3, Ending.FINISHED),  # it tried again
         ([call(), LATE, ANSWER], 3, Ending.TIMEOUT),
@@ -52,23 +50,12 @@ def test_by_messages(completion: Any, max_calls: int | None, expected: Ending) -
 
 
 def test_a_flag_counts_before_messages() -> None:
-    assert ending_of([ANSWER], is_cut=False, max_calls=3, flag=True) is Ending.LENGTH
-    assert ending_of([ANSWER], is_cut=False, max_calls=3, flag="timeout") is Ending.TIMEOUT
-    assert ending_of("text", is_cut=True, max_calls=None, flag="finished") is Ending.FINISHED
+    for flag, ending in ((True, Ending.LENGTH), ("timeout", Ending.TIMEOUT), ("finished", Ending.FINISHED)):
+        assert ending_of([ANSWER], is_cut=flag == "finished", max_calls=3, flag=flag) is ending
     with pytest.raises(RewardError, match="False"):  # a text, and so true
         ending_of("text", is_cut=False, max_calls=None, flag="False")
     for nothing in (False, None, 0, ""):
         assert ending_of([ANSWER], is_cut=False, max_calls=3, flag=nothing) is Ending.FINISHED
-
-
-KINDS = torch.tensor(range(len(ENDINGS)))  # a row of each
-LENGTHS = torch.tensor([2, 4, 3, 2, 1])
-
-
-def endings(*also: str) -> Endings:
-    policy = EosPenalty(also=also)
-    is_cut = torch.tensor([policy.truncates(ending) for ending in ENDINGS])
-    return Endings(is_cut, LENGTHS, 4, KINDS)
 
 
 @pytest.mark.parametrize(
@@ -76,25 +63,23 @@ def endings(*also: str) -> Endings:
     [
         ((), [False, True, False, False, False]),
         (("turns",), [False, True, True, False, False]),
-        (("turns", "tool_error"), [False, True, True, True, False]),
         (("turns", "tool_error", "timeout"), [False, True, True, True, True]),
     ],
 )
 def test_every_policy_treats_the_named_endings_as_a_cut(also: tuple[str, ...], cut: list[bool]) -> None:
-    found = endings(*also)
-    totals = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])
+    """Of five rows, one of each ending."""
+    is_cut = torch.tensor([EosPenalty(also=also).truncates(ending) for ending in ENDINGS])
+    found = Endings(is_cut, torch.tensor([2, 4, 3, 2, 1]), 4, torch.arange(len(ENDINGS)))
     assert found.is_truncated.tolist() == cut
+    rows = Case([column(1, 2, 3, 4, 5)], [Rule("one")], [1.0]).settle()
     for policy in (EosPenalty(0.5, also=also), EosPenalty(0.5, "replace", also=also), SoftOverlong(3.0, also=also)):
-        settled = add_truncation(Case([column(1, 2, 3, 4, 5)], [Rule("one")], [1.0]).settle(), policy, found)
         lost = 0.5 if isinstance(policy, EosPenalty) else 3.0
-        left = [-lost if policy.replaces else total - lost for total in totals.tolist()]
-        expected = [left[row] if cut[row] else total for row, total in enumerate(totals.tolist())]
-        assert settled.totals.tolist() == expected
+        left = [-lost if policy.replaces else total - lost for total in range(1, 6)]
+        expected = [left[row] if cut[row] else row + 1 for row in range(5)]
+        assert add_truncation(rows, policy, found).totals.tolist() == expected
     assert Exclude(also=also).leaves_out(found).tolist() == cut  # type: ignore[union-attr]
     assert Bootstrap(also=also).goes_on(found).tolist() == cut
-    assert truncation_metrics(Case([column(1, 2, 3, 4, 5)], [Rule("one")], [1.0]).settle(), found)[
-        "rewards/truncation/fraction"
-    ] == pytest.approx(sum(cut) / 5)
+    assert truncation_metrics(rows, found)["rewards/truncation/fraction"] == pytest.approx(sum(cut) / 5)
 
 
 def test_every_policy_but_none_reads_also() -> None:

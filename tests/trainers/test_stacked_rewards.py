@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from rlhf_cli.runs.metrics_file import read_metrics
-from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
 from tests.support.cut_runs import table
 from tests.support.random_reward_model import save_random_reward_model
@@ -21,84 +19,43 @@ from tests.support.tolerances import ARITHMETIC
 pytestmark = pytest.mark.whole
 
 REWARDS = """
-import os
-
 def a(completions, **kwargs):
     return [1.0, 0.0, 1.0, 0.0]
 
 def b(completions, **kwargs):
-    assert len(completions) == int(os.environ.get("ROWS_OF_B", "2"))
-    return [0.5, 0.1] if len(completions) == 2 else [0.5, 7.0, 0.1, 7.0]
-
-def nothing(completions, **kwargs):
-    return [None] * len(completions)
-
-def c(completions, **kwargs):
-    return [1.0, 2.0, 3.0, 4.0]
+    assert len(completions) == 2
+    return [0.5, 0.1]
 """
+GATED = [
+    "+rewards.a={fn: './mine.py:a', trial: false}",
+    "+rewards.b={fn: './mine.py:b', trial: false, weight: 2, gate: {by: a, at_least: 1.0, otherwise: zero}}",
+]
+ONE_GROUP = ["trainer.args.per_device_train_batch_size=4", "trainer.args.max_steps=1"]
+DROP = ["~rewards.correct", "~rewards.format", "~rewards.brevity"]
 
 
-@pytest.fixture
-def four_rows(train, workplace: Path):
-    """One step on one group of four completions, with the rewards named in the overrides."""
+def test_table_and_metrics_say_what_happened_to_each_row(train, workplace: Path) -> None:
+    """a = 1, 0, 1, 0; b = 0.5, -, 0.1, - gated by a, of weight 2: totals 2, 0, 1.2, 0.
+
+    The table row by row; metrics are raw where a reward applies, and add up.
+    """
     (workplace / "mine.py").write_text(REWARDS)
-
-    def run(rewards: dict[str, Any], *overrides: str, name: str = "one") -> tuple[int, RunFolder]:
-        words = [f"++rewards.{key}={_typed(value)}" for key, value in rewards.items()]
-        drop = ["~rewards.correct", "~rewards.format", "~rewards.brevity"]
-        settings = ["trainer.args.per_device_train_batch_size=4", "trainer.args.max_steps=1"]
-        return train(*drop, *settings, *words, *overrides, name=name)
-
-    return run
-
-
-def _typed(value: Any) -> str:
-    """Return a value as it is typed: keys without quotes."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_typed(item)}" for key, item in value.items()) + "}"
-    return json.dumps(value)
-
-
-def reward(function: str, **rules: Any) -> dict[str, Any]:
-    return {"fn": f"./mine.py:{function}", "trial": False, **rules}
-
-
-def gated(otherwise: str) -> dict[str, Any]:
-    return {"a": reward("a"), "b": reward("b", gate={"by": "a", "at_least": 1.0, "otherwise": otherwise})}
-
-
-class TestWorkedExample:
-    """a = 1,0,1,0; b = 0.5,-,0.1,- gated by a; both of weight 1, no scaling."""
-
-    @pytest.mark.parametrize(
-        ("otherwise", "advantages"), [("zero", [0.85, -0.65, 0.45, -0.65]), ("exclude", [0.7, -0.5, 0.3, -0.5])]
-    )
-    def test_grpo(self, four_rows, otherwise: str, advantages: list[float]) -> None:
-        _, folder = four_rows(gated(otherwise), "trainer.args.scale_rewards=none")
-        assert table(folder, 1)["advantage"] == pytest.approx(advantages, **ARITHMETIC)
-
-    def test_table_and_metrics_say_what_happened_to_each_row(self, four_rows) -> None:
-        """The table row by row; metrics are raw where a reward applies, and add up."""
-        _, folder = four_rows(gated("zero"), "rewards.b.weight=2")
-        rows = table(folder, 1)
-        assert rows["b"][0] == pytest.approx(0.5, **ARITHMETIC)
-        assert rows["b"][1] is None  # never scored
-        assert rows["b.effective"] == pytest.approx([0.5, 0.0, 0.1, 0.0], **ARITHMETIC)
-        assert rows["b.weighted"] == pytest.approx([1.0, 0.0, 0.2, 0.0], **ARITHMETIC)
-        assert rows["b.closed_by"] == [None, "a", None, "a"]
-        event = read_metrics(folder.metrics)[0]
-        assert event["rewards/b/mean"] == pytest.approx(0.3, **ARITHMETIC)
-        assert event["rewards/b/std"] == pytest.approx(0.4 / 2**0.5, **ARITHMETIC)
-        assert event["rewards/b/effective_mean"] == pytest.approx(0.15, **ARITHMETIC)
-        assert event["rewards/b/weighted_mean"] == pytest.approx(0.3, **ARITHMETIC)
-        assert event["reward"] == pytest.approx(
-            event["rewards/a/weighted_mean"] + event["rewards/b/weighted_mean"], **ARITHMETIC
-        )
-        assert event["rewards/b/open_fraction"] == 0.5
-        assert (event["rewards/b/calls"], event["rewards/b/calls_saved"]) == (2, 2)
-        assert event["rewards/b/advantage_share"] + event["rewards/a/advantage_share"] == pytest.approx(
-            1.0, **ARITHMETIC
-        )
+    _, folder = train(*DROP, *ONE_GROUP, *GATED, "trainer.args.scale_rewards=none")
+    rows = table(folder, 1)
+    assert rows["advantage"] == pytest.approx([1.2, -0.8, 0.4, -0.8], **ARITHMETIC)
+    assert rows["b"][0] == pytest.approx(0.5, **ARITHMETIC)
+    assert rows["b"][1] is None  # never scored
+    assert rows["b.effective"] == pytest.approx([0.5, 0.0, 0.1, 0.0], **ARITHMETIC)
+    assert rows["b.weighted"] == pytest.approx([1.0, 0.0, 0.2, 0.0], **ARITHMETIC)
+    assert rows["b.closed_by"] == [None, "a", None, "a"]
+    event = read_metrics(folder.metrics)[0]
+    for name, value in (("mean", 0.3), ("std", 0.4 / 2**0.5), ("effective_mean", 0.15), ("weighted_mean", 0.3)):
+        assert event[f"rewards/b/{name}"] == pytest.approx(value, **ARITHMETIC)
+    for name, value in (("open_fraction", 0.5), ("calls", 2), ("calls_saved", 2)):
+        assert event[f"rewards/b/{name}"] == value
+    assert event["reward"] == pytest.approx(0.8, **ARITHMETIC)
+    shares = [event[f"rewards/{name}/advantage_share"] for name in "ab"]
+    assert sum(shares) == pytest.approx(1.0, **ARITHMETIC)
 
 
 @pytest.mark.parametrize(("policy", "state"), [("exclude", "finished"), ("0.25", "finished"), ("raise", "failed")])
@@ -114,22 +71,20 @@ def test_a_failing_row_meets_its_policy(train, workplace: Path, policy: str, sta
     assert read_status(folder).state == state
     if state == "failed":
         assert code == 1
-        told = capsys.readouterr().err
-        assert "reward 'mine' failed on row" in told
-        assert "ValueError: odd first token" in told
-        assert "a score for the completion" in told
+        assert "reward 'mine' failed on row" in capsys.readouterr().err
         return
     event = read_metrics(folder.metrics)[0]
-    assert event["rewards/mine/errors"] > 0
+    assert (errors := event["rewards/mine/errors"]) > 0
     assert event["rewards/mine/mean"] == 1.0
-    kept = [json.loads(line) for line in folder.reward_errors.read_text().splitlines()]
-    assert {"reward", "row", "error", "prompt", "completion"} == set(kept[0])
-    assert kept[0]["error"] == "ValueError: odd first token"
+    kept = json.loads(folder.reward_errors.read_text().splitlines()[0])
+    assert (kept.keys(), kept["error"]) == (
+        {"reward", "row", "error", "prompt", "completion"},
+        "ValueError: odd first token",
+    )
     if policy == "0.25":
-        errors = event["rewards/mine/errors"]
         assert event["rewards/mine/effective_mean"] == pytest.approx((0.25 * errors + (8 - errors)) / 8, **ARITHMETIC)
     else:
-        assert event["rewards/mine/excluded"] == event["rewards/mine/errors"]
+        assert event["rewards/mine/excluded"] == errors
 
 
 SOURCE = """
@@ -146,7 +101,7 @@ def dense(completions, completion_ids, **columns) -> list[list[float]]:
     return [[float(token % 5) for token in ids] for ids in completion_ids]
 """
 WORDS = [
-    *("~rewards.correct", "~rewards.format", "~rewards.brevity"),
+    *DROP,
     *("+rewards.a.fn=./mine.py:a", "+rewards.b.fn=./mine.py:b", "rewards.b.weight=0.3"),
     *("trainer.args.max_steps=2", "trainer.args.learning_rate=0.05", "guards.no_signal=off"),
 ]

@@ -54,15 +54,13 @@ def made(folder: Path, *, seed: int, sharpness: float) -> Path:
 def train(workplace: Path) -> Train:
     made(workplace / "student", seed=0, sharpness=1.0)
     made(workplace / "teacher", seed=1, sharpness=20.0)
-    rows = []
+    talks, rows = list[str](), list[str]()  # one file of both would be read by the first complete set of columns
     for a in range(12):
         messages = [{"role": "user", "content": f"{a}+1="}, {"role": "assistant", "content": f"{a + 1}"}]
-        rows.append({"messages": messages, "prompt": f"{a}+1=", "privileged_context": f"it is {a + 1}"})
-    # A file with several kinds of rows would be read by the first complete set of columns.
-    Path("talks.jsonl").write_text("".join(json.dumps({"messages": row["messages"]}) + "\n" for row in rows))
-    Path("rows.jsonl").write_text(
-        "".join(json.dumps({name: row[name] for name in ("prompt", "privileged_context")}) + "\n" for row in rows)
-    )
+        talks.append(json.dumps({"messages": messages}) + "\n")
+        rows.append(json.dumps({"prompt": f"{a}+1=", "privileged_context": f"it is {a + 1}"}) + "\n")
+    Path("talks.jsonl").write_text("".join(talks))
+    Path("rows.jsonl").write_text("".join(rows))
 
     def run(name: str, *words: str) -> RunFolder:
         data = "rows.jsonl" if name in ("distillation", "sdft") else "talks.jsonl"
@@ -99,15 +97,13 @@ def test_a_policy_comes_nearer_to_its_teacher_and_resumes_exactly(train: Train, 
     assert is_same(stopped, folder)
 
 
-@pytest.mark.parametrize("name", ["gold", "iw_opd"])
-def test_gradient_accumulation_does_not_change_the_loss(train: Train, name: str) -> None:
+def test_gradient_accumulation_does_not_change_the_loss(train: Train) -> None:
     """On the answers of its rows: TRL counts the tokens of a window once for each of its micro-batches."""
     found = {}
     for size, accumulation in ((8, 1), (4, 2), (2, 4)):
-        batch = [f"trainer.args.per_device_train_batch_size={size}", "trainer.args.max_steps=1", "trainer.args.lmbda=0"]
-        folder = train(
-            "gold", *batch, f"trainer.args.gradient_accumulation_steps={accumulation}", f"run.name=of_{size}"
-        )
+        typed = (f"gradient_accumulation_steps={accumulation}", f"per_device_train_batch_size={size}")
+        args = [f"trainer.args.{word}" for word in (*typed, "max_steps=1", "lmbda=0")]
+        folder = train("gold", *args, f"run.name=of_{size}")
         (event,) = [one for one in read_metrics(folder.path.with_name(f"of_{size}") / "metrics.jsonl") if "loss" in one]
         found[size] = (event["loss"], event["grad_norm"])
     assert all(one == pytest.approx(found[8], rel=1e-4) for one in found.values())
@@ -148,7 +144,7 @@ def test_sdft_learns_by_its_own_loss_what_the_hint_says(train: Train) -> None:
     assert hint_missed(train("sdft", *LONGER, *own, *steps).model) < 0.8 * hint_missed(Path("teacher"))
 
 
-@pytest.mark.parametrize("name", ["distillation", "iw_opd", "sdft"])
+@pytest.mark.parametrize("name", ["distillation", "sdft"])
 def test_negative_control_without_steps_the_distance_stays(train: Train, name: str) -> None:
     folder = train(name, "trainer.args.learning_rate=0", "trainer.args.max_steps=1")
     assert divergence(folder.model) == divergence(Path("student"))

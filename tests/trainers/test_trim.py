@@ -21,11 +21,11 @@ def longest_first(rows: TrlBatch) -> Tensor:
     return by_length(rows["completion_mask"])
 
 
-def ragged(rows: int, seed: int, *, may_be_empty: bool = True) -> dict[str, Tensor]:
+def ragged(rows: int, seed: int) -> dict[str, Tensor]:
     """A batch in TRL's layout in which every token, advantage and value is unlike every other."""
     generator = torch.Generator().manual_seed(seed)
     prompts = torch.randint(1, PROMPT + 1, (rows,), generator=generator)
-    completions = torch.randint(0 if may_be_empty else 1, COMPLETION + 1, (rows,), generator=generator)
+    completions = torch.randint(0, COMPLETION + 1, (rows,), generator=generator)
     prompt_mask = (torch.arange(PROMPT) >= PROMPT - prompts.unsqueeze(1)).long()
     completion_mask = (torch.arange(COMPLETION) < completions.unsqueeze(1)).long()
     numbers = 1 + torch.arange(rows * (PROMPT + COMPLETION)).view(rows, -1)
@@ -58,7 +58,7 @@ def split(batch: dict[str, Tensor], size: int) -> list[dict[str, Tensor]]:
     return [{n: v[start : start + size] if v.dim() else v for n, v in batch.items()} for start in rows]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 class TestNothingIsLost:
     def test_trimmed(self, seed: int) -> None:
         batch = ragged(1 + seed % 5, seed)
@@ -72,9 +72,11 @@ class TestNothingIsLost:
         assert facts([not_moved]) == facts([batch])
         assert not_moved["prompt_ids"].shape[1] == PROMPT
 
-    @pytest.mark.parametrize("window", [1, 2, 3, 5, 6])
+    @pytest.mark.parametrize("window", [1, 3, 5])
     def test_reordered_in_windows(self, seed: int, window: int) -> None:
-        batches = split(ragged(12, seed), 2)
+        whole = ragged(12, seed)
+        whole["advantages"] = whole["prompt_ids"].sum(dim=1)  # one a row
+        batches = split(whole, 2)
         found = reordered_in_windows(batches, window, longest_first)
         assert [len(batch["prompt_ids"]) for batch in found] == [2] * 6
         for start in range(0, 6, window):
@@ -82,12 +84,7 @@ class TestNothingIsLost:
             assert sorted(facts(found[inside])) == sorted(facts(batches[inside]))
             lengths = torch.cat([batch["completion_mask"].sum(dim=1) for batch in found[inside]])
             assert window == 1 or bool((lengths.diff() <= 0).all())
-
-    def test_an_advantage_per_row_moves_with_its_row(self, seed: int) -> None:
-        whole = ragged(6, seed)
-        whole["advantages"] = whole["prompt_ids"].sum(dim=1)
-        for batch in reordered_in_windows(split(whole, 2), 3, longest_first):
-            assert torch.equal(batch["advantages"], batch["prompt_ids"].sum(dim=1))
+        assert all(torch.equal(batch["advantages"], batch["prompt_ids"].sum(dim=1)) for batch in found)
 
 
 def test_answers_of_one_token_keep_one_column_and_get_a_second_of_padding() -> None:

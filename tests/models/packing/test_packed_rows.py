@@ -21,23 +21,17 @@ MASK = (_ != IDS).long()
 
 
 def test_layout() -> None:
-    rows = packed_rows(IDS, MASK, 3)
+    rows, whole = (packed_rows(IDS, MASK, 3, with_last=with_last) for with_last in (False, True))
     assert rows is not None
     assert rows.input_ids.tolist() == [[11, 12, 13, 21, 14, 13, 41, 42, 13]]
     assert rows.position_ids.tolist() == [[0, 1, 2, 3, 2, 0, 1, 2, 2]]
-    assert rows.lengths == [2, 2, 1, 3, 1]
-    assert rows.shared == [0, 0, None, 0]
-    assert rows.num_prompts == 1
+    assert (rows.lengths, rows.shared, rows.num_prompts) == ([2, 2, 1, 3, 1], [0, 0, None, 0], 1)
     # 21 22 are predicted from 13 21, 31 from 14, 41 42 43 from 13 41 42.
     assert rows.input_ids[0, rows.states()].tolist() == [13, 21, 14, 13, 41, 42]
-
-
-def test_layout_with_the_last_token() -> None:
-    rows = packed_rows(IDS, MASK, 3, with_last=True)
-    assert rows is not None
-    assert rows.input_ids.tolist() == [[11, 12, 13, 21, 22, 14, 31, 13, 41, 42, 43, 13]]
-    assert rows.position_ids.tolist() == [[0, 1, 2, 3, 4, 2, 3, 0, 1, 2, 3, 2]]
-    assert rows.input_ids[0, rows.states(with_last=True)].tolist() == [13, 21, 22, 14, 31, 13, 41, 42, 43, 13]
+    assert whole is not None
+    assert whole.input_ids.tolist() == [[11, 12, 13, 21, 22, 14, 31, 13, 41, 42, 43, 13]]
+    assert whole.position_ids.tolist() == [[0, 1, 2, 3, 4, 2, 3, 0, 1, 2, 3, 2]]
+    assert whole.input_ids[0, whole.states(with_last=True)].tolist() == [13, 21, 22, 14, 31, 13, 41, 42, 43, 13]
 
 
 def test_prompts_that_are_alike_for_long_are_told_apart() -> None:
@@ -88,23 +82,20 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MIN_SHARED", 2)
 
 
-@pytest.mark.usefixtures("short")
-def test_layout_of_texts() -> None:
+def test_layout_of_texts(short: None) -> None:
     """The first two share 1 2 3, though the last of the second is equal, too: it is that row's own. The third is alone
     with its one token, and so is the fourth: 5 is too little to share.
     """
     rows = packed_texts([[1, 2, 3, 4], [1, 2, 3, 4, 9], [5, 6], [5, 7]], CPU)
     assert rows.input_ids.tolist() == [[1, 2, 3, 4, 4, 9, 5, 6, 5, 7]]
     assert rows.position_ids.tolist() == [[0, 1, 2, 3, 3, 4, 0, 1, 0, 1]]
-    assert rows.lengths == [3, 1, 2, 2, 2]
-    assert rows.shared == [0, 0, None, None]
+    assert (rows.lengths, rows.shared) == ([3, 1, 2, 2, 2], [0, 0, None, None])
     assert rows.last_states().tolist() == [3, 5, 7, 9]
 
 
 def test_a_short_beginning_is_not_shared() -> None:
-    rows = packed_texts([[*range(7), 8], [*range(7), 9]], CPU)
-    assert rows.shared == [None, None]
-    assert packed_texts([[*range(8), 8], [*range(8), 9]], CPU).shared == [0, 0]
+    for length, shared in ((7, None), (8, 0)):
+        assert packed_texts([[*range(length), 8], [*range(length), 9]], CPU).shared == [shared] * 2
 
 
 @pytest.mark.usefixtures("short")
