@@ -35,7 +35,8 @@ def ranked(*theirs: torch.Tensor, **given: Any) -> Any:
     accelerator.gather = lambda own: torch.cat([next(others), own])
     accelerator.reduce = lambda own, reduction: own + next(others) if reduction == "sum" else None
     vars(trainer).update(accelerator=accelerator, state=SimpleNamespace(global_step=6, max_steps=9))
-    vars(trainer).update(model=SimpleNamespace(training=True), num_generations=2, aggregate="sum", **given)
+    vars(trainer).update(model=SimpleNamespace(training=True), num_generations=2, aggregate="sum")
+    vars(trainer).update({"_given": None, "_endings": ENDED, "_logs": {"advantages": deque([9.0] * 4)}} | given)
     return trainer
 
 
@@ -112,28 +113,16 @@ WHOLE, TOKENS = [None, None], [None, [0.5]]
     ],
 )
 def test_a_round_is_dead_if_no_rank_has_an_advantage_but_by_rounding(
-    advantages: list[float],
-    theirs: list[float],
-    totals: list[float],
-    is_dense: bool,
-    tokens: list[Any],
-    by_totals: bool,
-    by_groups: bool,
-    is_dead: bool,
+    advantages: Any, theirs: Any, totals: Any, is_dense: Any, tokens: Any, by_totals: Any, by_groups: Any, is_dead: Any
 ) -> None:
     settled = Case([column(*totals), column(*totals)], [Rule("a"), Rule("b")], [1.0, 0.0]).settle()
-    trainer = ranked(
-        torch.tensor([theirs]),
-        is_dense=is_dense,
-        algorithm=SimpleNamespace(
-            compares_groups=by_groups, is_dead_by_totals=by_totals, compared=lambda given: summed(given.contributions)
-        ),
-        reward_stack=SimpleNamespace(
-            outcomes={"a": SimpleNamespace(tokens=tokens), "b": SimpleNamespace(tokens=TOKENS)}, components=[]
-        ),
-        truncation=TruncationPolicy(),
-        **{"_settled": settled, "_given": settled, "_endings": ENDED, "_counts": torch.zeros(0, 7)},
-    )
+    outcomes = {"a": SimpleNamespace(tokens=tokens), "b": SimpleNamespace(tokens=TOKENS)}
+    algorithm = SimpleNamespace(compares_groups=by_groups, is_dead_by_totals=by_totals)
+    algorithm.compared = lambda given: summed(given.contributions)
+    given = {"_settled": settled, "_given": settled, "_counts": torch.zeros(0, 7)}
+    stack = SimpleNamespace(outcomes=outcomes, components=[])
+    more = {"reward_stack": stack, "truncation": TruncationPolicy(), **given}
+    trainer = ranked(torch.tensor([theirs]), is_dense=is_dense, algorithm=algorithm, **more)
     assert (trainer.dead_round(torch.tensor(advantages)) is not None) is is_dead
 
 
@@ -149,19 +138,10 @@ def test_a_round_is_dead_if_no_rank_has_an_advantage_but_by_rounding(
 def test_what_is_kept_of_a_dead_round(policy: TruncationPolicy, is_cut: bool, cause: str) -> None:
     """The count of failures is the third of a component, and the first the rows that no gate closed."""
     settled = Case([column(1, 1, 5, 5)], [Rule("a")], [2.0]).settle()
-    trainer = ranked(
-        torch.zeros(1, 2),
-        is_dense=False,
-        algorithm=Grpo(),
-        reward_stack=SimpleNamespace(outcomes={}, components=[Component("a", len)]),
-        truncation=policy,
-        **{
-            "_settled": settled,
-            "_given": settled,
-            "_endings": replace(ENDED, is_truncated=torch.tensor([True, True, True, is_cut])),
-            "_counts": torch.tensor([[3.0, 9, 1, 9, 9, 9, 9]]),
-        },
-    )
+    stack = SimpleNamespace(outcomes={}, components=[Component("a", len)])
+    trainer = ranked(torch.zeros(1, 2), is_dense=False, algorithm=Grpo(), reward_stack=stack, truncation=policy)
+    vars(trainer).update(_settled=settled, _given=settled, _counts=torch.tensor([[3.0, 9, 1, 9, 9, 9, 9]]))
+    trainer._endings = replace(ENDED, is_truncated=torch.tensor([True, True, True, is_cut]))
     dead = trainer.dead_round(torch.zeros(4))
     assert (dead.step, dead.cause[: len(cause)]) == (7, cause)
     assert dead.lines == ["a: from 1 to 5, weight 2"]
@@ -174,25 +154,23 @@ def test_token_advantages_of_groups_that_extend_over_ranks() -> None:
     own = {"a": [[3.0, None, 1.0], [5.0, None, None]], "b": [[None, None, 2.0], [None, None, None]]}
     settled = Case([column(*[1.0] * 4), column(*[1.0] * 4)], [Rule("a"), Rule("b")], [1.0, 1.0]).settle()
     algorithm = ProcessRewards()
-    trainer = ranked(
-        *(torch.tensor([4]), theirs, torch.stack([is_rewarded, is_token], dim=1).bool()),
-        algorithm=algorithm,
-        reward_stack=SimpleNamespace(token_values=lambda name, row, divisor: own[name][row]),
-        **{"_settled": settled, "_given": None, "_endings": ENDED, "_logs": {"advantages": deque([9.0] * 4)}},
-    )
+    gathered = torch.tensor([4]), theirs, torch.stack([is_rewarded, is_token], dim=1).bool()
+    stack = SimpleNamespace(token_values=lambda name, row, divisor: own[name][row])
+    trainer = ranked(*gathered, algorithm=algorithm, reward_stack=stack, _settled=settled)
     output = {
-        "advantages": torch.zeros(2),
         "completion_mask": torch.tensor([[1, 1, 1], [1, 0, 0]]),
         "tool_mask": torch.tensor([[1, 0, 1], [1, 1, 1]]),
     }
+    output["advantages"] = torch.zeros(2)
     found = trainer._set_advantages(output)
     values = torch.cat([theirs, torch.tensor([[[3.0, 0, 1, 0], [0, 0, 2, 0]], [[5.0, 0, 0, 0], [0] * 4]])])
     rewarded = torch.cat([is_rewarded, torch.tensor([[1, 0, 1, 0], [1, 0, 0, 0]])]).bool()
-    everyones = algorithm.parts(values.transpose(0, 1), rewarded, 2).sum(dim=0)
+    parts = algorithm.parts(values.transpose(0, 1), rewarded, 2)
+    everyones = parts.sum(dim=0)
     assert torch.equal(output["advantages"], everyones[2:, :3] * output["completion_mask"])
     assert list(trainer._logs["advantages"]) == everyones[:, 0].tolist()
     in_loss = torch.cat([is_token, torch.tensor([[1, 0, 1, 0], [1, 0, 0, 0]])])  # a tool wrote one of our tokens
-    along = (algorithm.parts(values.transpose(0, 1), rewarded, 2) * everyones * in_loss).double().sum(dim=(1, 2))
+    along = (parts * everyones * in_loss).double().sum(dim=(1, 2))
     energy = ((everyones * in_loss).double() ** 2).sum()
     expected = dict(zip("ab", (along / energy).tolist(), strict=True))
     assert found == pytest.approx(advantage_metrics(expected), **ARITHMETIC)
@@ -211,17 +189,9 @@ def test_shares_of_own_token_advantages_count_the_tokens_in_the_loss(width: int)
             return answer
 
     function: Any = None
-    trainer = ranked(
-        torch.tensor([[True, True, False, False]]),
-        algorithm=Stub(function),
-        reward_stack=SimpleNamespace(token_values=None),
-        **{
-            "_settled": SimpleNamespace(raw=torch.zeros(2, 2)),
-            "_given": None,
-            "_endings": ENDED,
-            "_logs": {"advantages": deque([9.0] * 2)},
-        },
-    )
+    settled, stack = SimpleNamespace(raw=torch.zeros(2, 2)), SimpleNamespace(token_values=None)
+    theirs = torch.tensor([[True, True, False, False]])
+    trainer = ranked(theirs, algorithm=Stub(function), reward_stack=stack, _settled=settled)
     output = {"completion_mask": torch.ones(1, width).long(), "tool_mask": torch.tensor([[1, 0, 1, 1, 1][:width]])}
     output["advantages"] = torch.zeros(1)
     found = trainer._set_advantages(output)
@@ -243,14 +213,8 @@ def test_lengths_of_rows_that_ended_are_corrected_in_the_last_entry(kinds: list[
 
 
 def test_a_row_ends_by_its_last_token_or_a_text_or_as_its_data_environment_or_calls_say() -> None:
-    trainer = ranked(
-        eos_token_ids={2},
-        max_completion_length=3,
-        max_tool_calling_iterations=1,
-        stops=None,
-        truncation=TruncationPolicy(also=("turns",)),
-        **{"_tokenizer": SimpleNamespace(pad_token_id=0)},
-    )
+    trainer = ranked(eos_token_ids={2}, max_completion_length=3, max_tool_calling_iterations=1, stops=None)
+    vars(trainer).update(truncation=TruncationPolicy(also=("turns",)), _tokenizer=SimpleNamespace(pad_token_id=0))
     ids = [[5, 5, 2], [5, 5, 0], [5, 5, 9], [5, 5, 5], [5], [5]]
     inputs: list[dict[str, Any]] = [*[{}] * 4, {"is_truncated": True}, {}]
     completions = ["text"] * 5 + [[{"role": "assistant", "tool_calls": ["add"]}] * 2]
@@ -291,13 +255,10 @@ def test_what_was_logged_last_is_overwritten() -> None:
 def test_that_there_are_no_shares_is_said_once_by_one_rank(caplog: pytest.LogCaptureFixture) -> None:
     output = {"completion_mask": torch.ones(1, 1), "advantages": (own := torch.zeros(1))}
     for is_main in (False, True):
-        trainer = ranked(
-            algorithm=SimpleNamespace(of_round=lambda scored: RoundAdvantages(None)),
-            reward_stack=SimpleNamespace(token_values=None),
-            **{"_settled": SimpleNamespace(raw=torch.zeros(2, 1)), "_given": None, "_endings": ENDED},
-            _logs={"advantages": deque([9.0])},
-        )
+        algorithm = SimpleNamespace(of_round=lambda scored: RoundAdvantages(None))
+        settled, stack = SimpleNamespace(raw=torch.zeros(2, 1)), SimpleNamespace(token_values=None)
+        trainer = ranked(algorithm=algorithm, reward_stack=stack, _settled=settled)
         trainer.accelerator.is_main_process = is_main
         assert [trainer._set_advantages(output) for _ in range(3)] == [{}] * 3
-        assert (output["advantages"] is own, list(trainer._logs["advantages"])) == (True, [9.0])
+        assert (output["advantages"] is own, list(trainer._logs["advantages"])) == (True, [9.0] * 4)
     assert [record.args[1:] for record in caplog.records] == [("RewardMixin",)]

@@ -24,22 +24,18 @@ def test_places_are_filled_in_the_order_of_the_draws() -> None:
 
 def test_groups_are_joined_with_the_padding_of_their_kind() -> None:
     def batch(start: int, prompt: int, width: int) -> dict[str, Any]:
-        return {
-            "prompt_ids": torch.full((4, prompt), start),
-            "prompt_mask": torch.ones(4, prompt),
-            "completion_ids": torch.full((4, width), start + 1),
-            "completion_mask": torch.ones(4, width),
-            "tool_mask": torch.zeros(4, width),
-            "advantages": torch.arange(4.0) + start,
-            "num_items_in_batch": torch.tensor(4 * width),
-        }
+        ids = {"prompt_ids": torch.full((4, prompt), start), "completion_ids": torch.full((4, width), start + 1)}
+        masks = {"prompt_mask": torch.ones(4, prompt), "completion_mask": torch.ones(4, width)}
+        more = {"tool_mask": torch.zeros(4, width), "advantages": torch.arange(4.0) + start}
+        return {**ids, **masks, **more, "num_items_in_batch": torch.tensor(4 * width)}
 
     found = joined([batch(10, 1, 3), batch(20, 2, 2)], [(1, 1), (0, 1)], 2, 99)
-    assert found["prompt_ids"].tolist() == [[20, 20]] * 2 + [[99, 10]] * 2
-    assert found["prompt_mask"].tolist() == [[1, 1]] * 2 + [[0, 1]] * 2
-    assert found["completion_ids"].tolist() == [[21, 21, 99]] * 2 + [[11, 11, 11]] * 2
-    assert found["completion_mask"].tolist() == [[1, 1, 0]] * 2 + [[1, 1, 1]] * 2
-    assert found["tool_mask"].tolist() == [[0, 0, 1]] * 2 + [[0, 0, 0]] * 2
+    for name, one, other in (
+        *(("prompt_ids", [20, 20], [99, 10]), ("prompt_mask", [1, 1], [0, 1])),
+        *(("completion_ids", [21, 21, 99], [11, 11, 11]), ("completion_mask", [1, 1, 0], [1, 1, 1])),
+        ("tool_mask", [0, 0, 1], [0, 0, 0]),
+    ):
+        assert found[name].tolist() == [one] * 2 + [other] * 2, name
     assert found["advantages"].tolist() == [22, 23, 12, 13]
 
 
@@ -103,20 +99,15 @@ def drawing(others: list[int], draws: list[list[bool]], dead: list[float], **mor
         batch = {"completion_ids": ids, "completion_mask": torch.ones(4, 1), "num_items_in_batch": torch.zeros(())}
         return Draw(batch | more, torch.tensor(draws[number]), torch.ones(4))
 
-    trainer: Any = SimpleNamespace(
-        accelerator=SimpleNamespace(
-            device="cpu", gather=lambda values: torch.cat([values.reshape(-1), torch.tensor([next(theirs)])])
-        ),
-        model=SimpleNamespace(training=True),
-        keep_groups=KeepGroups("odd", 3),
-        _num_generations=2,
-        _logs={"prompt": deque(["of the round before"])},
-        _tokenizer=SimpleNamespace(pad_token_id=0),
-        _drawn=drawn,
-        _further_rows=lambda *given: given,
-        _log_draws=lambda found, chosen: notes.append((len(found), chosen)),
-        algorithm=SimpleNamespace(compared=lambda _: torch.tensor(totals[dead[len(notes) - 1]])),
-    )
+    def gather(values: Any) -> Any:
+        return torch.cat([values.reshape(-1), torch.tensor([next(theirs)])])
+
+    trainer: Any = SimpleNamespace(model=SimpleNamespace(training=True), keep_groups=KeepGroups("odd", 3))
+    vars(trainer).update(_num_generations=2, _tokenizer=SimpleNamespace(pad_token_id=0), _drawn=drawn)
+    trainer.accelerator = SimpleNamespace(device="cpu", gather=gather)
+    trainer.algorithm = SimpleNamespace(compared=lambda _: torch.tensor(totals[dead[len(notes) - 1]]))
+    trainer._logs, trainer._further_rows = {"prompt": deque(["of the round before"])}, lambda *given: given
+    trainer._log_draws = lambda found, chosen: notes.append((len(found), chosen))
     trainer.gathered = lambda: next(theirs, None) is None
     return trainer, notes
 
@@ -160,21 +151,13 @@ def test_what_draws_cost_is_logged_of_all_ranks(caplog: pytest.LogCaptureFixture
     """
     theirs = torch.tensor([1.0, 1.0, 40.0, 100.0])
     other_rows = torch.tensor([[[True] * 4, [False] * 4]])
-    trainer: Any = SimpleNamespace(
-        accelerator=SimpleNamespace(
-            device="cpu",
-            num_processes=2,
-            is_main_process=True,
-            reduce=lambda own, reduction: own + theirs if reduction == "sum" else None,
-            gather=lambda rows: torch.cat([rows, other_rows]),
-        ),
-        args=SimpleNamespace(log_completions=True),
-        state=SimpleNamespace(global_step=6),
-        keep_groups=KeepGroups("odd", 3),
-        **{"_num_generations": 2, "_has_warned": SamplingMixin._has_warned},
-        _metrics={"train": defaultdict(list)},
-        _logs={"extra": {"sampling.kept": deque([None, *[True] * 16])}},
-    )
+    trainer: Any = SimpleNamespace(args=SimpleNamespace(log_completions=True), state=SimpleNamespace(global_step=6))
+    trainer.accelerator = SimpleNamespace(device="cpu", num_processes=2, is_main_process=True)
+    trainer.accelerator.reduce = lambda own, reduction: own + theirs if reduction == "sum" else None
+    trainer.accelerator.gather = lambda rows: torch.cat([rows, other_rows])
+    vars(trainer).update(keep_groups=KeepGroups("odd", 3), _num_generations=2, _has_warned=SamplingMixin._has_warned)
+    trainer._metrics = {"train": defaultdict(list)}
+    trainer._logs = {"extra": {"sampling.kept": deque([None, *[True] * 16])}}
     lengths = torch.tensor([[1, 2, 4, 8], [16, 32, 64, 128]])
     draws = [Draw({}, torch.tensor(one), of) for one, of in zip([[True, False], [True, True]], lengths, strict=True)]
     SamplingMixin._log_draws(trainer, draws, [(0, 0), (1, 1)])
@@ -206,23 +189,19 @@ def test_a_draw_compares_this_rank_s_rows_by_the_reward_that_is_named(
     """The last four of eight rows are this rank's; a row without a total tells nothing."""
     trainer: Any = object.__new__(SamplingMixin)
     nan, kept = torch.nan, list[Any]()
+    rewards = SimpleNamespace(keep_groups=KeepGroups(by, 3))
     vars(trainer).update(
         args=SimpleNamespace(log_completions=True, generation_batch_size=8),
         accelerator=SimpleNamespace(num_processes=2, process_index=1),
-        model=SimpleNamespace(training=True),
-        num_generations=2,
-        extensions=SimpleNamespace(rewards=SimpleNamespace(keep_groups=KeepGroups(by, 3))),
-        _settled=SimpleNamespace(
-            names=["odd", "same"],
-            raw=torch.tensor([[0.0] * 8, [9.0, 9.0, 9.0, 9.0, 1.0, 2.0, 3.0, 3.0]]).T,
-            totals=torch.tensor([nan] * 4 + [1.0] * 4),
-        ),
+        **{"model": SimpleNamespace(training=True), "num_generations": 2, "_given": None},
+        extensions=SimpleNamespace(rewards=rewards),
+        _settled=SimpleNamespace(names=["odd", "same"], totals=torch.tensor([nan] * 4 + [1.0] * 4)),
         _endings=SimpleNamespace(lengths=torch.arange(8)),
         algorithm=SimpleNamespace(compared=lambda _: torch.tensor([9.0] * 4 + [5.0, 5.0, 6.0, 7.0])),
-        _given=None,
         _log_completion_extra=lambda *given: kept.append(given),
         _logs={"prompt": deque(maxlen=8), "rewards": defaultdict(lambda: deque(maxlen=8))},
     )
+    trainer._settled.raw = torch.tensor([[0.0] * 8, [9.0, 9.0, 9.0, 9.0, 1.0, 2.0, 3.0, 3.0]]).T
     monkeypatch.setattr(RewardMixin, "__init__", lambda self, *given: kept.append(given))
     monkeypatch.setattr(RewardMixin, "_generate_and_score_completions", lambda self, inputs: {"of": inputs})
     SamplingMixin.__init__(trainer, "a model")
