@@ -243,7 +243,7 @@ def test_what_a_conversion_writes(place: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_the_base_of_an_adapter_is_made_again(place: Path, conversions: list[list[str]]) -> None:
     """When the adapter is named, and before a run that trained it is evaluated.
 
-    Only one in the cache: the checks of the key that names an adapter report others, as of adapters that name each other.
+    Only one in the cache: the checks of the adapter's key report others, for example adapters that name each other.
     """
     base, adapter = Path(folder_of("package:small") or ""), place / "run/model"
     for folder, its in (
