@@ -69,21 +69,25 @@ def posts(number: int) -> dict[str, Any]:
 
 
 Rows = Callable[[int], dict[str, Any]]
+FEW_HELD_OUT = [*FEW, *EVALUATED[:2], "data.eval.args.num_rows=8"]
+ASKED = "data.prompt='{question}'"
 RECIPES: dict[str, tuple[list[str], Rows | None]] = {
+    **dict.fromkeys(("quickstart", "study_weights", "toy_gates", "toy_staged"), ([*OWN, *GROUPS, *FEW], None)),
+    **dict.fromkeys(
+        ("study_truncation", "toy_ppo", "toy_speakers_ppo", "toy_staged_ppo"), ([*OWN, *ROUNDS, *FEW], None)
+    ),
+    **dict.fromkeys(("toy_dpo", "toy_kto", "toy_reward", "toy_sft"), ([*OWN, *FEW, *EVALUATED], None)),
+    **dict.fromkeys(("ultrafeedback_dpo", "ultrafeedback_kto"), ([*FOLDER, *EVALUATED, *HELD_OUT], chats)),
     "dapo": ([*FOLDER, *GROUPS, "trainer.args.steps_per_generation=2", "truncation.cache=2"], sums),
-    "gdpo_gates": ([*FOLDER, *GROUPS, "data.prompt='{question}'"], sums),
+    "gdpo_gates": ([*FOLDER, *GROUPS, ASKED], sums),
     "gsm8k_grpo": ([*FOLDER, *GROUPS], sums),
     "gsm8k_sft": ([*FOLDER, *EVALUATED], sums),
     "hh_ppo": ([*JUDGED, *ROUNDS], prompts_as_messages),
     "hh_reward": ([*FOLDER, *EVALUATED, *HELD_OUT], dialogues),
-    "quickstart": ([*OWN, *GROUPS, *FEW], None),
-    "r1_language": ([*FOLDER, *GROUPS, "data.prompt='{question}'"], sums),
+    "r1_language": ([*FOLDER, *GROUPS, ASKED], sums),
     "smollm2_calculator": ([*FOLDER, *GROUPS, *FEW, 'data.prompt=[{role: user, content: "{prompt}"}]'], None),
-    "smollm2_ppo": ([*FOLDER, *ROUNDS, *FEW, *EVALUATED[:2], "data.eval.args.num_rows=8"], None),
-    "smollm2_reasoning": (
-        [*FOLDER, *GROUPS, *FEW, "data.prompt='{question}'", *EVALUATED[:2], "data.eval.args.num_rows=8"],
-        None,
-    ),
+    "smollm2_ppo": ([*FOLDER, *ROUNDS, *FEW_HELD_OUT], None),
+    "smollm2_reasoning": ([*FOLDER, *GROUPS, *FEW_HELD_OUT, ASKED], None),
     "smollm2_reward": (
         [*FOLDER, "model.lora.target_modules=all-linear", *EVALUATED, *NO_WORLD, *HELD_OUT[:1]],
         prompts_as_messages,
@@ -92,44 +96,22 @@ RECIPES: dict[str, tuple[list[str], Rows | None]] = {
         [*FOLDER, *GROUPS, *EVALUATED[:2], *NO_WORLD, *HELD_OUT[:1], "rewards.learnt.model=./judge"],
         prompts_as_messages,
     ),
-    "smollm2_sums": ([*FOLDER, *GROUPS, *FEW, *EVALUATED[:2], "data.eval.args.num_rows=8"], None),
+    "smollm2_sums": ([*FOLDER, *GROUPS, *FEW_HELD_OUT], None),
     "study_overoptimisation": ([*OWN, *ROUNDS, *FEW, "rewards.proxy.model=./judge"], None),
-    "study_truncation": ([*OWN, *ROUNDS, *FEW], None),
-    "study_weights": ([*OWN, *GROUPS, *FEW], None),
     "tldr_ppo": ([*JUDGED, *ROUNDS], posts),
     "toy_calculator": ([*OWN, *GROUPS, *FEW, "trainer.args.max_completion_length=48"], None),
-    "toy_dpo": ([*OWN, *FEW, *EVALUATED], None),
-    "toy_gates": ([*OWN, *GROUPS, *FEW], None),
-    "toy_kto": ([*OWN, *FEW, *EVALUATED], None),
-    "toy_ppo": ([*OWN, *ROUNDS, *FEW], None),
-    "toy_reward": ([*OWN, *FEW, *EVALUATED], None),
     "toy_rlhf": ([*FOLDER, *ROUNDS, *FEW, "rewards.learnt.model=./judge", "critic.init=./judge"], None),
-    "toy_sft": ([*OWN, *FEW, *EVALUATED], None),
     "toy_speakers": ([*OWN, *GROUPS, *FEW, "trainer.args.max_completion_length=24"], None),
-    "toy_speakers_ppo": ([*OWN, *ROUNDS, *FEW], None),
-    "toy_staged": ([*OWN, *GROUPS, *FEW], None),
-    "toy_staged_ppo": ([*OWN, *ROUNDS, *FEW], None),
-    "ultrafeedback_dpo": ([*FOLDER, *EVALUATED, *HELD_OUT], chats),
-    "ultrafeedback_kto": ([*FOLDER, *EVALUATED, *HELD_OUT], chats),
 }
 """Every experiment -> what makes it small, and a row of the data that stands in for a set on the Hub."""
-
-
 AT_ONCE = ("quickstart", "toy_dpo", "toy_kto", "toy_ppo", "toy_reward", "toy_sft", "toy_staged")
 """An experiment of each trainer, for `make test`; the others are `make test-whole`."""
-
-
-def shipped() -> list[str]:
-    return sorted(file.stem for file in (shipped_dir() / "exp").glob("*.yaml"))
-
-
-def without_recipe(names: list[str]) -> list[str]:
-    return [name for name in names if name not in RECIPES]
+SHIPPED = sorted(file.stem for file in (shipped_dir() / "exp").glob("*.yaml"))
 
 
 def test_every_experiment_has_a_recipe() -> None:
-    assert without_recipe(shipped()) == []
-    assert len(shipped()) == len(RECIPES) == 32
+    assert sorted(RECIPES) == SHIPPED
+    assert len(SHIPPED) == 32
     # The words listed here for an experiment exist, and no experiment is missing.
     for name, words in NEEDS.items():
         keys = {word.partition("=")[0] for word in RECIPES[name][0]}
@@ -147,7 +129,7 @@ def stand_ins(workplace: Path) -> Path:
 
 @pytest.mark.filterwarnings("ignore:`gradient_checkpointing_:FutureWarning")  # of TRL's calls
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in AT_ONCE else pytest.mark.whole) for name in shipped()]
+    "name", [pytest.param(name, marks=() if name in AT_ONCE else pytest.mark.whole) for name in SHIPPED]
 )
 def test_it_trains(stand_ins: Path, name: str) -> None:
     if name == "smollm2_reasoning":

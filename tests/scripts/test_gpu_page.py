@@ -16,11 +16,10 @@ from scripts.bench.gpu import TINY
 
 ROOT = Path(__file__).parents[2]
 NO_GPU = {"where": "launch.rollout (command line)", "what": "launch.rollout=vllm needs a GPU"}
-TYPO = {"where": "trainer.args (command line)", "what": "there is no such argument"}
 
 
 class Commands:
-    """Stand-ins for the commands of the page; `broken` is a word of the failing one, `problem` the answer of check."""
+    """Stand-ins for the page's commands; `broken` is a word of the failing one, `problem` the answer of check."""
 
     def __init__(self) -> None:
         self.broken, self.problem = "", NO_GPU
@@ -49,7 +48,6 @@ class Commands:
 
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
-    """Return stand-ins for the commands that the page starts, without models."""
     stand_in = Commands()
     monkeypatch.delenv("ACCELERATE_TORCH_DEVICE", raising=False)
     monkeypatch.setattr(gpu_page.subprocess, "run", stand_in)
@@ -81,10 +79,8 @@ def test_every_part_is_on_the_page(commands: Commands, capsys: pytest.CaptureFix
     assert cells(page, "share of generation") == ["0.75"]
     assert cells(page, "share of the rest") == ["0.25"]
     assert cells(page, "GRPO") == ["50", "50", "100", "100", "+0.0%", "learning from 8 rows"]
-    for way in ("vLLM in its process", "a vLLM server"):
-        assert f"{way}: not measured here: launch.rollout=vllm needs a GPU\n" in page
+    assert page.count(": not measured here: launch.rollout=vllm needs a GPU\n") == 2
     assert "pip install 'vllm" in page
-    assert "fail" not in page
 
 
 @pytest.mark.parametrize(
@@ -111,40 +107,23 @@ def test_a_part_that_fails_says_so_and_the_others_are_printed(
 def test_a_mistake_of_the_page_is_not_a_way_that_cannot_run(
     commands: Commands, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    commands.problem = TYPO
+    commands.problem = {"where": "trainer.args (command line)", "what": "there is no such argument"}
     assert gpu_page.page(TINY) == 1
     page = printed(capsys)
     assert "failed: there is no such argument: trainer.args (command line)" in " ".join(page.split())
     assert "not measured here" not in page
 
 
-def test_memory_of_the_pretended_device_is_not_measured(
-    commands: Commands, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Trainings start on the pretended device; checks do not."""
-    monkeypatch.setenv("ACCELERATE_TORCH_DEVICE", "pretend:0")
-    commands.broken = "tests.device.run_module"
-    assert gpu_page.page(gpu_page.world_here(is_real=False, is_tiny=True)) == 1
-    page = printed(capsys)
-    assert page.endswith("\nfailed: What generates\n")
-    assert "a pretended device has no memory" in page
-
-
-def whole_page(*flags: str) -> str:
-    """Return the page as a command prints it."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "scripts.bench.gpu_page", *flags]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert max(map(len, done.stdout.splitlines())) <= gpu_page.WIDTH
-    return done.stdout
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [[], ["--pretended"]])
 def test_the_page_is_whole_without_a_gpu(flags: list[str]) -> None:
     """The page has the numbers of a CPU and says why the rest is missing."""
-    page = whole_page(*flags)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "scripts.bench.gpu_page", *flags]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = done.stdout
+    assert max(map(len, page.splitlines())) <= gpu_page.WIDTH
     assert "fail" not in page
     assert len(cells(page, "step, s")) == 4
     assert float(cells(page, "tokens of answers a second")[0]) > 0

@@ -44,17 +44,12 @@ sys.exit(main(sys.argv[2:], little))
 
 @pytest.fixture
 def judge(tmp_path: Path):
-    """Return a function that runs the tester on the little project in the temporary folder."""
-    for name, text in {
-        "little/price.py": LITTLE,
-        "tests/test_price.py": TESTS,
-        "little/alone/lonely.py": LONELY,
-    }.items():
-        file = tmp_path / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    (tmp_path / "docs" / "development").mkdir(parents=True)
-    (tmp_path / "scripts" / "mutants").mkdir(parents=True)
+    """`judge(*words)` runs the tester on the little project, which is the temporary folder."""
+    for place in ("little/alone", "tests", "docs/development", "scripts/mutants"):
+        (tmp_path / place).mkdir(parents=True)
+    (tmp_path / "little" / "price.py").write_text(LITTLE)
+    (tmp_path / "little" / "alone" / "lonely.py").write_text(LONELY)
+    (tmp_path / "tests" / "test_price.py").write_text(TESTS)
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", COMMAND, str(tmp_path), *words]
@@ -125,12 +120,13 @@ def test_verdicts_are_kept_while_file_and_killer_are_there(judge, tmp_path: Path
     assert outcomes(changed) == first
 
 
-def test_a_failing_unmutated_test_stops_the_run(judge, tmp_path: Path) -> None:
-    (tmp_path / "tests" / "test_price.py").write_text(TESTS.replace("59", "60"))
-    ended = judge()
-    assert ended.returncode == 2
-    assert "tests/test_price.py is red without a mutation" in ended.stderr
-    assert outcomes(ended.stdout) == {}
+def test_a_test_that_fails_unmutated_or_ends_its_process_stops_the_run(judge, tmp_path: Path) -> None:
+    for tests in (TESTS.replace("59", "60"), TESTS + "    __import__('os')._exit(0)\n"):
+        (tmp_path / "tests" / "test_price.py").write_text(tests)
+        ended = judge()
+        assert ended.returncode == 2
+        assert "tests/test_price.py is red without a mutation" in ended.stderr
+        assert outcomes(ended.stdout) == {}
 
 
 def test_a_test_that_only_fails_after_others_kills_nothing(judge, tmp_path: Path) -> None:
@@ -145,21 +141,14 @@ def test_a_test_that_only_fails_after_others_kills_nothing(judge, tmp_path: Path
     assert found["count * each  ->  (count / each)"] == "killed"
 
 
-def test_a_test_that_ends_its_process_has_failed(judge, tmp_path: Path) -> None:
-    (tmp_path / "tests" / "test_price.py").write_text(TESTS + "    __import__('os')._exit(0)\n")
-    assert judge().returncode == 2
-
-
 def test_every_mutant_is_one_change_that_parses() -> None:
     for file in list(OURS.mutated_files())[::40]:
         source = (OURS.root / file).read_text(encoding="utf-8")
-        names = set()
-        for mutant in mutants_of(source, file):
-            mutated = mutant.applied(source)
-            compile(mutated, file, "exec")
-            assert mutated != source
-            names.add(mutant.name)
-        assert len(names) == len(mutants_of(source, file))
+        mutants = mutants_of(source, file)
+        for mutant in mutants:
+            compile(mutant.applied(source), file, "exec")
+            assert mutant.applied(source) != source
+        assert len({mutant.name for mutant in mutants}) == len(mutants)
 
 
 def test_invisible_code_is_not_mutated() -> None:

@@ -32,9 +32,7 @@ def fails(completions, trainer_state, *, job, **kwargs):
     return [float(len(completion) % 7) for completion in completions]
 """
 WORDS = [
-    "rewards.mine.fn=./mine.py:fails",
-    "rewards.mine.trial=false",
-    "rewards.mine.args.job=1,2,3",
+    *("rewards.mine.fn=./mine.py:fails", "rewards.mine.trial=false", "rewards.mine.args.job=1,2,3"),
     "trainer.args.save_steps=1",
 ]
 
@@ -59,11 +57,8 @@ def test_unfinished_jobs_end_as_without_the_interruption(workplace: Path, sweep,
     assert main(["resume", str(SWEEP), "--dry-run", "--json"]) == 0
     streams = capsys.readouterr()
     assert json.loads(streams.out)["dry_run"] is True
-    said = streams.err
-    assert "trl 1.0.0 -> 1." in said
-    assert "1 of 3 runs are done" in said
-    assert "continues from step 2" in said
-    assert "reward 'mine' failed on row 0" in said
+    for said in ("trl 1.0.0 -> 1.", "1 of 3 runs are done", "continues from step 2", "reward 'mine' failed on row 0"):
+        assert said in streams.err
     assert states() == {"job=1": "finished", "job=2": "failed"}
 
     Path("mended").touch()
@@ -102,10 +97,12 @@ def frozen(workplace: Path, monkeypatch: pytest.MonkeyPatch):
 
 def test_the_state_of_a_job_decides_whether_it_is_resumed(frozen) -> None:
     ran = frozen("seed=range(0,8)")
-    for seed, state in enumerate(["finished", "failed", "preempted", "created", "queued", *["running"] * 3]):
-        update_status(RunFolder((SWEEP / f"seed={seed}").resolve()), state=state, job_id="7")
-    for seed, host in ((5, socket.gethostname()), (7, "another-machine")):
-        update_status(RunFolder((SWEEP / f"seed={seed}").resolve()), pid=os.getpid(), host=host)
+    runs = [RunFolder((SWEEP / f"seed={seed}").resolve()) for seed in range(8)]
+    written = ["finished", "failed", "preempted", "created", "queued", *["running"] * 3]
+    for run, state in zip(runs, written, strict=True):
+        update_status(run, state=state, job_id="7")
+    update_status(runs[5], pid=os.getpid(), host=socket.gethostname())
+    update_status(runs[7], pid=os.getpid(), host="another-machine")
     assert main(["resume", str(SWEEP)]) == 0
     unfinished = [("seed=1", True), ("seed=2", True), ("seed=3", False), ("seed=6", True)]
     assert ran.pop() == unfinished
@@ -125,9 +122,8 @@ def test_a_missing_job_of_a_resumed_sweep_has_no_deadline_that_has_passed(frozen
         monkeypatch.setattr(module, "has_passed", deadline.__eq__)
     assert main(["resume", str(SWEEP)]) == 0
     assert ran.pop() == [("seed=1", False), ("seed=2", False)]
-    assert [
-        RunFolder((SWEEP / f"seed={seed}").resolve()).read_config()["launch"]["must_save_by"] for seed in (1, 2)
-    ] == [None, None]
+    frozen_again = [RunFolder((SWEEP / f"seed={seed}").resolve()).read_config()["launch"] for seed in (1, 2)]
+    assert [launch["must_save_by"] for launch in frozen_again] == [None, None]
 
 
 def test_changed_code_is_refused_for_all_jobs_together_and_can_be_allowed(workplace: Path, frozen, capsys) -> None:
@@ -141,60 +137,56 @@ def test_changed_code_is_refused_for_all_jobs_together_and_can_be_allowed(workpl
     assert [name for name, _ in ran.pop()] == ["job=1", "job=2", "job=3"]
 
 
-EVIL = """
-from pathlib import Path
-Path("it-ran").touch()
+class TestOfAnotherUser:
+    """Whose words, searches and frozen runs may name functions: the folder's author wrote them."""
 
-def f(completions, **columns):
-    return [0.0] * len(completions)
-"""
+    @pytest.fixture
+    def evil(self, workplace: Path) -> Path:
+        """The file that appears when code of the folder's author runs."""
+        body = (
+            "from pathlib import Path\nPath('it-ran').touch()\n\ndef f(completions, **columns):\n    return [0.0] * 8\n"
+        )
+        (workplace / "evil.py").write_text(body)
+        return workplace / "it-ran"
 
+    def test_the_overrides_of_a_missing_job_need_trust(self, evil: Path, frozen, capsys) -> None:
+        frozen("seed=1,2,3")
+        file = SWEEP / "sweep.json"
+        for name in ("seed=2", "seed=3"):
+            shutil.rmtree(SWEEP / name)
+        assert main(["resume", str(SWEEP), "--dry-run"]) == 0  # the user's own sweep
+        content = json.loads(file.read_text())
+        content["jobs"][1]["overrides"].append("+rewards.z.fn=./evil.py:f")
+        file.write_text(json.dumps(content))
+        capsys.readouterr()
+        for words in ([], ["--dry-run"]):
+            assert main(["resume", str(SWEEP), *words]) == 2
+            assert "+rewards.z.fn=./evil.py:f" in capsys.readouterr().err
+        assert not evil.exists()
+        assert main(["resume", str(SWEEP), "--dry-run", "--trust"]) == 0
+        assert capsys.readouterr().err.count("+rewards.z.fn=./evil.py:f") == 1
+        assert evil.exists()
 
-def test_the_overrides_of_another_user_need_trust(workplace: Path, frozen, capsys) -> None:
-    """A missing job is made from the overrides in sweep.json, which the author of the folder wrote."""
-    frozen("seed=1,2,3")
-    (workplace / "evil.py").write_text(EVIL)
-    file = SWEEP / "sweep.json"
-    for name in ("seed=2", "seed=3"):
-        shutil.rmtree(SWEEP / name)
-    assert main(["resume", str(SWEEP), "--dry-run"]) == 0  # the user's own sweep
-    content = json.loads(file.read_text())
-    content["jobs"][1]["overrides"].append("+rewards.z.fn=./evil.py:f")
-    file.write_text(json.dumps(content))
-    capsys.readouterr()
-    for words in ([], ["--dry-run"]):
-        assert main(["resume", str(SWEEP), *words]) == 2
+    def test_the_words_of_a_search_need_trust(self, evil: Path, capsys) -> None:
+        SWEEP.mkdir(parents=True)
+        (SWEEP / "sweep.json").write_text('{"overrides": ["+exp=quickstart", "+rewards.z.fn=./evil.py:f"], "jobs": []}')
+        (SWEEP / "search.jsonl").touch()
+        assert main(["resume", str(SWEEP)]) == 2
         assert "+rewards.z.fn=./evil.py:f" in capsys.readouterr().err
-    assert not (workplace / "it-ran").exists()
-    assert main(["resume", str(SWEEP), "--dry-run", "--trust"]) == 0
-    assert capsys.readouterr().err.count("+rewards.z.fn=./evil.py:f") == 1
-    assert (workplace / "it-ran").exists()
+
+    def test_a_frozen_trial_needs_trust(self, evil: Path, frozen, capsys) -> None:
+        """The words of the search are the user's own."""
+        frozen("seed=1,2")
+        (SWEEP / "search.jsonl").touch()
+        config = SWEEP / "seed=1" / "config.yaml"
+        config.write_text(config.read_text().replace("rlhf_cli.rewards.toy:digits_only", "./evil.py:f"))
+        assert main(["resume", str(SWEEP)]) == 2
+        assert "./evil.py:f" in capsys.readouterr().err
+        assert not evil.exists()
 
 
-def test_the_search_of_another_user_needs_trust(workplace: Path, capsys) -> None:
-    SWEEP.mkdir(parents=True)
-    (SWEEP / "sweep.json").write_text('{"overrides": ["+exp=quickstart", "+rewards.z.fn=./evil.py:f"], "jobs": []}')
-    (SWEEP / "search.jsonl").touch()
-    assert main(["resume", str(SWEEP)]) == 2
-    assert "+rewards.z.fn=./evil.py:f" in capsys.readouterr().err
-
-
-def test_a_trial_of_another_user_needs_trust(workplace: Path, frozen, capsys) -> None:
-    """The words of the search are the user's own, but a frozen trial in its folder names a function."""
+def test_a_sweep_has_a_report_once_a_run_has_begun(frozen, capsys) -> None:
     frozen("seed=1,2")
-    (workplace / "evil.py").write_text(EVIL)
-    (SWEEP / "search.jsonl").touch()
-    config = SWEEP / "seed=1" / "config.yaml"
-    config.write_text(config.read_text().replace("rlhf_cli.rewards.toy:digits_only", "./evil.py:f"))
-    assert main(["resume", str(SWEEP)]) == 2
-    assert "./evil.py:f" in capsys.readouterr().err
-    assert not (workplace / "it-ran").exists()
-
-
-def test_a_sweep_of_which_nothing_began_has_no_report(frozen, capsys) -> None:
-    """A report is tried once a run has begun, also if others have not."""
-    frozen("seed=1,2")
-    assert states() == {"seed=1": "created", "seed=2": "created"}
     capsys.readouterr()
     report(Console(), SWEEP)
     assert capsys.readouterr().out == ""

@@ -133,6 +133,14 @@ class Pretended:
         jobs = [self.job(number) for number in range(len(self.processes.ends))]
         return run_jobs.run_jobs(Console(quiet=True), jobs, SweepOptions(at_once))
 
+    def begun_runner(self, jobs: int) -> run_jobs._Runner:
+        """One whose first job has begun."""
+        waiting = [self.job(number) for number in range(jobs)]
+        runner = run_jobs._Runner(Console(quiet=True), waiting, SweepOptions(jobs), JobsToCome())
+        assert runner._may_begin()
+        assert runner._begin_next()
+        return runner
+
 
 FINE, WRONG, CRASHED, SAVED = ("finished", 0), ("failed", 2), ("failed", 1), ("preempted", 75)
 
@@ -175,19 +183,18 @@ def test_no_job_begins_in_the_grace_period_of_its_deadline(
     assert capsys.readouterr().out.count("leaves no time for 2 runs") == (begun == 0)
 
 
-def test_where_the_next_job_cannot_be_made_the_server_ends_too(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_a_job_cannot_be_made_or_begun_the_server_ends_and_the_gpus_of_the_others_are_free(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = Pretended(place, monkeypatch, FINE)  # which has no end for the second job
+    with pytest.raises(IndexError):
+        run_jobs.run_jobs(Console(), [sweep.job(number) for number in range(2)], SweepOptions(at_once=2))
+    assert sweep.released == 2
     sweep = Pretended(place, monkeypatch)
     monkeypatch.setattr(JobsToCome, "next_job", lambda self: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         sweep.runs()
     assert sweep.processes.is_closed
-
-
-def test_where_a_job_cannot_begin_the_gpus_of_the_others_are_free(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sweep = Pretended(place, monkeypatch, FINE)  # which has no end for the second job
-    with pytest.raises(IndexError):
-        run_jobs.run_jobs(Console(), [sweep.job(number) for number in range(2)], SweepOptions(at_once=2))
-    assert sweep.released == 2
 
 
 @pytest.mark.parametrize(("at_once", "most"), [(1, 1), (2, 2), (9, 4)])
@@ -213,13 +220,10 @@ def test_no_more_jobs_run_at_a_time_than_asked_for(
 def test_each_request_to_stop_is_stronger_and_reaches_jobs_that_begin_late(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sweep = Pretended(place, monkeypatch)
-    runner = run_jobs._Runner(Console(quiet=True), [sweep.job(0), sweep.job(1)], SweepOptions(2), JobsToCome())
-    sweep.processes.ends = [FINE, FINE]
+    sweep = Pretended(place, monkeypatch, FINE, FINE)
+    runner = sweep.begun_runner(2)
     said: list[str] = []
     monkeypatch.setattr(runner._display, "say", lambda line, **_: said.append(line))
-    assert runner._may_begin()
-    assert runner._begin_next()
     runner._pids[0] = 77
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM, signal.SIGTERM):
         runner.ask(number)
@@ -236,9 +240,7 @@ def test_a_request_to_stop_counts_only_if_it_left_something_to_do(
     place: Path, monkeypatch: pytest.MonkeyPatch, end: tuple[str, int], code: int
 ) -> None:
     sweep = Pretended(place, monkeypatch, end)
-    runner = run_jobs._Runner(Console(quiet=True), [sweep.job(0)], SweepOptions(), JobsToCome())
-    assert runner._may_begin()
-    assert runner._begin_next()
+    runner = sweep.begun_runner(1)
     runner.ask(signal.SIGTERM)
     assert runner.run() == code
 

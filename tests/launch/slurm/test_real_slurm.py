@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rlhf_cli.cli import main
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.provenance import weights_hash
-from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_folder import RunFolder, read_json
+from scripts.slurm.one_machine import bring_down, bring_up, missing
 from tests.support.small_runs import SMALL
 
 pytestmark = [pytest.mark.slurm]
@@ -30,6 +34,34 @@ def slow(completions, *, seconds, **kwargs):
     return [float(len(text)) for text in completions]
 """
 """A reward that takes its time in a job's first attempt alone, and is worth the same in each."""
+
+
+@pytest.fixture(scope="module", params=[1])
+def daemons(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+    """A real Slurm of this one machine, of as many nodes: the environment that points Slurm's commands at it.
+
+    Skips where Slurm or munge is not installed, or a container does not let it come up, with its last words.
+    """
+    if absent := missing():
+        pytest.skip(f"not installed here: {', '.join(absent)} (apt-get install slurm-wlm munge)")
+    folder = Path(tempfile.mkdtemp(prefix="rlhf-slurm-"))  # short: munge's socket lies in it
+    try:
+        try:
+            environment = bring_up(folder, request.param)
+        except RuntimeError as error:
+            pytest.skip(f"no Slurm comes up here: {error}")
+        yield environment
+    finally:
+        bring_down(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def slurm(daemons: dict[str, str], workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The empty working directory of a user of the cluster."""
+    for name, value in daemons.items():
+        monkeypatch.setenv(name, value)
+    return workplace
 
 
 def slow(seconds: float) -> list[str]:
@@ -72,6 +104,10 @@ def run_folder(slurm: Path, name: str) -> RunFolder:
     return RunFolder(slurm / "runs" / "quickstart" / name)
 
 
+def attempts(folder: RunFolder) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder.path / "slurm" / "attempts.jsonl").read_text().splitlines()]
+
+
 def test_out_of_time_saved_put_back_and_whole(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A minute is all the first attempt has, and its rewards alone would take 90 s, after some 10 to start.
 
@@ -84,11 +120,9 @@ def test_out_of_time_saved_put_back_and_whole(slurm: Path, capsys: pytest.Captur
     cut = run_folder(slurm, "cut")
     (row,) = wait_until(capsys, cut.path, are("finished", "failed", "killed"))
     assert (row["state"], end_of(row["job_id"])) == ("finished", "COMPLETED")
-    attempts = [json.loads(line) for line in (cut.path / "slurm" / "attempts.jsonl").read_text().splitlines()]
-    assert len(attempts) >= 2, attempts
-    assert attempts[0]["exit_code"] == 75
-    assert 0 < attempts[0]["step_at_end"] < 30
-    assert attempts[1]["step_at_start"] == attempts[0]["step_at_end"]
+    first, second, *_ = attempts(cut)
+    assert first["exit_code"] == 75
+    assert 0 < first["step_at_end"] == second["step_at_start"] < 30
     assert main(["train", *SMALL, *words, "run.name=whole"]) == 0
     whole = run_folder(slurm, "whole")
     assert weights_hash(cut.model) == weights_hash(whole.model)
@@ -132,3 +166,28 @@ def test_after_a_node_failed_the_run_goes_on(slurm: Path, capsys: pytest.Capture
     subprocess.run(["scontrol", "update", f"nodename={node}", "state=resume"], check=True)
     (row,) = wait_until(capsys, folder.path, are("finished", "failed"))
     assert (row["state"], row["step"]) == ("finished", 6)
+
+
+@pytest.mark.parametrize("daemons", [2], indirect=True)
+def test_two_nodes_are_told_to_save_and_end_where_two_processes_do(slurm: Path, capsys) -> None:
+    """Slurm warns the first node's batch process; the rank of the other node stops at the same step.
+    The job continues by itself, and its model equals that of two uninterrupted processes on one machine.
+    """
+    (slurm / "slow.py").write_text(SLOW)
+    words = ["trainer.args.max_steps=12", "trainer.args.per_device_train_batch_size=4", *slow(1.5)]
+    nodes = ["launch.nodes=2", "launch.processes=1"]
+    assert main(["train", *ON_SLURM, *words, *nodes, "run.name=nodes"]) == 0
+    folder = run_folder(slurm, "nodes")
+    (row,) = wait_until(capsys, folder.path, lambda rows: int(str(rows[0]["step"])) >= 1)
+    subprocess.run(["scancel", "--signal=USR1", "--batch", str(row["job_id"])], check=True)
+    (row,) = wait_until(capsys, folder.path, are("finished", "failed", "killed"))
+    log = (folder.path / "slurm" / f"{row['job_id']}_0_log.out").read_text()
+    assert (row["state"], end_of(row["job_id"])) == ("finished", "COMPLETED"), log
+    first, second = attempts(folder)
+    assert (first["exit_code"], first["was_warned"], second["exit_code"]) == (75, True, 0)
+    assert 0 < first["step_at_end"] == second["step_at_start"] < 12
+    assert (folder.path / "log-machine2.txt").is_file()
+    assert read_json(folder.provenance)["world_size"] == 2
+    assert main(["train", *SMALL, *words, "launch.processes=2", "run.name=alone"]) == 0
+    assert weights_hash(folder.model) == weights_hash(run_folder(slurm, "alone").model)
+    assert rows(capsys, str(folder.path))[0]["step"] == 12

@@ -32,7 +32,7 @@ slurm.RunInJob(Path({folder!r}))()
 SAVES = """
 import os, signal, sys, time
 told = []
-time.sleep({deaf_s})
+{before}
 signal.signal(signal.SIGUSR1, lambda number, frame: told.append(number))
 signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
 open({ready!r}, "w").close()
@@ -103,7 +103,7 @@ def attempts(folder: RunFolder) -> list[dict[str, object]]:
 def test_a_warning_waits_until_the_run_listens_and_comes_once(slurm, folder, job, tmp_path: Path) -> None:
     """A process that does not handle SIGUSR1 dies of it: the run is an interpreter that has just been started."""
     slurm.says("scontrol")
-    process = job(SAVES.replace("time.sleep({deaf_s})", "open({ready!r}, 'w').close(); time.sleep(1.5)"))
+    process = job(SAVES, before=f"open({str(tmp_path / 'ready')!r}, 'w').close(); time.sleep(1.5)")
     until((tmp_path / "ready").exists)  # it runs, and does not listen yet
     process.send_signal(signal.SIGUSR1)
     out, _ = process.communicate(timeout=60)
@@ -115,20 +115,9 @@ def test_a_warning_waits_until_the_run_listens_and_comes_once(slurm, folder, job
     assert (attempt["exit_code"], attempt["was_warned"], attempt["was_cancelled"]) == (75, True, False)
 
 
-def test_a_record_that_a_kill_cut_off_keeps_no_job_from_going_on(slurm, folder, job_here) -> None:
-    slurm.says("scontrol")
-    (folder.path / "slurm").mkdir()
-    (folder.path / "slurm" / "attempts.jsonl").write_text(
-        '{"exit_code": 75, "step_at_start": 0, "step_at_end": 2}\n{"job_id": "7", "step_at_s'
-    )
-    assert job_here("raise SystemExit(75)") == 75
-    assert "scontrol requeue 7" in slurm.calls
-    assert [attempt["exit_code"] for attempt in attempts(folder)] == [75, 75]
-
-
 def test_who_is_cancelled_is_not_put_back(slurm, folder, job, tmp_path: Path) -> None:
     """Slurm sends SIGTERM to every process of the job, so the run gets its own."""
-    process = job(SAVES, deaf_s=0)
+    process = job(SAVES, before="")
     until((tmp_path / "ready").exists)
     process.send_signal(signal.SIGTERM)
     time.sleep(0.5)
@@ -141,21 +130,26 @@ def test_who_is_cancelled_is_not_put_back(slurm, folder, job, tmp_path: Path) ->
 
 
 def test_a_run_that_comes_no_further_is_not_put_back_for_ever(slurm, folder, job_here) -> None:
+    """A kill has cut the record of an earlier attempt off, which keeps no job from going on."""
+    (folder.path / "slurm").mkdir()
+    earlier = '{"exit_code": 75, "step_at_start": 0, "step_at_end": 5}\n{"job_id": "7", "step_at_s'
+    (folder.path / "slurm" / "attempts.jsonl").write_text(earlier)
     update_status(folder, step=5)
-    for _ in range(2):
-        job_here("import sys; sys.exit(75)")
+    assert [job_here("raise SystemExit(75)") for _ in range(2)] == [75, 75]
+    assert [attempt["exit_code"] for attempt in attempts(folder)] == [75, 75, 75]
     assert slurm.calls.count("scontrol requeue 7") == 1
     assert "too short for a step" in str(read_status(folder).reason)
 
 
 @pytest.mark.parametrize(("number", "says"), [(9, "out of memory"), (11, "killed by SIGSEGV")])
 def test_a_run_that_is_killed_has_failed(slurm, folder, job_here, number: int, says: str) -> None:
-    update = f"import json; f={str(folder.status)!r}; s=json.load(open(f)); s['state']='running'; s['host']='elsewhere'"
-    die = f"{update}; json.dump(s, open(f, 'w')); import os; os.kill(os.getpid(), {number})"
-    assert job_here(die) == 128 + number
-    status = read_status(folder)
-    assert status.state == "failed"
-    assert says in str(status.reason)
+    begins = (
+        f"import json, os; status = {{**json.load(open({str(folder.status)!r})), 'state': 'running', 'host': 'node'}}"
+    )
+    dies = f"json.dump(status, open({str(folder.status)!r}, 'w')); os.kill(os.getpid(), {number})"
+    assert job_here(f"{begins}; {dies}") == 128 + number
+    assert read_status(folder).state == "failed"
+    assert says in str(read_status(folder).reason)
     assert slurm.calls == []
 
 
@@ -220,9 +214,7 @@ def test_a_run_whose_others_never_come_has_failed_and_is_not_put_back(slurm, thr
     _, error = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "Unable to create step" in error
-    status = read_status(three_nodes)
-    assert status.state == "failed"
-    assert "srun" in str(status.reason)
+    assert read_status(three_nodes).state == "failed"
+    assert "srun" in str(read_status(three_nodes).reason)
     assert not any(call.startswith("scontrol requeue") for call in slurm.calls)
-    (attempt,) = attempts(three_nodes)
-    assert attempt["exit_code"] == 1
+    assert [attempt["exit_code"] for attempt in attempts(three_nodes)] == [1]

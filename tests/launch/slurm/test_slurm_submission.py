@@ -36,15 +36,9 @@ def options(script: str) -> dict[str, str]:
 
 def test_every_key_is_an_option_of_sbatch(slurm: StandInSlurm) -> None:
     """The names are those of sbatch's manual: --mem in M, --signal=B:SIGNAL@SECONDS, --array=FIRST-LAST%AT_ONCE."""
+    same = {"partition": "gpu", "account": "us", "qos": "long", "time": "2-00:00:00"}
     asked = Slurm(
-        partition="gpu",
-        account="us",
-        qos="long",
-        time="2-00:00:00",
-        gpus_per_node=4,
-        cpus_per_task=8,
-        mem_gb=1.5,
-        max_parallel=2,
+        **{**same, "gpus_per_node": 4, "cpus_per_task": 8, "mem_gb": 1.5, "max_parallel": 2},
         setup=["module load cuda"],
         extra={"constraint": "a100", "exclusive": True, "mail_user": "me", "overcommit": False},
     )
@@ -58,10 +52,7 @@ def test_every_key_is_an_option_of_sbatch(slurm: StandInSlurm) -> None:
         "nodes": "1",
         "signal": "B:USR1@90",
         "array": "0-2%2",
-        "partition": "gpu",
-        "account": "us",
-        "qos": "long",
-        "time": "2-00:00:00",
+        **same,
         "gpus-per-node": "4",
         "cpus-per-task": "8",
         "mem": "1536M",
@@ -93,65 +84,41 @@ def test_a_run_is_frozen_queued_and_left(slurm: StandInSlurm, place: Path, capsy
 def test_a_sweep_is_one_array(slurm: StandInSlurm, place: Path, capsys) -> None:
     assert main(["train", "-m", *ON_SLURM, "seed=1,2,3", "launch.slurm.max_parallel=2"]) == 0
     runs = [RunFolder(place / "runs" / "quickstart" / "one" / f"seed={seed}") for seed in (1, 2, 3)]
-    assert [(read_status(run).state, read_status(run).job_id) for run in runs] == [
-        ("queued", "42_0"),
-        ("queued", "42_1"),
-        ("queued", "42_2"),
-    ]
+    found = [(read_status(run).state, read_status(run).job_id) for run in runs]
+    assert found == [("queued", f"42_{number}") for number in range(3)]
     assert [run.read_config()["seed"] for run in runs] == [1, 2, 3]
     assert options(slurm.submitted)["array"] == "0-2%2"
     assert sum("--test-only" not in call for call in slurm.calls if call.startswith("sbatch")) == 1
     assert "array 42: 3 jobs, 42_0 to 42_2" in capsys.readouterr().out
 
 
-def test_every_array_of_a_sweep_is_tried_first(slurm: StandInSlurm, place: Path) -> None:
-    """At the start and when it is resumed."""
-    assert main(["train", "-m", *ON_SLURM, "launch.slurm.mem_gb=1,2"]) == 0
-    assert sum("--test-only" in call for call in slurm.calls) == 2
-    sweep = place / "runs" / "quickstart" / "one"
-    for config in sweep.glob("*/config.yaml"):
-        update_status(RunFolder(config.parent), state="failed")
-    assert main(["resume", str(sweep)]) == 0
-    assert sum("--test-only" in call for call in slurm.calls) == 4
-
-
-def test_a_resumed_sweep_submits_runs_that_lost_their_job(slurm: StandInSlurm, place: Path) -> None:
+def test_every_array_of_a_sweep_is_tried_first_and_a_resumed_one_submits_runs_that_lost_their_job(
+    slurm: StandInSlurm, place: Path
+) -> None:
     """One submission was killed before it had an id, one job was cancelled before it began, one is queued."""
-    assert main(["train", "-m", *ON_SLURM, "seed=1,2,3"]) == 0
-    runs = [RunFolder(place / "runs" / "quickstart" / "one" / f"seed={seed}") for seed in (1, 2, 3)]
-    update_status(runs[0], job_id=None)
-    update_status(runs[1], job_id="41")
-    slurm.says("squeue", "41|CANCELLED|None|rlhf:a|/a\n42_2|PENDING|Resources|rlhf:a|/a\n")
-    before = len(slurm.calls)
-    assert main(["resume", str(runs[0].path.parent)]) == 0
-    assert [read_status(run).job_id for run in runs] == ["42_0", "42_1", "42_2"]
-    assert sum("squeue" in call for call in slurm.calls[before:]) == 1
 
+    def counted(word: str) -> int:
+        return sum(word in call for call in slurm.calls)
 
-@pytest.mark.parametrize("name", ["sbatch", "srun", "submitit", "an answer"])
-def test_no_slurm_here(slurm: StandInSlurm, place: Path, capsys, monkeypatch, name: str) -> None:
-    which = shutil.which
-    monkeypatch.setattr(shutil, "which", lambda wanted, **named: None if wanted == name else which(wanted, **named))
-    said, hint = {
-        "submitit": ("submitit, which submits to Slurm, is not installed", "pip install"),
-        "an answer": ("sbatch did not answer within 0.1 s", "launch=auto"),
-    }.get(name, (f"there is no {name}", "launch=auto"))
-    if name == "submitit":
-        monkeypatch.setitem(sys.modules, name, None)
-    elif name == "an answer":
-        (slurm.folder / "sbatch").write_text("#!/bin/sh\nexec sleep 20\n")
-        for module in (run_states, slurm_jobs):
-            monkeypatch.setattr(module, "SLURM_TIMEOUT_S", 0.1)
-    assert main(["train", *ON_SLURM]) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert hint in error
-    assert not (place / "runs").exists()
+    assert main(["train", "-m", *ON_SLURM, "launch.slurm.mem_gb=1,2,4"]) == 0
+    assert (counted("--test-only"), counted("squeue")) == (3, 0)
+    sweep = place / "runs" / "quickstart" / "one"
+    runs = [RunFolder(sweep / f"mem_gb={size}") for size in (1, 2, 4)]
+    for run, job_id in zip(runs, (None, "41", "42"), strict=True):
+        update_status(run, job_id=job_id)
+    slurm.says("squeue", "41|CANCELLED|None|rlhf:a|/a\n42|PENDING|Resources|rlhf:a|/a\n")
+    assert main(["resume", str(sweep)]) == 0
+    assert [read_status(run).job_id for run in runs] == ["42"] * 3
+    assert (counted("--test-only"), counted("squeue")) == (5, 1)
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("problem", "said"),
     [
+        ("no sbatch", ["there is no sbatch", "launch=auto"]),
+        ("no srun", ["there is no srun", "launch=auto"]),
+        ("no submitit", ["submitit, which submits to Slurm, is not installed", "pip install"]),
+        ("no answer", ["sbatch did not answer within 0.1 s", "launch=auto"]),
         (  # as sbatch 22.05 prints it
             "sbatch: error: invalid partition specified: gpo\nallocation failure: Invalid partition name specified",
             ["specified: gpo", "launch.slurm.partition=NAME", "sinfo -o"],
@@ -159,12 +126,22 @@ def test_no_slurm_here(slurm: StandInSlurm, place: Path, capsys, monkeypatch, na
         ("sbatch: error: Unable to contact slurm controller (connect failure)", ["Slurm does not answer"]),
     ],
 )
-def test_what_slurm_refuses(slurm: StandInSlurm, place: Path, capsys, said: str, expected: list[str]) -> None:
-    slurm.refuses(said)
+def test_what_cannot_be_submitted_makes_no_folder(
+    slurm: StandInSlurm, place: Path, capsys, monkeypatch, problem: str, said: list[str]
+) -> None:
+    which, lacks = shutil.which, problem.removeprefix("no ")
+    monkeypatch.setattr(shutil, "which", lambda name, **named: None if name == lacks else which(name, **named))
+    if problem == "no submitit":
+        monkeypatch.setitem(sys.modules, "submitit", None)
+    elif problem == "no answer":
+        (slurm.folder / "sbatch").write_text("#!/bin/sh\nexec sleep 20\n")
+        for module in (run_states, slurm_jobs):
+            monkeypatch.setattr(module, "SLURM_TIMEOUT_S", 0.1)
+    elif lacks == problem:
+        slurm.refuses(problem)
     assert main(["train", *ON_SLURM, "launch.slurm.partition=gpo"]) == 2
     error = capsys.readouterr().err
-    for text in expected:
-        assert text in error
+    assert [text for text in said if text not in error] == []
     assert not (place / "runs").exists()
 
 
