@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import shutil
 import sys
@@ -12,7 +12,6 @@ from types import ModuleType, SimpleNamespace
 from typing import cast
 
 import pytest
-import yaml
 
 from rlhf_cli.cli import main
 from rlhf_cli.config import imported_code
@@ -48,11 +47,16 @@ def with_code(frozen) -> RunFolder:
 
 
 def asks(run: RunFolder) -> bool:
-    try:
+    with contextlib.suppress(RunError):
         refuse_foreign_code(run, trust=False, command="rlhf resume RUN")
-    except RunError:
-        return True
-    return False
+        return False
+    return True
+
+
+def with_a_model(run: RunFolder) -> RunFolder:
+    run.model.mkdir()
+    (run.model / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    return run
 
 
 def test_one_s_own_run_is_not_asked_about_wherever_it_is_moved(with_code: RunFolder, tmp_path: Path) -> None:
@@ -89,16 +93,25 @@ def test_a_forged_user_and_host_are_not_believed(with_code: RunFolder, place: Pa
 
 def test_a_mark_is_for_the_code_it_was_given_for(with_code: RunFolder, place: Path) -> None:
     """A run that was shared and comes back with another reward file in it: its mark is real."""
-    config = yaml.safe_load(with_code.config.read_text())
-    config["rewards"]["own"]["fn"] = str(place / "other.py:mine")
-    with_code.config.write_text(yaml.safe_dump(config))
+    config = with_code.config.read_text()
+    with_code.config.write_text(config.replace(f"{place}/mine.py:mine", f"{place}/other.py:mine"))
     assert asks(with_code)
 
 
 def test_the_key_is_for_its_owner_alone(with_code: RunFolder, place: Path) -> None:
     (key,) = (place / "cache" / "maker").iterdir()
     assert key.stat().st_mode & 0o777 == 0o600
-    assert key.read_bytes().hex() not in json.dumps(read_json(with_code.provenance))
+    assert key.read_bytes().hex() not in with_code.provenance.read_text()
+
+
+WORDS = {
+    "rewards.own.fn": ["+rewards.own.fn=./mine.py:mine"],
+    "launch.slurm.setup": ["launch=slurm", "launch.slurm.setup=[touch it-ran]"],
+    "rewards.own.args.url": [
+        "+rewards.own.fn=rlhf_cli.rewards.server:RewardServer",
+        "+rewards.own.args.url=http://127.0.0.1:9/score",
+    ],
+}
 
 
 @pytest.mark.parametrize(
@@ -111,25 +124,13 @@ def test_the_key_is_for_its_owner_alone(with_code: RunFolder, place: Path) -> No
 )
 def test_the_verbs_ask_before_anything_runs(verb: str, key: str, frozen, place: Path, monkeypatch, capsys) -> None:
     """Exit code 2, the key by its name, and nothing was imported, submitted or sent."""
-    words = {
-        "rewards.own.fn": ["+rewards.own.fn=./mine.py:mine"],
-        "launch.slurm.setup": ["launch=slurm", "launch.slurm.setup=[touch it-ran]"],
-        "rewards.own.args.url": [
-            "+rewards.own.fn=rlhf_cli.rewards.server:RewardServer",
-            "+rewards.own.args.url=http://127.0.0.1:9/score",
-        ],
-    }
-    run = frozen(*words[key])
-    run.model.mkdir()
-    (run.model / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    run = with_a_model(frozen(*WORDS[key]))
     assert not asks(run)
     Path("it-ran").unlink(missing_ok=True)
     monkeypatch.setenv("RLHF_CACHE", str(place / "another_user_s"))
     assert main([verb, str(run.path)]) == 2
-    said = capsys.readouterr().err
-    assert key in said
-    assert f"rlhf {verb} " in said
-    assert "--trust" in said
+    told = capsys.readouterr().err
+    assert [said for said in (key, f"rlhf {verb} ", "--trust") if said not in told] == []
     assert not Path("it-ran").exists()
 
 
@@ -143,16 +144,14 @@ class TestLinks:
 
     @pytest.mark.parametrize("name", ["log.txt", "checkpoints/checkpoint-9"])
     def test_one_that_leads_out_is_refused(self, name: str, precious: Path, capsys) -> None:
-        run = begun()
-        place = run.path / name
+        place = begun().path / name
         place.unlink(missing_ok=True)
         place.symlink_to(os.path.relpath(precious, place.parent))
-        for words in (["resume", str(run.path)], ["train", *SMALL, "run.name=one", "run.resume=auto"]):
+        for words in (["resume", "runs/quickstart/one"], ["train", *SMALL, "run.name=one", "run.resume=auto"]):
             assert main(words) == 2
-            said = capsys.readouterr().err
-            assert name in said
-            assert str(precious.name) in said
-            assert "Traceback" not in said
+            told = capsys.readouterr().err
+            assert name in told
+            assert "precious" in told
         assert precious.read_text() == "mine"
 
     @pytest.mark.parametrize("name", ["log.txt", "checkpoints/checkpoint-3/optimizer.pt"])
@@ -172,9 +171,7 @@ class TestLinks:
 
     @pytest.mark.parametrize("verb", ["eval", "generate", "export", "sync"])
     def test_what_writes_beside_a_model_asks_too(self, verb: str, precious: Path, capsys) -> None:
-        run = begun(state="finished")
-        run.model.mkdir()
-        (run.model / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+        run = with_a_model(begun(state="finished"))
         (run.model / "tokenizer.json").write_text("{}")
         (run.path / "eval").symlink_to(precious)
         assert main([verb, str(run.path)]) == 2

@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,35 +24,26 @@ def taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "tmp" / f"rlhf-gpus-{os.getuid()}"
 
 
-def _others(folder: Path) -> None:
-    folder.mkdir()
-    os.chown(folder, 65534, 65534)
-
-
-def _open_to_all(folder: Path) -> None:
-    folder.mkdir()
-    folder.chmod(0o777)
-
-
-def _link(folder: Path) -> None:
-    (folder.parent / "theirs").mkdir()
-    folder.symlink_to(folder.parent / "theirs")
-
-
-@pytest.mark.parametrize("make", [_others, _open_to_all, _link, Path.touch])
-def test_a_folder_that_another_user_can_write_is_not_used(
-    make: Callable[[Path], None], taken: Path, tmp_path: Path
-) -> None:
-    if make is _others and os.getuid() != 0:
+@pytest.mark.parametrize("kind", ["another user's", "open to all", "a link", "a file"])
+def test_a_folder_that_another_user_can_write_is_not_used(kind: str, taken: Path, tmp_path: Path) -> None:
+    if kind == "another user's" and os.getuid() != 0:
         pytest.skip("only root can give a folder to another user")
-    make(taken)
+    if kind == "a file":
+        taken.touch()
+    else:
+        folder = tmp_path / "theirs" if kind == "a link" else taken
+        folder.mkdir()
+        folder.chmod(0o777 if kind == "open to all" else 0o700)
+        if kind == "a link":
+            taken.symlink_to(folder)
+        if kind == "another user's":
+            os.chown(folder, 65534, 65534)
     precious = tmp_path / "precious"
     precious.write_text("mine")
     if taken.is_dir():
         for name in ("0.txt", "0.lock"):
             (taken / name).symlink_to(precious)
-    held = take(["0"], "runs/a")
-    assert held is not None
+    held: Any = take(["0"], "runs/a")
     assert take(["0"], "runs/b") is None
     assert "runs/a" in holders_of(["0"])[0]
     held.release()
@@ -67,8 +58,7 @@ def test_a_link_in_a_folder_that_was_named_is_not_followed(
     precious.write_text("mine")
     monkeypatch.setenv("RLHF_GPU_LOCKS", str(named))
     (named / "0.txt").symlink_to(precious)
-    held = take(["0"], "runs/a")
-    assert held is not None
+    held: Any = take(["0"], "runs/a")
     held.release()
     (named / "0.lock").unlink(missing_ok=True)
     (named / "0.lock").symlink_to(precious)
@@ -98,16 +88,9 @@ def test_a_full_disk_holds_no_gpu(taken: Path, tmp_path: Path, monkeypatch: pyte
     assert ("Not a directory" if full == "folder" else "No space left on device") in str(refused.value.got)
     assert "export RLHF_GPU_LOCKS=" in str(refused.value.hint)
     if full != "folder":
-        held = take(["0", "1"], "runs/b")
-        assert held is not None, "neither GPU is still held"
-        held.release()
-
-
-def test_a_folder_of_one_s_own_is_private(taken: Path) -> None:
-    held = take(["0"], "runs/a")
-    assert held is not None
-    held.release()
-    assert taken.stat().st_mode & 0o777 == 0o700
+        held: Any = take(["0", "1"], "runs/b")
+        held.release()  # neither GPU was still held
+        assert taken.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_pipe_in_place_of_a_record_names_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,22 +64,23 @@ def test_a_trained_policy_answers_as_it_did_in_training(kind: str, workplace: Pa
 @pytest.mark.parametrize(("named", "kept"), [("owner/m", ("v1", "owner/tok")), ("run/model", (None, None))])
 def test_the_named_model_has_the_revision_and_the_tokenizer_that_were_named(named: str, kept: object) -> None:
     words = ["model=local", "model.path=owner/m", "model.revision=v1", "model.tokenizer=owner/tok"]
-    experiment = prepare(["+exp=toy_calculator", *words]).experiment
-    model = _only_evaluated(experiment, Path(named), 1, 1).model
+    model = _only_evaluated(prepare(["+exp=toy_calculator", *words]).experiment, Path(named), 1, 1).model
     assert (model.path, (model.revision, model.tokenizer)) == (named, kept)
 
 
 EVALUATES = ["data.eval.fraction=0.1", "trainer.args.eval_strategy=steps", "trainer.args.eval_steps=4"]
-OF_TRAINING = [
-    ["sync_ref_model=true", "beta=0.04"],
-    ["lr_scheduler_type=reduce_lr_on_plateau", "lr_scheduler_kwargs={patience: 3}"],
-    ["lr_scheduler_type=greedy"],
-    ["load_best_model_at_end=true", "metric_for_best_model=greedy/total", "save_steps=4"],
-    ["save_strategy=best", "metric_for_best_model=greedy/total"],
-]
 
 
-@pytest.mark.parametrize("given", OF_TRAINING)
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["sync_ref_model=true", "beta=0.04"],
+        ["lr_scheduler_type=reduce_lr_on_plateau", "lr_scheduler_kwargs={patience: 3}"],
+        ["lr_scheduler_type=greedy"],
+        ["load_best_model_at_end=true", "metric_for_best_model=greedy/total", "save_steps=4"],
+        ["save_strategy=best", "metric_for_best_model=greedy/total"],
+    ],
+)
 def test_settings_that_only_a_training_reads_are_left_out(given: list[str], tmp_path: Path) -> None:
     words = [f"trainer.args.{word}" for word in given]
     experiment = prepare(["+exp=toy_calculator", "launch=cpu", *EVALUATES, *words]).experiment
@@ -89,18 +90,16 @@ def test_settings_that_only_a_training_reads_are_left_out(given: list[str], tmp_
 
 def test_messages_keep_their_own_keys(workplace: Path) -> None:
     """Two calls have arguments of other types, and a message without calls has no key for them."""
-    calls: list[Any] = [{"a": 1, "b": 2}, {"a": "one"}]
-    stored = [[{"type": "function", "function": {"name": "add", "arguments": call}}] for call in calls]
-    asked = [
-        [{"role": "user", "content": "1+2="}, {"role": "assistant", "content": "", "tool_calls": call}]
-        for call in stored
-    ]
-    lines = [{"prompt": [*turns, {"role": "tool", "content": "3", "name": "add"}], "a": 1, "b": 2} for turns in asked]
-    Path("asked.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert (
-        main(["train", "+exp=toy_calculator", *SMALL, "data.args.num_rows=200", "trainer.args.num_generations=4"]) == 0
-    )
+    prompts: list[Any] = []
+    for arguments in ({"a": 1, "b": 2}, {"a": "one"}):
+        call = {"type": "function", "function": {"name": "add", "arguments": arguments}}
+        asked = [{"role": "user", "content": "1+2="}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+        prompts.append([*asked, {"role": "tool", "content": "3", "name": "add"}])
+    lines = [json.dumps({"prompt": prompt, "a": 1, "b": 2}) + "\n" for prompt in prompts]
+    Path("asked.jsonl").write_text("".join(lines))
+    words = ["+exp=toy_calculator", *SMALL, "data.args.num_rows=200", "trainer.args.num_generations=4"]
+    assert main(["train", *words]) == 0
     run = workplace / "runs" / "toy_calculator" / "one"
     assert main(["eval", str(run), "--data", "asked.jsonl", "data.prompt=null", "--samples", "0", "--out", "."]) == 0
     (file,) = Path().glob("*.completions.jsonl")
-    assert [row["prompt"] for row in rows(file)] == [line["prompt"] for line in lines]
+    assert [row["prompt"] for row in rows(file)] == prompts

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -43,6 +44,9 @@ SLOWLY = [*SMALL, HALF, "rewards.slow.fn=./mine.py:slow", "rewards.slow.trial=fa
 pytestmark = pytest.mark.processes
 
 
+RLHF = [sys.executable, "-m", "rlhf_cli"]
+
+
 class Command:
     """A command on one of the machines, in a session of its own; what it prints goes to a file."""
 
@@ -50,9 +54,8 @@ class Command:
         environment = {**os.environ, "PYTHONPATH": ROOT, "OMP_NUM_THREADS": "1", **variables}
         self._file = file
         with file.open("w") as stream:
-            self.process = subprocess.Popen(
-                words, env=environment, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True
-            )
+            rules: dict[str, Any] = {"stdout": stream, "stderr": subprocess.STDOUT, "start_new_session": True}
+            self.process = subprocess.Popen(words, env=environment, **rules)
 
     def wait(self) -> int:
         return self.process.wait(240)
@@ -73,7 +76,7 @@ def start(workplace: Path) -> Iterator[Start]:
 
     def both(launcher: str, *words: str, machines: int = 2) -> list[Command]:
         (port,) = free_ports(1)
-        ours = [sys.executable, "-m", "rlhf_cli", *words]
+        ours = [*RLHF, *words]
         for node in range(machines):
             variables, command = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}, ours
             if launcher == "shell":
@@ -95,17 +98,11 @@ def start(workplace: Path) -> Iterator[Start]:
         command.process.wait()
 
 
-@pytest.fixture
-def ranks(workplace: Path) -> Callable[[], list[tuple[int, int]]]:
+def ranks() -> list[list[int]]:
     """Wait until both ranks train; return the pid of each, and of its parent."""
-
-    def wait() -> list[tuple[int, int]]:
-        files = [workplace / f"rank{rank}.pid" for rank in (0, 1)]
-        until(lambda: all(file.exists() for file in files), 120)
-        first, second = (tuple(map(int, file.read_text().split())) for file in files)
-        return [first, second]  # type: ignore[list-item]
-
-    return wait
+    files = [Path(f"rank{rank}.pid") for rank in (0, 1)]
+    until(lambda: all(file.exists() for file in files), 120)
+    return [[int(pid) for pid in file.read_text().split()] for file in files]
 
 
 def run_named(name: str) -> RunFolder:
@@ -118,8 +115,7 @@ def test_two_torchruns_end_where_two_processes_of_one_machine_do(start: Start) -
     assert [command.wait() for command in commands] == [0, 0], [command.printed for command in commands]
     (printed,) = [command.printed for command in commands if "finished after 3 steps" in command.printed]
     assert "processes   2 " in printed
-    alone = Command([sys.executable, "-m", "rlhf_cli", "train", *SMALL, HALF, "launch.processes=2", "run.name=one"],
-                    {}, Path("alone.txt"))  # fmt: skip
+    alone = Command([*RLHF, "train", *SMALL, HALF, "launch.processes=2", "run.name=one"], {}, Path("alone.txt"))
     assert alone.wait() == 0, alone.printed
     machines, one = run_named("machines"), run_named("one")
     assert sorted(folder.name for folder in machines.path.parent.iterdir()) == ["machines", "one"]
@@ -157,10 +153,8 @@ LEFT = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": "True"}
 
 
 @pytest.mark.parametrize("variables", [ONE_PROCESS, ONE_PROCESS | LEFT, PET])
-def test_one_process_trains_though_the_address_is_an_earlier_launcher_s(
-    workplace: Path, variables: dict[str, str]
-) -> None:
-    command = Command([sys.executable, "-m", "rlhf_cli", "train", *SMALL], variables, workplace / "printed.txt")
+def test_one_process_trains_though_the_address_is_an_earlier_launcher_s(workplace: Path, variables) -> None:
+    command = Command([*RLHF, "train", *SMALL], variables, workplace / "printed.txt")
     try:
         assert command.wait() == 0, command.printed
     finally:
@@ -169,13 +163,12 @@ def test_one_process_trains_though_the_address_is_an_earlier_launcher_s(
 
 def test_torchrun_of_one_process(workplace: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=1", "--no-python"]
-    assert subprocess.run([*torchrun, sys.executable, "-m", "rlhf_cli", "train", *SMALL], check=False).returncode == 0
+    assert subprocess.run([*torchrun, *RLHF, "train", *SMALL], check=False).returncode == 0
 
 
 def test_a_rank_that_the_command_starts_prints_the_json(workplace: Path) -> None:
-    variables = {"PYTHONPATH": ROOT, **PET}
-    words = [sys.executable, "-m", "rlhf_cli", "train", *SMALL, "--dry-run", "--json"]
-    done = subprocess.run(words, env={**os.environ, **variables}, stdout=subprocess.PIPE, check=True)
+    words = [*RLHF, "train", *SMALL, "--dry-run", "--json"]
+    done = subprocess.run(words, env={**os.environ, "PYTHONPATH": ROOT, **PET}, stdout=subprocess.PIPE, check=True)
     assert json.loads(done.stdout)["dry_run"]
 
 
@@ -187,11 +180,8 @@ def test_a_folder_that_a_machine_does_not_see_ends_all_ranks(start: Start, workp
     until(lambda: why_not_reached("127.0.0.1", int(port)) is None, 120)
     time.sleep(1.0)  # rank 0 has told which folder it has frozen
     run_named("here").config.write_text("launch: {}\n")
-    second = Command(
-        [sys.executable, "-m", "rlhf_cli", "train", *SMALL],
-        {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
-        workplace / "second.txt",
-    )
+    variables = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    second = Command([*RLHF, "train", *SMALL], variables, workplace / "second.txt")
     assert (first.wait(), second.wait()) == (2, 2)
     assert f"where:    {run_named('here').path}" in first.printed
     assert "rank 1 on " in first.printed
@@ -209,7 +199,7 @@ def test_a_signal_is_heard_while_the_group_forms(start: Start) -> None:
 
 @pytest.mark.parametrize(("launcher", "agent"), [("shell", False), ("kubeflow", True)])
 def test_sigterm_to_a_rank_or_an_agent_saves_and_the_run_can_be_resumed(
-    start: Start, ranks: Callable[[], list[tuple[int, int]]], launcher: str, agent: bool
+    start: Start, launcher: str, agent: bool
 ) -> None:
     commands = start(launcher, "train", *SLOWLY, "run.name=stopped")
     until(lambda: run_named("stopped").metrics.exists(), 120)
@@ -225,9 +215,7 @@ def test_sigterm_to_a_rank_or_an_agent_saves_and_the_run_can_be_resumed(
     assert read_status(run_named("stopped")).step == status.step + 1
 
 
-def test_the_rank_that_fails_is_named_with_its_traceback(
-    start: Start, ranks: Callable[[], list[tuple[int, int]]]
-) -> None:
+def test_the_rank_that_fails_is_named_with_its_traceback(start: Start) -> None:
     commands = start("kubeflow", "train", *SLOWLY, "run.name=fails")
     ranks()
     Path("rank1.fails").touch()
@@ -239,7 +227,7 @@ def test_the_rank_that_fails_is_named_with_its_traceback(
     assert "Connection closed by peer" not in str(status.reason)
 
 
-def test_no_rank_outlives_an_agent_that_is_killed(start: Start, ranks: Callable[[], list[tuple[int, int]]]) -> None:
+def test_no_rank_outlives_an_agent_that_is_killed(start: Start) -> None:
     """The ranks of the other machine notice the lost connection and end, too."""
     commands = start("torchrun", "train", *SLOWLY, "run.name=killed")
     pids = ranks()

@@ -20,6 +20,8 @@ from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import read_status
 from tests.support.small_runs import PPO_SMALL, SMALL
 
+pytestmark = pytest.mark.processes
+
 TWO = ["launch.processes=2", "trainer.args.per_device_train_batch_size=4"]
 FOR_DDP = ["+model.lora.r=4", "critic.share=lora"]
 
@@ -60,19 +62,12 @@ def rlhf(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 @dataclass(frozen=True)
 class Both:
-    """What a run of two processes left in `place`, and one of a single process that began as it did."""
+    """The run of two processes, which left files in `place`, and one of a single process that began as it did."""
 
     place: Path
-    said: str
+    folder: RunFolder
+    alone: RunFolder
     words: list[str]
-
-    @property
-    def folder(self) -> RunFolder:
-        return RunFolder(self.place / "runs" / "quickstart" / "two")
-
-    @property
-    def alone(self) -> RunFolder:
-        return RunFolder(self.place / "runs" / "quickstart" / "one")
 
 
 @pytest.fixture(scope="module", params=[[], pytest.param(FOR_DDP, marks=pytest.mark.slow)], ids=["separate", "shared"])
@@ -90,10 +85,11 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         assert main(["train", *words, *alone, "trainer.args.max_steps=1"]) == 0
         done = rlhf("train", *words, *TWO, *WINDOWS, "run.name=two", cwd=place)
     assert done.returncode == 0, done.stderr
-    return Both(place, done.stdout, request.param)
+    assert done.stdout.rstrip().endswith("run folder: runs/quickstart/two")
+    two, one = (RunFolder(place / "runs" / "quickstart" / name) for name in ("two", "one"))
+    return Both(place, two, one, request.param)
 
 
-@pytest.mark.processes
 def test_two_processes_are_seen_and_written_down(both: Both) -> None:
     folder = both.folder
     assert read_json(folder.provenance)["world_size"] == 2
@@ -101,10 +97,8 @@ def test_two_processes_are_seen_and_written_down(both: Both) -> None:
     assert read_status(folder).state == "finished"
     trained = [event["step"] for event in read_metrics(folder.metrics) if "loss" in event or "train_loss" in event]
     assert trained == [1, 2, 3, 3]
-    assert both.said.rstrip().endswith("run folder: runs/quickstart/two")
 
 
-@pytest.mark.processes
 def test_the_critic_of_two_processes_is_one(both: Both) -> None:
     """Every rank looks at its own before and after every step: equal among ranks, another one after every step."""
     for name in ("critic", "values"):
@@ -120,7 +114,6 @@ def test_the_critic_of_two_processes_is_one(both: Both) -> None:
     assert head.weight.any()
 
 
-@pytest.mark.processes
 def test_two_processes_evaluate_each_held_out_prompt_once(both: Both) -> None:
     """13 prompts: the last batch is filled up with rows that are there already, and they must not count twice."""
     alone, together = (read_json(run.path / "eval" / "training" / "step-0.json") for run in (both.alone, both.folder))
@@ -134,7 +127,6 @@ def test_two_processes_evaluate_each_held_out_prompt_once(both: Both) -> None:
     assert event["eval_greedy/total"] == read_json(evaluations / "step-3.json")["parts"]["greedy"]["total"]["mean"]
 
 
-@pytest.mark.processes
 @pytest.mark.fault(7)
 def test_two_processes_go_on_in_the_middle_of_their_rollouts(both: Both, workplace: Path) -> None:
     """Each rank has rollouts and random numbers of its own in the one checkpoint; the model is equal bit for bit."""
@@ -170,14 +162,12 @@ class Faulty(GRPOTrainer):
 """
 
 
-@pytest.mark.processes
 @pytest.mark.fault(37)
 def test_a_bad_loss_on_the_second_rank(workplace: Path) -> None:
     """Gradients are averaged over ranks and losses are not: by its own numbers the first rank would go on."""
     (workplace / "mine.py").write_text(OWN)
-    words = ["launch.processes=2", "trainer.args.per_device_train_batch_size=4", "trainer.class=./mine.py:Faulty"]
-    command = [sys.executable, "-m", "rlhf_cli", "train", *SMALL, *words, "trainer.args.save_steps=1", "run.name=two"]
-    ended = subprocess.run(command, cwd=workplace, capture_output=True, text=True, timeout=300, check=False)
+    words = [*TWO, "trainer.class=./mine.py:Faulty", "trainer.args.save_steps=1", "run.name=two"]
+    ended = rlhf("train", *SMALL, *words, cwd=workplace)
     folder = RunFolder(workplace / "runs" / "quickstart" / "two")
     status = read_status(folder)
     assert (ended.returncode, status.state, status.step, status.last_checkpoint) == (1, "failed", 1, "checkpoint-1")

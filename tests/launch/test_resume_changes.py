@@ -41,11 +41,13 @@ def typed_anew(folder: RunFolder, *words: str, allow: tuple[str, ...] = ()) -> R
     return resumed(folder, prepare([*SMALL, "run.name=one", "run.resume=auto", *words]), allow)
 
 
-HARMLESS = [
-    ("trainer.args.save_steps=7", "save_steps", 7),
-    ("trainer.args.logging_steps=2", "logging_steps", 2),
-    ("trainer.args.eval_steps=5", "eval_steps", 5),
-]
+def refused(folder: RunFolder, *words: str, allow: tuple[str, ...] = ()) -> RunError:
+    with pytest.raises(RunError) as caught:
+        typed(folder, *words, allow=allow)
+    return caught.value
+
+
+CONSTANT, MAX_STEPS = "trainer.args.lr_scheduler_type=constant", "trainer.args.max_steps"
 RESULT = [
     "trainer.args.learning_rate=0.5",
     "trainer.args.temperature=0.3",
@@ -60,8 +62,8 @@ NEVER = ["seed=3", "model.build.hidden_size=32", "trainer.args.per_device_train_
 @pytest.mark.fault(11)
 def test_what_leaves_the_result_alone_is_taken_and_shown() -> None:
     folder = begun()
-    for ask, word, name, value in [*((typed, *harmless) for harmless in HARMLESS), (typed_anew, *HARMLESS[0])]:
-        run = ask(folder, word)
+    for ask, name, value in ((typed, "save_steps", 7), (typed, "logging_steps", 2), (typed_anew, "eval_steps", 5)):
+        run = ask(folder, f"trainer.args.{name}={value}")
         assert run.prepared.experiment.trainer.args[name] == value
         (line,) = run.shown_changes()
         assert line.startswith(f"trainer.args.{name}: ")
@@ -115,63 +117,48 @@ def test_what_the_checkpoint_would_overrule_cannot_be_named() -> None:
     folder = begun()
     for word in NEVER:
         key = word.partition("=")[0]
-        with pytest.raises(RunError) as caught:
-            typed(folder, word, allow=(key,))
-        assert f"{key}: " in str(caught.value.got)
-        assert f"--allow {key}" not in str(caught.value.hint)
-        assert str(caught.value.command).startswith(f"rlhf resume {folder.shown}")
-        assert "model.path=CHECKPOINT" in str(caught.value.in_words)
+        error = refused(folder, word, allow=(key,))
+        assert f"{key}: " in str(error.got)
+        assert f"--allow {key}" not in str(error.hint)
+        assert str(error.command).startswith(f"rlhf resume {folder.shown}")
+        assert "model.path=CHECKPOINT" in str(error.in_words)
 
 
-def test_the_same_words_once_more_change_nothing(capsys) -> None:
+def test_the_same_words_once_more_change_nothing() -> None:
     folder = begun("trainer.args.learning_rate=0.5")
     before = folder.config.read_bytes()
-    assert typed_anew(folder, "trainer.args.learning_rate=0.5").taken == ()
-    assert typed_anew(folder, "trainer.args.learning_rate=0.5").shown_changes() == []
-    assert folder.config.read_bytes() == before
+    again = typed_anew(folder, "trainer.args.learning_rate=0.5")
+    assert (again.taken, again.shown_changes(), folder.config.read_bytes()) == ((), [], before)
 
 
 @pytest.mark.parametrize(
     ("words", "is_free"),
     [
-        (("trainer.args.lr_scheduler_type=constant",), True),
-        (("trainer.args.lr_scheduler_type=constant_with_warmup", "trainer.args.warmup_steps=2"), True),
-        (("trainer.args.lr_scheduler_type=constant_with_warmup", "trainer.args.warmup_steps=0.1"), False),
-        (("trainer.args.lr_scheduler_type=linear",), False),
+        ((CONSTANT,), True),
+        ((f"{CONSTANT}_with_warmup", "trainer.args.warmup_steps=2"), True),
+        ((f"{CONSTANT}_with_warmup", "trainer.args.warmup_steps=0.1"), False),
         ((), False),  # TRL's own default is linear
-        (
-            ("trainer.args.lr_scheduler_type=constant", "rewards.brevity.weight={start: 0.0, end: 1.0, fraction: 0.5}"),
-            False,
-        ),
-        (("trainer.args.lr_scheduler_type=constant", "rewards.brevity.weight={start: 0.0, end: 1.0, steps: 5}"), True),
+        ((CONSTANT, "rewards.brevity.weight={start: 0.0, end: 1.0, fraction: 0.5}"), False),
+        ((CONSTANT, "rewards.brevity.weight={start: 0.0, end: 1.0, steps: 5}"), True),
     ],
 )
 def test_more_steps_are_more_of_the_same_only_where_nothing_is_spread_over_them(words, is_free: bool) -> None:
     folder = begun(*words)
     if is_free:
-        assert typed(folder, "trainer.args.max_steps=9").prepared.experiment.trainer.args["max_steps"] == 9
-        return
-    with pytest.raises(RunError) as caught:
-        typed(folder, "trainer.args.max_steps=9")
-    assert "--allow trainer.args.max_steps" in str(caught.value.hint)
+        assert typed(folder, f"{MAX_STEPS}=9").prepared.experiment.trainer.args["max_steps"] == 9
+    else:
+        assert f"--allow {MAX_STEPS}" in str(refused(folder, f"{MAX_STEPS}=9").hint)
 
 
-def test_fewer_steps_than_were_made_are_none_to_go_on_to() -> None:
-    folder = begun("trainer.args.lr_scheduler_type=constant", "trainer.args.max_steps=9", step=5)
-    assert typed(folder, "trainer.args.max_steps=7").taken
-    with pytest.raises(RunError) as caught:
-        typed(folder, "trainer.args.max_steps=4", allow=("trainer.args.max_steps",))
-    assert "step 4" in caught.value.what
-
-
-def test_nor_are_fewer_epochs_or_fewer_rows(workplace: Path) -> None:
-    epochs = ("trainer.args.lr_scheduler_type=constant", "trainer.args.max_steps=-1", "trainer.args.num_train_epochs=2")
-    folder = begun(*epochs, "data.args.num_rows=16", step=9)
+def test_fewer_steps_epochs_or_rows_than_were_made_are_none_to_go_on_to() -> None:
+    folder = begun(CONSTANT, f"{MAX_STEPS}=9", step=5)
+    assert typed(folder, f"{MAX_STEPS}=7").taken
+    assert "step 4" in refused(folder, f"{MAX_STEPS}=4", allow=(MAX_STEPS,)).what
+    epochs = ("trainer.args.num_train_epochs=2", "data.args.num_rows=16")
+    folder = begun(CONSTANT, f"{MAX_STEPS}=-1", *epochs, step=9, name="epochs")
     assert typed(folder, "trainer.args.save_steps=7").plan is not None
     for word in ("trainer.args.num_train_epochs=1", "data.args.num_rows=8"):
-        with pytest.raises(RunError) as caught:
-            typed(folder, word, allow=("data", "trainer.args.num_train_epochs"))
-        assert "step 8" in caught.value.what
+        assert "step 8" in refused(folder, word, allow=("data", "trainer.args.num_train_epochs")).what
 
 
 EVALUATED = (
@@ -184,9 +171,8 @@ RATE = "trainer.args.lr_scheduler_type"
 
 @pytest.mark.parametrize("words", [BEST, (f"{RATE}=greedy",), (f"{RATE}=reduce_lr_on_plateau",)])
 def test_when_to_save_decides_the_result_where_the_best_is_loaded_or_sets_the_rate(words: tuple[str, ...]) -> None:
-    with pytest.raises(RunError) as caught:
-        typed(begun(*EVALUATED, *words), "trainer.args.save_steps=2")
-    assert "--allow trainer.args.save_steps" in str(caught.value.hint)
+    error = refused(begun(*EVALUATED, *words), "trainer.args.save_steps=2")
+    assert "--allow trainer.args.save_steps" in str(error.hint)
 
 
 @pytest.mark.parametrize(
@@ -200,9 +186,7 @@ def test_when_to_save_decides_the_result_where_the_best_is_loaded_or_sets_the_ra
 def test_a_rate_to_which_evaluations_led_cannot_be_changed(begun_with: str, word: str) -> None:
     """transformers restores it, and the states of the two kinds of schedules differ."""
     folder, key = begun(*EVALUATED, f"{RATE}={begun_with}"), word.partition("=")[0]
-    with pytest.raises(RunError) as caught:
-        typed(folder, word, allow=(key,))
-    assert f"--allow {key}" not in str(caught.value.hint)
+    assert f"--allow {key}" not in str(refused(folder, word, allow=(key,)).hint)
     assert typed(begun(*EVALUATED, f"{RATE}=linear", name="other"), f"{RATE}=cosine", allow=(RATE,)).taken
 
 
@@ -217,20 +201,16 @@ def test_a_resume_that_is_refused_because_of_its_gpu_changes_nothing(monkeypatch
 
 
 class TestFinished:
-    def test_more_logging_does_not_make_it_longer(self) -> None:
-        assert typed(begun(state="finished"), "trainer.args.logging_steps=5").plan is None
-
-    def test_more_steps_do(self) -> None:
-        folder = begun("trainer.args.lr_scheduler_type=constant", state="finished")
-        assert typed(folder, "trainer.args.max_steps=6").plan is not None
+    def test_more_steps_make_it_longer_and_more_logging_does_not(self) -> None:
+        folder = begun(CONSTANT, state="finished")
+        assert typed(folder, "trainer.args.logging_steps=5").plan is None
+        assert typed(folder, f"{MAX_STEPS}=6").plan is not None
 
     @pytest.mark.parametrize("is_of_sweep", [False, True])
-    def test_one_that_is_killed_before_it_goes_on_is_not_done(
-        self, monkeypatch: pytest.MonkeyPatch, *, is_of_sweep: bool
-    ) -> None:
-        folder = begun("trainer.args.lr_scheduler_type=constant", state="finished")
+    def test_one_that_is_killed_before_it_goes_on_is_not_done(self, monkeypatch, *, is_of_sweep: bool) -> None:
+        folder = begun(CONSTANT, state="finished")
         monkeypatch.setattr(resuming, "train_frozen", lambda *_, **__: raising(KeyboardInterrupt())())
-        longer = typed(folder, "trainer.args.max_steps=6")
+        longer = typed(folder, f"{MAX_STEPS}=6")
         if is_of_sweep:
             ready_again(longer, take_over=False)
         else:
@@ -241,10 +221,9 @@ class TestFinished:
         assert again.plan.batches.steps == 6
 
     def test_without_a_checkpoint_of_its_end_there_is_nothing_to_go_on_from(self) -> None:
-        folder = begun("trainer.args.lr_scheduler_type=constant", state="finished", step=0)
+        folder = begun(CONSTANT, state="finished", step=0)
         update_status(folder, step=3)
-        with pytest.raises(RunError):
-            typed(folder, "trainer.args.max_steps=6")
+        assert "checkpoint-3" in str(refused(folder, f"{MAX_STEPS}=6").expected)
 
 
 class TestFiles:
@@ -258,14 +237,12 @@ class TestFiles:
         before = read_json(folder.provenance)["sha256"]["rewards.mine"]
         typed(folder)  # negative control: it has not changed yet
         self.code(workplace, "[2.0] * len(completions)")
-        with pytest.raises(RunError) as caught:
-            typed(folder)
-        assert before[:12] in str(caught.value.got)
-        assert "mine.py" in str(caught.value.got)
-        assert "--allow code" in str(caught.value.hint)
+        for allow in ((), ("data",)):
+            error = refused(folder, allow=allow)
+            assert before[:12] in str(error.got)
+            assert "mine.py" in str(error.got)
+            assert "--allow code" in str(error.hint)
         assert typed(folder, allow=("code",)).files[0].name == "rewards.mine"
-        with pytest.raises(RunError):
-            typed(folder, allow=("data",))
 
     @pytest.mark.parametrize(
         ("names", "imports"),
@@ -291,11 +268,10 @@ class TestFiles:
         for name in [name for name in sys.modules if name.startswith("sign_of")]:
             del sys.modules[name]
         helper.write_text("K = -1.0\n")
-        with pytest.raises(RunError) as caught:
-            typed(folder)
-        assert str(helper) in str(caught.value.got)
-        assert "named.py" not in str(caught.value.got)
-        assert "--allow code" in str(caught.value.hint)
+        error = refused(folder)
+        assert str(helper) in str(error.got)
+        assert "named.py" not in str(error.got)
+        assert "--allow code" in str(error.hint)
         assert [file.path for file in typed(folder, allow=("code",)).files] == [helper]
 
     @pytest.mark.fault(13)
@@ -305,11 +281,10 @@ class TestFiles:
         folder = begun("data=file", "data.path=[a.jsonl,b.jsonl]", "~data.args")
         typed(folder)
         (workplace / "a.jsonl").write_text('{"prompt": "1+2=", "a": 1, "b": 2}\n' * 9)
-        with pytest.raises(RunError) as caught:
-            typed(folder)
-        assert "a.jsonl" in str(caught.value.got)
-        assert "b.jsonl" not in str(caught.value.got)
-        assert "--allow data" in str(caught.value.hint)
+        error = refused(folder)
+        assert "a.jsonl" in str(error.got)
+        assert "b.jsonl" not in str(error.got)
+        assert "--allow data" in str(error.hint)
         assert typed(folder, allow=("data",)).files
 
     @pytest.mark.parametrize(("beta", "is_read"), [(0.1, True), (0.0, False)])
@@ -321,13 +296,11 @@ class TestFiles:
         assert typed(folder).plan is not None
         weights = workplace / "start" / "model.safetensors"
         weights.write_bytes(weights.read_bytes()[:-1] + b"x")
-        if not is_read:
+        if is_read:
+            assert "model.path" in str(refused(folder).got)
+            assert typed(folder, allow=("code",)).files
+        else:
             assert typed(folder).plan is not None
-            return
-        with pytest.raises(RunError) as caught:
-            typed(folder)
-        assert "model.path" in str(caught.value.got)
-        assert typed(folder, allow=("code",)).files
 
     @pytest.mark.fault(12)
     def test_a_configuration_that_somebody_edited(self) -> None:
@@ -336,10 +309,9 @@ class TestFiles:
         content = yaml.safe_load(folder.config.read_text())
         content["trainer"]["args"]["per_device_train_batch_size"] = 4
         folder.config.write_text(yaml.safe_dump(content))
-        with pytest.raises(RunError) as caught:
-            typed(folder)
-        assert "config.yaml" in str(caught.value.got)
-        assert "--allow config" in str(caught.value.hint)
+        error = refused(folder)
+        assert "config.yaml" in str(error.got)
+        assert "--allow config" in str(error.hint)
 
     def test_without_provenance_it_is_said_that_nobody_knows(self) -> None:
         folder = begun()

@@ -55,19 +55,32 @@ def test_what_slurm_says_of_a_run(state: str, job: SlurmJob | None, shown: str, 
     assert (concluded.state, concluded.reason) == (shown, reason)
 
 
-def test_one_question_for_all(slurm: StandInSlurm, place: Path) -> None:
-    slurm.says("squeue", "7|RUNNING|None|rlhf:a|/a\n8_1|PENDING|Resources|rlhf:s|/s\n8_0|TIMEOUT|TimeLimit|rlhf:s|/s\n")
+def test_one_question_for_all_and_what_this_user_has_in_line_elsewhere(slurm: StandInSlurm, place: Path) -> None:
+    """Jobs of other programs, of folders that are listed anyway, and what has ended elsewhere are left out."""
+    lines = (
+        "7|RUNNING|None|rlhf:exp/a|/a\n8_1|PENDING|Resources|rlhf:s|/s\n8_0|TIMEOUT|TimeLimit|rlhf:s|/s\n"
+        "9|PENDING|QOSMaxJobsPerUserLimit|rlhf:exp/other|/elsewhere/runs/exp/other\n"
+        "10|RUNNING|None|rlhf:exp/third|/elsewhere/runs/exp/third\n"
+        "11|CANCELLED|None|rlhf:exp/gone|/elsewhere/runs/exp/gone\n"
+        "12|RUNNING|None|jupyter|(null)\n"
+    )
+    slurm.says("squeue", lines)
     for name, job_id in (("a", "7"), ("b", "8_0"), ("c", "8_1")):
         queued_run(place, name, job_id)
-    rows, notice = overview([place / "runs"])
-    assert [(row.run, row.state, row.slurm_state) for row in rows] == [
+    here = [
         ("runs/exp/a", "running", "RUNNING"),
         ("runs/exp/b", "killed", "TIMEOUT"),
         ("runs/exp/c", "queued", "PENDING"),
     ]
+    rows, notice = overview([place / "runs"])
+    assert [(row.run, row.state, row.slurm_state) for row in rows] == here
     assert notice is None
     (call,) = slurm.calls
     assert "--jobs 7,8" in call
+    *rows, other, third = overview([place / "runs"], mine=True)[0]
+    assert [(row.run, row.state, row.slurm_state) for row in rows] == here
+    assert (other.run, other.state, other.reason) == ("/elsewhere/runs/exp/other", "queued", "QOSMaxJobsPerUserLimit")
+    assert (third.run, third.state) == ("/elsewhere/runs/exp/third", "running")
 
 
 @pytest.mark.parametrize("said", ["Unable to contact slurm controller", "squeue did not answer within 0.1 s"])
@@ -109,27 +122,6 @@ def test_a_run_and_a_sweep_that_slurm_killed_on_a_node_need_no_take_over(
         ends = contextlib.nullcontext() if is_free else pytest.raises(RunError, match="another machine")
         with ends, only_writer(folder):
             pass
-
-
-def test_what_this_user_has_in_line_elsewhere(slurm: StandInSlurm, place: Path) -> None:
-    """Jobs of other programs, of folders that are listed anyway, and what has ended are left out."""
-    lines = (
-        "7|PENDING|Priority|rlhf:exp/a|/here\n"
-        "9|PENDING|QOSMaxJobsPerUserLimit|rlhf:exp/other|/elsewhere/runs/exp/other\n"
-        "10|RUNNING|None|rlhf:exp/third|/elsewhere/runs/exp/third\n"
-        "11|CANCELLED|None|rlhf:exp/gone|/elsewhere/runs/exp/gone\n"
-        "12|RUNNING|None|jupyter|(null)\n"
-    )
-    slurm.says("squeue", lines)
-    queued_run(place, "a", "7")
-    rows = overview([place / "runs"], mine=True)[0]
-    assert [(row.run, row.state) for row in rows] == [
-        ("runs/exp/a", "queued"),
-        ("/elsewhere/runs/exp/other", "queued"),
-        ("/elsewhere/runs/exp/third", "running"),
-    ]
-    assert rows[1].reason == "QOSMaxJobsPerUserLimit"
-    assert len(overview([place / "runs"])[0]) == 1
 
 
 def test_the_job_of_another_user_is_asked_for(slurm: StandInSlurm, place: Path) -> None:

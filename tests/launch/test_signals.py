@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
 from tests.support.listening import listening
 from tests.support.small_runs import SMALL
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.processes
 
@@ -36,19 +36,10 @@ class Started:
         self.process = subprocess.Popen(command, cwd=place, stdout=pipe, stderr=pipe, text=True)
         self.folder = RunFolder(place / "runs" / "quickstart" / "long")
 
-    def reaches(self, step: int) -> int:
-        """Wait until the run has made `steps` steps; return its number of steps."""
-        return int(
-            self.until(lambda: self.folder.status.is_file() and max(0, read_status(self.folder).step - step + 1))
-        )
-
-    def until(self, condition: Callable[[], object]) -> str:
-        end = time.monotonic() + _LIMIT_S
-        while not (found := condition()):
-            assert self.process.poll() is None, self.process.communicate()[1]
-            assert time.monotonic() < end
-            time.sleep(0.05)
-        return str(found)
+    def until(self, condition: Callable[[], object]) -> None:
+        """Wait for it, while the run goes on."""
+        until(lambda: self.process.poll() is not None or condition(), _LIMIT_S)
+        assert self.process.poll() is None, self.process.communicate()[1]
 
     def ranks(self) -> list[int]:
         """The processes that train, by their rank; each has a child that watches it and has its command line."""
@@ -58,10 +49,17 @@ class Started:
         ranks = {pid: one["environ"]["RANK"] for pid, one in ours.items() if one["ppid"] not in ours}
         return sorted(ranks, key=lambda pid: int(ranks[pid]))
 
-    def ends(self) -> tuple[int, str]:
-        """Wait for the end; return its exit code and what it said on stderr."""
+    def ends_saved(self) -> int:
+        """Wait for the end, which is that of a run that was asked to stop; return the step that it saved."""
         said = self.process.communicate(timeout=_LIMIT_S)[1]
-        return self.process.returncode, said
+        assert self.process.returncode == 75, said
+        status = read_status(self.folder)
+        assert status.state == "preempted"
+        (checkpoint,) = self.folder.checkpoints.iterdir()
+        assert problem_with(checkpoint) is None
+        assert f"saved step {status.step}; `rlhf resume runs/quickstart/long`" in " ".join(said.split())
+        assert checkpoint.name == f"checkpoint-{status.step}"
+        return status.step
 
 
 @pytest.fixture
@@ -78,28 +76,17 @@ def started(workplace: Path):
         command.process.wait()
 
 
-def is_saved(folder: RunFolder, said: str) -> None:
-    status = read_status(folder)
-    assert status.state == "preempted"
-    (checkpoint,) = folder.checkpoints.iterdir()
-    assert problem_with(checkpoint) is None
-    step = int(checkpoint.name.rpartition("-")[2])
-    assert step >= 2
-    assert f"saved step {step}; `rlhf resume runs/quickstart/long`" in " ".join(said.split())
-
-
 @pytest.mark.fault(17, 18)
 def test_one_rank_of_two_is_told_and_both_save(started) -> None:
     run = started(*TWO)
-    run.reaches(2)
+    run.until(lambda: run.folder.status.is_file() and read_status(run.folder).step >= 2)
     ranks = run.ranks()
     assert len(ranks) == 2
     assert listening(run.process.pid) == {"127.0.0.1"}
     os.kill(ranks[1], signal.SIGTERM)
-    code, said = run.ends()
-    assert code == 75
-    is_saved(run.folder, said)
-    assert (run.folder.checkpoints / f"checkpoint-{read_status(run.folder).step}" / "rng_state_1.pth").is_file()
+    step = run.ends_saved()
+    assert step >= 2
+    assert (run.folder.checkpoints / f"checkpoint-{step}" / "rng_state_1.pth").is_file()
     assert run.ranks() == []
 
 
@@ -110,8 +97,5 @@ def test_a_long_evaluation_is_broken_off_on_both_ranks(started) -> None:
     run = started(*TWO, *rows, "trainer.args.eval_strategy=steps", "trainer.args.eval_steps=3", "launch.grace_s=15")
     run.until(lambda: any("evaluation" in beat.phase for beat in heartbeats(run.folder.path).values()))
     os.kill(run.ranks()[1], signal.SIGTERM)
-    code, said = run.ends()
-    assert code == 75, said
-    is_saved(run.folder, said)
-    assert read_status(run.folder).step == 3
+    assert run.ends_saved() == 3
     assert "eval_" not in run.folder.metrics.read_text()

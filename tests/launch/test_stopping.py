@@ -13,57 +13,46 @@ from typing import Any
 import pytest
 
 from rlhf_cli.config.schema.run_sections import Launch
-from rlhf_cli.errors import ConfigError, Interrupted
+from rlhf_cli.errors import ConfigError, GuardStopped, Interrupted, RankFailed, UserError
 from rlhf_cli.launch import stopping as module
 from rlhf_cli.launch.stopping import RankFailure, RanksEnd, Stopping, must_save_by, raise_end
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.runs.run_status import FINISHED, read_status, update_status
+from rlhf_cli.runs.run_status import FINISHED, RUNNING, read_status, update_status
 from tests.support.planning import planned
-
-
-@pytest.fixture
-def late(monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], threading.Event]:
-    """The messages before the process would exit, and an event that it would."""
-    left = threading.Event()
-    codes: list[str] = []
-
-    def leave(code: int) -> None:
-        codes.append(f"exit {code}")
-        left.set()
-
-    monkeypatch.setattr(module, "_exit", leave)
-    return codes, left
 
 
 def wish(said: list[str], **named: Any) -> Stopping:
     return Stopping(**{"grace_s": 60.0, "must_save_by": None, "on_late": said.append, **named})
 
 
-@pytest.mark.fault(19)
-def test_before_the_first_step_there_is_nothing_to_wait_for() -> None:
-    with pytest.raises(Interrupted, match="SIGTERM"):
-        wish([]).ask("SIGTERM")
-
-
-def test_a_wish_is_due_at_the_next_step() -> None:
+@pytest.fixture
+def begun() -> Stopping:
     stopping = wish([])
     stopping.waits_for_step = True
-    assert not stopping.is_due(longest_step_s=1e9)
-    stopping.ask("SIGUSR1")
-    assert stopping.is_due(longest_step_s=0)
-    assert stopping.reason == "SIGUSR1"
-    stopping.close()
+    return stopping
 
 
 @pytest.mark.fault(19)
-def test_the_process_leaves_when_no_step_ends_in_time(late: tuple[list[str], threading.Event]) -> None:
-    codes, left = late
-    stopping = wish(codes, grace_s=0.05)
+def test_before_the_first_step_there_is_nothing_to_wait_for_and_later_the_next_step_is(begun: Stopping) -> None:
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        wish([]).ask("SIGTERM")
+    assert not begun.is_due(longest_step_s=1e9)
+    begun.ask("SIGUSR1")
+    assert begun.is_due(longest_step_s=0)
+    assert begun.reason == "SIGUSR1"
+    begun.close()
+
+
+@pytest.mark.fault(19)
+def test_the_process_leaves_when_no_step_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    left, said = threading.Event(), list[str]()
+    monkeypatch.setattr(module, "_exit", lambda code: (said.append(f"exit {code}"), left.set()))
+    stopping = wish(said, grace_s=0.05)
     stopping.waits_for_step = True
     stopping.ask("SIGTERM")
     assert left.wait(30)
-    assert codes[0].startswith("SIGTERM; ")
-    assert codes[1:] == ["exit 75"]
+    assert said[0].startswith("SIGTERM; ")
+    assert said[1:] == ["exit 75"]
 
 
 @pytest.mark.fault(27)
@@ -127,11 +116,22 @@ def test_ranks_that_end_late_or_on_request_after_the_last_step_leave_a_finished_
     assert (read_status(folder).state, read_status(folder).reason) == (FINISHED, None)
 
 
-@pytest.fixture
-def begun() -> Stopping:
-    stopping = wish([])
-    stopping.waits_for_step = True
-    return stopping
+@pytest.mark.parametrize(
+    ("failures", "kind", "says"),
+    [
+        ([], RankFailed, "training failed"),  # ended early, without an error
+        ([RankFailure(1, 0.0, "mend it", exit_code=2)], UserError, "mend it"),
+        ([RankFailure(1, 0.0, "mend it", is_by_guard=True)], GuardStopped, "mend it"),
+        ([RankFailure(1, 2.0, "later"), RankFailure(0, 1.0, "mend it")], RankFailed, "rank 0 mend it"),
+    ],
+)
+def test_the_end_of_a_run_is_what_its_first_rank_to_fail_says(
+    tmp_path: Path, failures: list[RankFailure], kind: type[Exception], says: str
+) -> None:
+    update_status(folder := RunFolder(tmp_path), state=RUNNING)
+    with pytest.raises(kind, match=says):
+        raise_end(folder, RanksEnd(failures), grace_s=1.0)
+    assert read_status(folder).state == "failed"
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGUSR1])

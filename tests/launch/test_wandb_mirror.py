@@ -23,23 +23,20 @@ from tests.support.wandb_read_back import records, tables
 pytestmark = pytest.mark.whole
 
 
-def test_online_without_login_says_so_and_goes_on_offline(train, capsys, monkeypatch, tmp_path: Path) -> None:
+@pytest.mark.fault(16)
+def test_rows_are_those_of_metrics_jsonl_and_a_moved_run_goes_on_in_the_same_wandb_run(
+    train, workplace: Path, monkeypatch, capsys
+) -> None:
+    """Online without a login, so it goes on offline. The id was a hash of the folder's path once: a moved run began a
+    second one in wandb.
+    """
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    code, folder = train("track=wandb")
+    monkeypatch.setenv("HOME", str(workplace / "home"))
+    code, folder = train("track=wandb", "trainer.args.lr_scheduler_type=constant")
     assert code == 0
     out = capsys.readouterr().out
     assert "no wandb login" in out
     assert f"  rlhf sync {folder.shown}  # " in out
-    (read,) = records(folder.path)
-    assert list(read.steps) == [1, 2, 3]
-
-
-@pytest.mark.fault(16)
-def test_rows_are_those_of_metrics_jsonl_and_a_moved_run_goes_on_in_the_same_wandb_run(train, workplace: Path) -> None:
-    """The id was a hash of the folder's path once: a moved run began a second one in wandb."""
-    code, folder = train("track=wandb_offline", "trainer.args.lr_scheduler_type=constant")
-    assert code == 0
     (recorded,) = records(folder.path)
     assert list(recorded.steps) == [1, 2, 3]  # TRL's profiling was a row a call once: 24 of 32 rows of such a run
     for event in read_metrics(folder.metrics)[:3]:

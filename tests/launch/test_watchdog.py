@@ -22,7 +22,7 @@ from rlhf_cli.launch import elastic
 from rlhf_cli.launch.freeze import create_run
 from rlhf_cli.launch.stopping import failure_file, raise_end
 from rlhf_cli.plan.prepare import prepare
-from rlhf_cli.runs.heartbeat import heartbeats
+from rlhf_cli.runs.heartbeat import Beat, heartbeats
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import claim, read_status
 from tests.launch.test_elastic import planned
@@ -44,23 +44,29 @@ rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_S
 if world_size == 1:
     claim(folder)
 
+{program}
 
-def meet():
-    "All ranks are here before one goes on."
-    (folder.path / f"here-{rank}").touch()
-    while not all((folder.path / f"here-{other}").exists() for other in range(world_size)):
-        time.sleep(0.01)
-
-
-def run_rank(train):
-    global heartbeat, running
-    with watched(folder, float(sys.argv[2]), rank) as heartbeat:
-        running = heartbeat.running
-        heartbeat.enter(TRAINING)
-        meet()
-        train()
-
+with watched(folder, float(sys.argv[2]), rank) as heartbeat:
+    heartbeat.enter(TRAINING)
+    (folder.path / f"here-{{rank}}").touch()
+    while not all((folder.path / f"here-{{other}}").exists() for other in range(world_size)):
+        time.sleep(0.01)  # all ranks are here before one goes on
+    train()
 """
+IN_A_REWARD = """
+def hangs():
+    {hang}
+
+
+def train():
+    with heartbeat.during(REWARDS):
+        if rank == world_size - 1:
+            time.sleep(0.3 * rank)  # the other has waited for longer by then
+            with heartbeat.running("mine"):
+                hangs()
+        time.sleep(60)  # in TRL it gathers what all ranks have
+"""
+HOLDS_THE_INTERPRETER = 're.match(r"(a+)+$", "a" * 40 + "b")'
 
 
 @pytest.fixture
@@ -71,68 +77,44 @@ def folder(workplace: Path) -> RunFolder:
     return folder
 
 
-Alone = Callable[..., subprocess.CompletedProcess[str]]
-
-
 @pytest.fixture
-def alone(folder: RunFolder, workplace: Path) -> Alone:
+def alone(folder: RunFolder, workplace: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
     """`alone(program)` runs one process of it, to its end."""
 
-    def run(program: str, timeout_s: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:
+    def run(program: str) -> subprocess.CompletedProcess[str]:
         script = workplace / "rank.py"
-        script.write_text(RANK + program)
-        command = [sys.executable, str(script), str(folder.path), str(timeout_s)]
+        script.write_text(RANK.format(program=program))
+        command = [sys.executable, str(script), str(folder.path), str(TIMEOUT_S)]
         return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
     return run
 
 
-@pytest.mark.fault(24)
-def test_one_process_in_a_reward_that_sleeps(alone: Alone, folder: RunFolder) -> None:
-    ended = alone("""
-def judge():
-    time.sleep(60)
-
-
-def train():
-    with heartbeat.during(REWARDS), running("mine"):
-        judge()
-
-run_rank(train)
-""")
-    assert ended.returncode == 1
+def has_told_of_the_reward(ended: subprocess.CompletedProcess[str], folder: RunFolder) -> None:
     assert "error: no progress for " in ended.stderr
-    assert ", in reward 'mine'" in ended.stderr
-    assert re.search(r"rank\.py:\d+ in judge\n", ended.stderr)
+    assert re.search(r"rank\.py:\d+ in hangs\n", ended.stderr)
     assert "rewards.mine.timeout_s=60" in ended.stderr
     assert f"run folder: {folder.shown}" in ended.stderr
-    status = read_status(folder)
-    assert (status.state, status.failing_rank) == ("failed", 0)
-    assert "in judge" in folder.log.read_text()
-
-
-@pytest.mark.fault(31)
-def test_one_process_in_which_something_holds_the_interpreter(alone: Alone, folder: RunFolder) -> None:
-    """No thread runs while `re` matches: a second process reports the hang, with the stack, and kills the first."""
-    ended = alone("""
-def regexed():
-    re.match(r"(a+)+$", "a" * 40 + "b")
-
-
-def train():
-    with heartbeat.during(REWARDS), running("mine"):
-        regexed()
-
-run_rank(train)
-""")
-    assert ended.returncode == -signal.SIGKILL
-    assert re.search(r"rank\.py:\d+ in regexed\n", ended.stderr)
-    assert "rewards.mine.timeout_s=60" in ended.stderr
     status = json.loads(folder.status.read_text())
     assert (status["state"], status["failing_rank"]) == ("failed", 0)
     assert "in reward 'mine'" in status["reason"]
-    assert "in regexed" in json.loads(failure_file(folder, 0).read_text())["traceback"]
-    assert "in regexed" in folder.log.read_text()
+    assert "in hangs" in json.loads(failure_file(folder, 0).read_text())["traceback"]
+    assert "in hangs" in folder.log.read_text()
+
+
+@pytest.mark.fault(24)
+def test_one_process_in_a_reward_that_sleeps(alone, folder: RunFolder) -> None:
+    ended = alone(IN_A_REWARD.format(hang="time.sleep(60)"))
+    assert ended.returncode == 1
+    has_told_of_the_reward(ended, folder)
+
+
+@pytest.mark.fault(31)
+def test_one_process_in_which_something_holds_the_interpreter(alone, folder: RunFolder) -> None:
+    """No thread runs while `re` matches: a second process reports the hang, with the stack, and kills the first."""
+    ended = alone(IN_A_REWARD.format(hang=HOLDS_THE_INTERPRETER))
+    assert ended.returncode == -signal.SIGKILL
+    has_told_of_the_reward(ended, folder)
 
 
 STEPS = """
@@ -143,49 +125,31 @@ def train():
         heartbeat.enter(TRAINING)
         gaps.append(time.monotonic() - at)
         at += gaps[-1]
-    print(max(gaps), heartbeat.stopped_s)
-
-run_rank(train)
+    print(max(gaps), heartbeat.stopped_s, *open(f"/proc/{os.getpid()}/task/{os.getpid()}/children"))
 """
 
 
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGTSTP])
 @pytest.mark.parametrize("stopped_s", [0.6 * TIMEOUT_S, 4 * TIMEOUT_S])
 def test_the_time_for_which_a_process_was_stopped_does_not_count(
-    alone: Alone, folder: RunFolder, number: signal.Signals, stopped_s: float
+    alone, folder: RunFolder, number: signal.Signals, stopped_s: float
 ) -> None:
-    """As with `docker pause`: the run continues although the clock has gone on."""
+    """As with `docker pause`: the run continues although the clock has gone on. Nothing is left of what watches it."""
     go_on(folder, number, for_s=stopped_s)
     ended = alone(STEPS)
     assert (ended.returncode, ended.stderr) == (0, "")
-    gap_s, known_s = map(float, ended.stdout.split())
-    assert gap_s > 0.9 * stopped_s
-    assert known_s == pytest.approx(stopped_s, abs=0.7 * TIMEOUT_S), "the time left leaves it out"
+    gap_s, known_s, watching = ended.stdout.split()
+    assert float(gap_s) > 0.9 * stopped_s
+    assert float(known_s) == pytest.approx(stopped_s, abs=0.7 * TIMEOUT_S), "the time left leaves it out"
     assert not failure_file(folder, 0).exists()
+    assert not Path(f"/proc/{watching}").exists()
 
 
-def test_a_process_that_was_stopped_and_then_hangs_is_still_ended(alone: Alone, folder: RunFolder) -> None:
+def test_a_process_that_was_stopped_and_then_hangs_is_still_ended(alone, folder: RunFolder) -> None:
     go_on(folder, signal.SIGSTOP, for_s=3 * TIMEOUT_S)
-    ended = alone("""
-def train():
-    re.match(r"(a+)+$", "a" * 40 + "b")
-
-run_rank(train)
-""")
+    ended = alone(f"def train():\n    {HOLDS_THE_INTERPRETER}")
     assert ended.returncode == -signal.SIGKILL
     assert json.loads(folder.status.read_text())["state"] == "failed"
-
-
-def test_nothing_is_left_of_the_second_process(alone: Alone, folder: RunFolder) -> None:
-    ended = alone("""
-def train():
-    [(folder.path / "children").write_text(open(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read())]
-
-run_rank(train)
-""")
-    assert ended.returncode == 0
-    (child,) = (folder.path / "children").read_text().split()
-    assert not Path(f"/proc/{child}").exists()
 
 
 def go_on(
@@ -198,10 +162,11 @@ def go_on(
 ) -> None:
     """Stop a rank that trains by a signal, and let it go on after so long; from a thread."""
 
+    def is_asked(beat: Beat) -> bool:
+        return beat.rank == rank and beat.is_watched
+
     def act() -> None:
-        pid = until(
-            lambda: [beat.pid for beat in heartbeats(folder.path).values() if beat.rank == rank and beat.is_watched]
-        )[0]
+        (pid,) = until(lambda: [beat.pid for beat in heartbeats(folder.path).values() if is_asked(beat)])
         time.sleep(0.3)
         os.kill(pid, number)
         time.sleep(for_s)
@@ -212,39 +177,20 @@ def go_on(
     threading.Thread(target=act, daemon=True).start()
 
 
-Two = Callable[[str], None]
-
-
 @pytest.fixture
-def two(folder: RunFolder, workplace: Path) -> Two:
+def two(folder: RunFolder, workplace: Path) -> Callable[[str], None]:
+    """`two(program)` runs two ranks of it."""
+
     def run(program: str) -> None:
-        plan = planned(program, workplace, folder, str(TIMEOUT_S), common=RANK)
-        store = elastic.listening_store()
-        end = elastic.run_ranks(folder, plan, Launch(hang_timeout_s=TIMEOUT_S), store=store)
+        plan = planned(RANK.format(program=program), workplace, folder, str(TIMEOUT_S), common="")
+        end = elastic.run_ranks(folder, plan, Launch(hang_timeout_s=TIMEOUT_S), store=elastic.listening_store())
         raise_end(folder, end, grace_s=30.0)
 
     return run
 
 
-IN_A_REWARD = """
-def hangs():
-    {hang}
-
-
-def train():
-    with heartbeat.during(REWARDS):
-        if rank == 1:
-            time.sleep(0.3)  # the other has waited for longer by then
-            with running("mine"):
-                hangs()
-        time.sleep(60)  # in TRL it gathers what all ranks have
-
-run_rank(train)
-"""
-
-
 @pytest.mark.fault(24)
-def test_of_two_the_one_in_a_reward_is_blamed_and_not_the_one_that_waits(two: Two, folder: RunFolder) -> None:
+def test_of_two_the_one_in_a_reward_is_blamed_and_not_the_one_that_waits(two, folder: RunFolder) -> None:
     """The one that waits has been silent for longer, so its own clock runs out first."""
     with pytest.raises(RankFailed, match=r"rank 1 failed: .* in reward 'mine'") as caught:
         two(IN_A_REWARD.format(hang="time.sleep(60)"))
@@ -253,7 +199,7 @@ def test_of_two_the_one_in_a_reward_is_blamed_and_not_the_one_that_waits(two: Tw
 
 
 @pytest.mark.fault(24)
-def test_one_that_is_stopped_is_named_by_the_other(two: Two, folder: RunFolder) -> None:
+def test_one_that_is_stopped_is_named_by_the_other(two, folder: RunFolder) -> None:
     blamed = failure_file(folder, 1)
     go_on(folder, signal.SIGSTOP, goes_on=blamed.exists, rank=1)  # torch waits 30 s for a stopped process to end
     with pytest.raises(RankFailed, match=r"rank 1 failed: .*: it is stopped, by a signal"):
@@ -268,6 +214,4 @@ def train():
             time.sleep(0.01)
             (folder.path / f"step-{step}").touch()
         heartbeat.enter(TRAINING)
-
-run_rank(train)
 """)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import json
 import logging
 import os
@@ -21,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import transformers
 import yaml
 
 from rlhf_cli.display.terminal import Screen
@@ -36,8 +36,6 @@ from rlhf_cli.runs.provenance import versions
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 from rlhf_cli.runs.run_status import read_status
 from tests.support.one_rank import FakeTrainer, raising, write_checkpoint
-
-Ranked = Callable[..., FakeTrainer]
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +54,7 @@ def folder(tmp_path: Path, frozen: str) -> RunFolder:
 
 
 @pytest.fixture
-def trainer(monkeypatch: pytest.MonkeyPatch) -> Ranked:
+def trainer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeTrainer]:
     """`trainer(work, ends_at=...)`: the one that the next rank gets instead of a real one."""
     import rlhf_cli.trainers.assemble.trainer
 
@@ -75,7 +73,7 @@ def failure(folder: RunFolder, rank: int = 0) -> dict[str, Any]:
 class TestGood:
     @pytest.mark.fault(14)
     def test_it_is_this_very_process_s_while_it_runs_and_an_earlier_try_is_forgotten(
-        self, folder: RunFolder, trainer: Ranked
+        self, folder: RunFolder, trainer
     ) -> None:
         """Told to resume without a checkpoint, it begins."""
         write_json(folder.status, {"state": "failed", "reason": "of old", "failing_rank": 0, "warnings": 4, "step": 2})
@@ -96,7 +94,7 @@ class TestGood:
         assert (written["num_parameters"], written["num_train_rows"], written["world_size"]) == (7, 5, 1)
         assert written["left_out"] == {"train": {"equal": 2}}
 
-    def test_the_card_goes_to_the_model_and_a_critic_is_saved(self, folder: RunFolder, trainer: Ranked) -> None:
+    def test_the_card_goes_to_the_model_and_a_critic_is_saved(self, folder: RunFolder, trainer) -> None:
         fake = trainer(lambda: (folder.path / "README.md").write_text("# card") and None)
         saved: list[Path] = []
         fake.critic = type("Critic", (), {"save": lambda self, path: saved.append(path)})()  # type: ignore[attr-defined]
@@ -105,9 +103,7 @@ class TestGood:
         assert not (folder.path / "README.md").exists()
         assert saved == [folder.critic]
 
-    def test_another_rank_leaves_the_telling_to_the_first(
-        self, folder: RunFolder, trainer: Ranked, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_another_rank_leaves_the_telling_to_the_first(self, folder: RunFolder, trainer, monkeypatch) -> None:
         monkeypatch.setenv("RANK", "1")
         fake = trainer()
         run_rank(folder, resume=False)
@@ -118,7 +114,7 @@ class TestGood:
 
 
 class TestFailures:
-    def test_an_end_before_the_last_step_is_none(self, folder: RunFolder, trainer: Ranked) -> None:
+    def test_an_end_before_the_last_step_is_none(self, folder: RunFolder, trainer) -> None:
         trainer(ends_at=2, max_steps=3)
         with pytest.raises(RlhfError, match="training ended at step 2 of 3"):
             run_rank(folder, resume=False)
@@ -126,7 +122,7 @@ class TestFailures:
         status = read_status(folder)
         assert (status.state, status.reason) == ("failed", "training ended at step 2 of 3")
 
-    def test_an_error_is_recorded_with_its_traceback(self, folder: RunFolder, trainer: Ranked) -> None:
+    def test_an_error_is_recorded_with_its_traceback(self, folder: RunFolder, trainer) -> None:
         before = time.time()
         fake = trainer(raising(ValueError("no such number")))
         with pytest.raises(ValueError, match="no such number"):
@@ -143,24 +139,17 @@ class TestFailures:
         assert fake.closed == 1  # no thread waits for an abandoned reward
         assert not folder.model.exists()
 
-    @pytest.mark.parametrize("seen", ["2", "1"])
-    def test_another_number_of_processes_than_asked(
-        self, folder: RunFolder, trainer: Ranked, monkeypatch: pytest.MonkeyPatch, seen: str
-    ) -> None:
+    def test_another_number_of_processes_than_asked(self, folder: RunFolder, trainer, monkeypatch) -> None:
         fake = trainer()
-        asked = 3 - int(seen)
-        folder.config.write_text(folder.config.read_text().replace("processes: 1", f"processes: {asked}"))
-        monkeypatch.setenv("WORLD_SIZE", seen)
-        with pytest.raises(ConfigError, match=f"(?s)={seen}.*{asked}"):
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        with pytest.raises(ConfigError, match=r"(?s)=2.*1"):
             run_rank(folder, resume=False)
         assert fake.began_at == "not at all"
         assert failure(folder)["exit_code"] == 2
 
 
 class TestResume:
-    def test_it_goes_on_from_the_newest_and_forgets_what_was_logged_later(
-        self, folder: RunFolder, trainer: Ranked, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_it_goes_on_from_the_newest_and_forgets_what_was_logged_later(self, folder, trainer, capsys) -> None:
         for step in (1, 2):
             write_checkpoint(folder, step)
         folder.metrics.write_text("".join(json.dumps({"step": step, "time_s": 1.0}) + "\n" for step in (1, 2, 3)))
@@ -170,30 +159,23 @@ class TestResume:
         assert [json.loads(line)["step"] for line in folder.metrics.read_text().splitlines()] == [1, 2]
         assert "going on from checkpoint-2" in capsys.readouterr().out
 
-    def test_other_versions_than_those_it_began_with_are_named(
-        self, folder: RunFolder, trainer: Ranked, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_other_versions_than_those_it_began_with_are_named(self, folder: RunFolder, trainer, capsys) -> None:
         write_checkpoint(folder, 1)
         begun = read_json(folder.provenance)
         now = importlib.metadata.version("torch")
-        for recorded, is_named in (
-            ({}, False),
-            ({"torch": "2.0.0"}, True),
-            ({"torch": "2.0.0", "rlhf": "0.0.1"}, True),
-        ):
+        for recorded in ({}, {"torch": "2.0.0"}, {"torch": "2.0.0", "rlhf": "0.0.1"}):
             write_json(folder.provenance, {**begun, "versions": {**versions(), **recorded}})
             trainer()
             shutil.rmtree(folder.model, ignore_errors=True)
             run_rank(folder, resume=True)
             out = capsys.readouterr().out
-            assert (f"torch 2.0.0 -> {now}" in out) == ("warning: " in out) == is_named
+            assert (f"torch 2.0.0 -> {now}" in out) == ("warning: " in out) == bool(recorded)
             assert ("rlhf 0.0.1 -> " in out) == ("rlhf" in recorded)
-            assert ("torch 2.0.0" in folder.log.read_text()) == is_named
+            assert ("torch 2.0.0" in folder.log.read_text()) == bool(recorded)
 
     @pytest.mark.fault(3)
-    def test_one_that_is_not_whole_is_passed_over_and_named(
-        self, folder: RunFolder, trainer: Ranked, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_one_that_is_not_whole_is_passed_over_and_named(self, folder: RunFolder, trainer, capsys) -> None:
+        """When none is whole, nothing is overwritten."""
         for step in (1, 2):
             write_checkpoint(folder, step)
         (folder.checkpoints / "checkpoint-2" / "trainer_state.json").write_text("")
@@ -202,9 +184,7 @@ class TestResume:
         assert fake.began_at == str(folder.checkpoints / "checkpoint-1")
         assert "warning: skipped checkpoint-2" in capsys.readouterr().out
         assert read_status(folder).warnings == 1
-
-    def test_when_none_is_whole_nothing_is_overwritten(self, folder: RunFolder, trainer: Ranked) -> None:
-        (write_checkpoint(folder, 1) / "manifest.json").unlink()
+        (folder.checkpoints / "checkpoint-1" / "manifest.json").unlink()
         fake = trainer()
         with pytest.raises(RunError, match="no checkpoint"):
             run_rank(folder, resume=True)
@@ -219,20 +199,21 @@ class TestResume:
         (KeyboardInterrupt(), 75, "preempted"),
         (Preempted("saved step 2"), 0, "preempted"),  # torch would otherwise end the others, which may still save
     ],
-    ids=["well", "error", "interrupt", "stopped with the others"],
 )
 def test_exit_codes_of_a_rank_that_a_launcher_started(
-    folder: RunFolder, trainer: Ranked, error: BaseException | None, code: int, state: str
+    folder: RunFolder, trainer, error: BaseException | None, code: int, state: str
 ) -> None:
     trainer(raising(error) if error is not None else lambda: None)
     assert main([str(folder.path)]) == code
     assert read_status(folder).state == state
 
 
-@pytest.mark.parametrize("is_asked_before", [False, True], ids=["Ctrl-C while it closes", "grace over while it closes"])
+@pytest.mark.parametrize("is_asked_before", [False, True])
 def test_a_run_that_has_finished_stays_so_while_its_tracker_closes(
-    folder: RunFolder, trainer: Ranked, monkeypatch: pytest.MonkeyPatch, *, is_asked_before: bool
+    folder: RunFolder, trainer, monkeypatch, *, is_asked_before: bool
 ) -> None:
+    """Ctrl-C while it closes, or a grace period that is over."""
+
     @contextmanager
     def attempt(*_: object, **__: object) -> Iterator[None]:
         yield
@@ -260,9 +241,7 @@ def test_a_run_that_has_finished_stays_so_while_its_tracker_closes(
     assert (read_status(folder).state, read_status(folder).reason, left) == ("finished", None, [])
 
 
-def test_one_of_several_ranks_that_is_interrupted_records_when(
-    folder: RunFolder, trainer: Ranked, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_of_several_ranks_that_is_interrupted_records_when(folder: RunFolder, trainer, monkeypatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     folder.config.write_text(folder.config.read_text().replace("processes: 1", "processes: auto"))
@@ -272,7 +251,7 @@ def test_one_of_several_ranks_that_is_interrupted_records_when(
 
 
 def test_a_rank_that_a_launcher_ends_because_another_failed_names_that_one(
-    folder: RunFolder, trainer: Ranked, monkeypatch: pytest.MonkeyPatch
+    folder: RunFolder, trainer, monkeypatch
 ) -> None:
     """torchrun sends SIGTERM to the ranks that are left; the run is not taken for one that was stopped."""
     plan, launch = plan_frozen(folder, resume=False)
@@ -286,9 +265,8 @@ def test_a_rank_that_a_launcher_ends_because_another_failed_names_that_one(
 
     trainer(work)
     leader: Any = SimpleNamespace(begin=lambda *_, **__: None)
-    with pytest.raises(RankFailed) as caught:
+    with pytest.raises(RankFailed, match="rank 1"):
         train_frozen(Screen(), folder, replace(plan, world_size=2), launch, resume=False, leader=leader)
-    assert "rank 1" in str(caught.value)
     assert read_status(folder).state != "preempted"
 
 
@@ -296,13 +274,6 @@ def test_a_rank_that_a_launcher_ends_because_another_failed_names_that_one(
 
 
 LIBRARY = logging.getLogger("some.library")
-
-
-def messages(folder: RunFolder) -> list[str]:
-    """The lines of log.txt without the time they begin with."""
-    lines = folder.log.read_text(encoding="utf-8").splitlines()
-    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} rank", line) for line in lines)
-    return [line.split(" ", 2)[2] for line in lines]
 
 
 def test_a_repeated_warning_is_written_and_counted_once_and_a_log_is_appended_to(folder: RunFolder) -> None:
@@ -317,18 +288,29 @@ def test_a_repeated_warning_is_written_and_counted_once_and_a_log_is_appended_to
         assert count() == 0
     warned = [f"rank3 WARNING some.library: at step {step}" for step in (1, 2)]
     wrong = "rank3 ERROR some.library: größer als 3"
-    assert messages(folder) == [warned[0], wrong, wrong, warned[1], wrong, "rank3 INFO some.library: second"]
+    lines = folder.log.read_text(encoding="utf-8").splitlines()
+    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} rank", line) for line in lines)
+    assert [line.split(" ", 2)[2] for line in lines] == [
+        warned[0],
+        wrong,
+        wrong,
+        warned[1],
+        wrong,
+        "rank3 INFO some.library: second",
+    ]
 
 
 @pytest.mark.parametrize("said_by", ["warnings", "logging"])
 def test_a_warning_of_a_library_is_written_and_not_counted(folder: RunFolder, said_by: str) -> None:
     """The same call, compiled as a file of a package and as one of the user's."""
     call = "warnings.warn('it will go', FutureWarning)" if said_by == "warnings" else "LIBRARY.warning('it will go')"
-    found = importlib.util.find_spec("transformers")
-    assert found is not None
-    assert found.origin is not None
     counts = []
-    files = (f"{Path(found.origin).parent}/trainer.py", "/home/me/rewards.py", "<frozen importlib>", worker.__file__)
+    files = (
+        f"{Path(str(transformers.__file__)).parent}/trainer.py",
+        "/home/me/rewards.py",
+        "<frozen importlib>",
+        worker.__file__,
+    )
     for file in (*files, "/envs/other/lib/python3.11/site-packages/trl/x.py"):
         with logging_into(folder, 0) as count, warnings.catch_warnings():
             warnings.simplefilter("always")

@@ -38,7 +38,6 @@ def job(place: Path, *words: str) -> ReadyJob:
 
 @contextmanager
 def another_process_holds(gpu: str, run: str = "runs/theirs") -> Iterator[int]:
-    """Let another process hold a GPU; yield its process id."""
     program = (
         "import sys\nfrom rlhf_cli.launch.gpu_locks import take\n"
         f"held = take([{gpu!r}], {run!r})\nprint(held is not None, flush=True)\nsys.stdin.read()\n"
@@ -53,23 +52,21 @@ def another_process_holds(gpu: str, run: str = "runs/theirs") -> Iterator[int]:
 
 def test_each_job_gets_its_own_gpus_and_the_next_waits(place: Path, have_gpus) -> None:
     have_gpus(4)
-    two = job(place, "launch.processes=2")
+    one, two = (job(place, f"launch.processes={processes}") for processes in (1, 2))
     slots: list[Any] = [slot_for(two, 1), slot_for(two, 1)]
     assert [environment["CUDA_VISIBLE_DEVICES"] for _, environment in slots] == ["0,1", "2,3"]
-    assert slot_for(job(place, "launch.processes=1"), 1) is None
+    assert slot_for(one, 1) is None
     slots[0][0].release()
-    third: Any = slot_for(job(place, "launch.processes=1"), 1)
+    third: Any = slot_for(one, 1)
     assert third[1]["CUDA_VISIBLE_DEVICES"] == "0"
 
 
 def test_a_gpu_has_one_lock_for_its_number_and_its_uuid(have_gpus, monkeypatch) -> None:
     """CUDA accepts both, and only the UUID distinguishes the GPU 0 of two containers."""
     have_gpus(2)
-    held = take(["1"], "runs/one")
-    assert held is not None
+    held: Any = take(["1"], "runs/one")
     assert take(["GPU-1"], "runs/two") is None
-    other = take(["0"], "runs/two")
-    assert other is not None
+    other: Any = take(["0"], "runs/two")
     other.release()
     monkeypatch.setenv("RLHF_SHARE_GPUS", "1")
     assert take(["1"], "runs/two") is not None

@@ -137,16 +137,22 @@ def test_changed_code_is_refused_for_all_jobs_together_and_can_be_allowed(workpl
     assert [name for name, _ in ran.pop()] == ["job=1", "job=2", "job=3"]
 
 
+EVIL = """
+from pathlib import Path
+Path("it-ran").touch()
+
+def f(completions, **columns):
+    return [0.0] * len(completions)
+"""
+
+
 class TestOfAnotherUser:
     """Whose words, searches and frozen runs may name functions: the folder's author wrote them."""
 
     @pytest.fixture
     def evil(self, workplace: Path) -> Path:
         """The file that appears when code of the folder's author runs."""
-        body = (
-            "from pathlib import Path\nPath('it-ran').touch()\n\ndef f(completions, **columns):\n    return [0.0] * 8\n"
-        )
-        (workplace / "evil.py").write_text(body)
+        (workplace / "evil.py").write_text(EVIL)
         return workplace / "it-ran"
 
     def test_the_overrides_of_a_missing_job_need_trust(self, evil: Path, frozen, capsys) -> None:

@@ -14,9 +14,7 @@ from rlhf_cli.sweeps.swept_words import distribution_of, ends_of, from_section, 
 
 def test_fixed_words_and_searched_words_are_separated() -> None:
     fixed, swept = split_words(["+exp=quickstart", "seed=3", "a=interval(0,1)", "b=[1,2]", "truncation=none,exclude"])
-    assert fixed == ["+exp=quickstart", "seed=3", "b=[1,2]"]
-    found = {key: distribution_of(override) for key, override in swept.items()}
-    assert found == {"a": FloatDistribution(0.0, 1.0), "truncation": CategoricalDistribution(("none", "exclude"))}
+    assert (fixed, list(swept)) == (["+exp=quickstart", "seed=3", "b=[1,2]"], ["a", "truncation"])
 
 
 @pytest.mark.parametrize(
@@ -48,9 +46,8 @@ def test_an_empty_space_is_refused(word: str) -> None:
 def test_a_star_matches_every_reward_except_typed_keys() -> None:
     space = from_section({"rewards.*.weight": "interval(0,2)"}, ["correct", "style"], ["rewards.correct.weight"])
     assert space == {"rewards.style.weight": FloatDistribution(0.0, 2.0)}
-    assert from_section({"rewards.c*.args.full": "1,2"}, ["correct", "style"], []).keys() == {
-        "rewards.correct.args.full"
-    }
+    (key,) = from_section({"rewards.c*.args.full": "1,2"}, ["correct", "style"], [])
+    assert key == "rewards.correct.args.full"
 
 
 @pytest.mark.parametrize(

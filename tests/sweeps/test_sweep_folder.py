@@ -35,9 +35,7 @@ def test_a_problem_names_three_of_its_jobs_unless_all_have_it(names: str, notes:
 
 
 @pytest.mark.parametrize("terminal", [True, False, None])
-def test_the_progress_of_the_checks_is_shown_on_a_terminal_and_leaves_nothing(
-    monkeypatch: pytest.MonkeyPatch, terminal: bool | None
-) -> None:
+def test_the_progress_of_the_checks_is_shown_on_a_terminal_alone(monkeypatch, terminal: bool | None) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(sweep_folder, "track", lambda jobs, doing, **rules: asked.append(rules) or jobs)
     console = None if terminal is None else Console(force_terminal=terminal)
@@ -62,7 +60,6 @@ def test_a_sweep_is_below_its_experiment_and_never_in_a_folder_that_exists(
     assert not new_sweep_folder(jobs_of("one", name="dry"), is_dry=True).exists()
     with pytest.raises(RunError) as caught:
         new_sweep_folder(jobs_of("one", name="mine"))
-    assert str(caught.value.where).endswith("mine")
     assert "run.name=" in str(caught.value.hint)
     assert "rlhf resume runs/one/" in str(caught.value.hint)
     with only_writer(RunFolder(runs / "one" / "mine"), what="sweep"), pytest.raises(RunError) as caught:

@@ -42,17 +42,9 @@ def test_a_glob_finds_the_files_of_a_group_and_those_of_the_user(write) -> None:
     assert not {"quickstart", "toy_speakers_ppo"} & set(axis.texts)
 
 
-def test_a_shuffled_range_has_each_value_once() -> None:
-    (axis,) = grid_of(["seed=shuffle(range(0,30))"])[0]
-    assert sorted(map(int, axis.texts)) == list(range(30))
-    assert [job.values["seed"] for job in grid_of(["seed=1,2"])[1]] == ["1", "2"]
-
-
 def test_a_reference_to_the_environment_is_kept() -> None:
-    assert [job.words for job in grid_of(["model.path=${oc.env:MODEL},other"])[1]] == [
-        ("model.path=${oc.env:MODEL}",),
-        ("model.path=other",),
-    ]
+    jobs = grid_of(["model.path=${oc.env:MODEL},other"])[1]
+    assert [job.words for job in jobs] == [("model.path=${oc.env:MODEL}",), ("model.path=other",)]
 
 
 def test_the_folder_of_a_job_needs_no_quotes(place) -> None:
@@ -96,15 +88,9 @@ def test_all_mistakes_of_a_grid_are_reported_together() -> None:
 
 
 def test_keys_are_shortened_as_far_as_they_stay_unique() -> None:
-    keys = ["rewards.a.weight", "rewards.b.weight", "seed", "data.seed", "reward@rewards.x", "exp"]
-    assert short_keys(keys) == {
-        "rewards.a.weight": "a.weight",
-        "rewards.b.weight": "b.weight",
-        "seed": "seed",
-        "data.seed": "data.seed",
-        "reward@rewards.x": "x",
-        "exp": "exp",
-    }
+    short = {"rewards.a.weight": "a.weight", "rewards.b.weight": "b.weight", "reward@rewards.x": "x", "exp": "exp"}
+    long = {"seed": "seed", "data.seed": "data.seed"}
+    assert short_keys([*short, *long]) == short | long
 
 
 @pytest.mark.parametrize(
@@ -146,7 +132,6 @@ def test_every_value_makes_a_unique_folder_name() -> None:
     """Name three hundred values that become equal without unsafe characters or after shortening."""
     texts = ["".join(letters) for letters in itertools.product("/ .,='", "ab$", "/*x", "\n~é")]
     texts += [f"{'/long/path' * 20}/{number}" for number in range(90)]
-    assert len(set(names_of([{"k": "a b"}, {"k": "a/b"}]))) == 2
     names = names_of([{"model.path": text, "seed": "1"} for text in texts])
     assert len(set(names)) == len(texts)
     assert all(re.fullmatch(r"path=[A-Za-z0-9._+-]+,seed=1(~[0-9a-f]{6})?", name) for name in names)
