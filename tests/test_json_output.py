@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -81,17 +79,6 @@ def test_a_signal_is_printed_to_both_streams(
     assert said.err.startswith("stopped by SIGTERM")
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")
-@pytest.mark.parametrize("words", [["--version"], ["list", "--json"]], ids=" ".join)
-def test_a_full_disk_is_a_failure(words: list[str]) -> None:
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    with open("/dev/full", "w") as full:
-        command = [sys.executable, "-m", "rlhf_cli", *words]
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=env, check=False)
-    assert done.returncode == 1
-    assert "No space left on device" in done.stderr
-
-
 def _least_cpu_s(call: Callable[[], object]) -> float:
     def once() -> float:
         began = time.process_time()
@@ -120,37 +107,30 @@ def test_written_json_reads_back_equal(value: object) -> None:
     assert "\n  " in written[0]
 
 
+COMPLETED: list[tuple[str | None, str, list[str], str | None]] = [  # where, hint, words, completed hint
+    (None, "rlhf train -m ... 'seed=0,1'", ["+exp=mine", "seed=0,1"], "rlhf train -m +exp=mine 'seed=0,1'"),
+    (None, "rlhf train -m ... 'seed=it's'", ["seed=1"], "rlhf train -m  'seed=it's'"),
+    (None, "rlhf eval RUN", ["runs/a"], "rlhf eval runs/a"),
+    ("sed (command line)", "seed", ["+exp=mine", "sed=3"], "seed=3"),
+    ("rewards.a (command line)", "rewards.b.weight", ["rewards.a.weight=3"], "rewards.b.weight=3"),
+    ("lr (command line)", "trainer.args.learning_rate", ["lr=0.5"], "trainer.args.learning_rate=0.5"),
+    ("args (command line)", "trainer.args.beta", ["args={beta: 1}"], "trainer.args.beta"),
+    ("rewards.a.fn (command line)", "./f.py:g", ["rewards.a.fn=f.g"], "rewards.a.fn=./f.py:g"),
+    ("tokenizer (command line)", "model.tokenizer", ["tokenizer.side=left"], "model.tokenizer"),
+    ("sed (conf/exp/mine.yaml:3)", "seed", ["+exp=mine"], "seed"),
+    (None, "rlhf eval RUN", ["+exp=mine"], None),
+    *((None, gap, ["seed"], None) for gap in ("export KEY=...", "data.rename.answer=EXISTING_COLUMN", "seed=VALUE")),
+]
+
+
 @pytest.mark.parametrize(
-    ("error", "words", "hint", "is_advice"),
-    [
-        (ConfigError("x", hint="rlhf train -m ... 'seed=0,1'"), ["+exp=mine", "seed=0,1"],
-         "rlhf train -m +exp=mine 'seed=0,1'", False),
-        (ConfigError("x", hint="rlhf train -m ... 'seed=it's'"), ["seed=1"], "rlhf train -m  'seed=it's'", False),
-        (ConfigError("x", hint="rlhf eval RUN"), ["runs/a"], "rlhf eval runs/a", False),
-        (ConfigError("x", hint="rlhf eval RUN"), ["+exp=mine"], "rlhf eval RUN", True),
-        (ConfigError("x", where="sed (command line)", hint="seed"), ["+exp=mine", "sed=3"], "seed=3", False),
-        (ConfigError("x", where="rewards.a (command line)", hint="rewards.b.weight"), ["rewards.a.weight=3"],
-         "rewards.b.weight=3", False),
-        (ConfigError("x", where="lr (command line)", hint="trainer.args.learning_rate"), ["lr=0.5"],
-         "trainer.args.learning_rate=0.5", False),
-        (ConfigError("x", where="args (command line)", hint="trainer.args.beta"), ["args={beta: 1}"],
-         "trainer.args.beta", False),
-        (ConfigError("x", where="rewards.a.fn (command line)", hint="./f.py:g"), ["rewards.a.fn=f.g"],
-         "rewards.a.fn=./f.py:g", False),
-        (ConfigError("x", where="tokenizer (command line)", hint="model.tokenizer"), ["tokenizer.side=left"],
-         "model.tokenizer", False),
-        (ConfigError("x", where="sed (conf/exp/mine.yaml:3)", hint="seed"), ["+exp=mine"], "seed", False),
-        (ConfigError("x", hint="export KEY=..."), [], "export KEY=...", True),
-        (ConfigError("x", hint="data.rename.answer=EXISTING_COLUMN"), [], "data.rename.answer=EXISTING_COLUMN", True),
-        (ConfigError("x", hint="seed=VALUE"), ["seed"], "seed=VALUE", True),
-        (ConfigError("x", advice="try again"), [], "try again", True),
-    ],
-)  # fmt: skip
-def test_hints_are_completed_with_the_typed_words(
-    error: ConfigError, words: list[str], hint: str, is_advice: bool
-) -> None:
+    ("error", "words", "told"),
+    [(ConfigError("x", where=where, hint=hint), words, told) for where, hint, words, told in COMPLETED],
+)
+def test_hints_are_completed_with_the_typed_words(error: ConfigError, words: list[str], told: str | None) -> None:
     """A hint behind `try:` can be typed as it is; one with a gap becomes advice."""
+    hint = error.hint
     complete_hints(error, "train", words)
-    (told,) = problems_json(error)["problems"]  # type: ignore[misc]
-    assert (told["try"], told["advice"]) == ((None, hint) if is_advice else (hint, None))
-    assert ("  advice:" in str(error)) == is_advice
+    (problem,) = problems_json(error)["problems"]  # type: ignore[misc]
+    assert (problem["try"], problem["advice"]) == ((None, hint) if told is None else (told, None))
+    assert ("  advice:" in str(error)) == (told is None)

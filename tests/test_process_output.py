@@ -52,8 +52,6 @@ def test_a_full_disk_under_stdout(typed: str, place: Path) -> None:
 
 PRINTS = """
 import subprocess, sys
-
-import pytest
 from rlhf_cli.process import lasting_output
 with {context}:
     for number in range(20000):
@@ -63,23 +61,17 @@ with {context}:
 """
 
 
-def printed_to_head(context: str) -> subprocess.CompletedProcess[str]:
-    """Run a program whose stdout is closed after two lines, as by `| head -2`."""
+@pytest.mark.fault(21)
+@pytest.mark.parametrize(
+    ("context", "code", "told"),
+    [("lasting_output()", 0, "went on\n"), ('open("/dev/null")', 1, "BrokenPipeError")],
+    ids=["a lasting program survives", "negative control: another program ends"],
+)
+def test_a_program_whose_stdout_is_closed_after_two_lines(context: str, code: int, told: str) -> None:
     command = f"'{sys.executable}' -c '{PRINTS.format(context=context)}' | head -2 > /dev/null; exit ${{PIPESTATUS[0]}}"
-    return subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
-
-
-@pytest.mark.fault(21)
-def test_a_lasting_program_survives_a_closed_pipe() -> None:
-    done = printed_to_head("lasting_output()")
-    assert (done.returncode, done.stderr) == (0, "went on\n")
-
-
-@pytest.mark.fault(21)
-def test_negative_control_another_program_ends() -> None:
-    done = printed_to_head('open("/dev/null")')
-    assert done.returncode != 0
-    assert "BrokenPipeError" in done.stderr
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code
+    assert done.stderr == told if code == 0 else told in done.stderr
 
 
 STUCK = """
@@ -97,16 +89,8 @@ print("said", end=" ")
 """
 
 
-def left(last_line: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", STUCK + last_line]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
-
-
-def test_leave_keeps_the_exit_code_and_the_output() -> None:
-    done = left("leave(3)", 60)
+def test_leave_keeps_the_exit_code_and_the_output_where_a_normal_exit_hangs() -> None:
+    done = subprocess.run([sys.executable, "-c", STUCK + "leave(3)"], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (3, "said registered\n")
-
-
-def test_negative_control_a_normal_exit_hangs() -> None:
     with pytest.raises(subprocess.TimeoutExpired):
-        left("sys.exit(3)", 2)
+        subprocess.run([sys.executable, "-c", STUCK + "sys.exit(3)"], stdout=subprocess.DEVNULL, timeout=2)

@@ -6,6 +6,7 @@ import ast
 import io
 import json
 import random
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,9 +46,7 @@ SHAPED = {
 def test_known_shapes_are_hidden(text: str, kind: str) -> None:
     assert secret_in(f"before {text} after") == (kind, None)
     hidden = redacted(f"before {text} after")
-    assert hidden.startswith("before ")
-    assert "***" in hidden
-    assert hidden.endswith(" after")
+    assert re.fullmatch(r"before .*\*\*\*.* after", hidden)
     for part in ("AbCdEf", "proj-abc", "IOSFODNN", "0123456789abcdefghij", "1234", "dozjg", ":pw@", "=abc"):
         assert part not in hidden
 
@@ -58,7 +57,7 @@ def test_known_shapes_are_hidden(text: str, kind: str) -> None:
         *("https://host:8000/v1?rows=3", "me@example.org", "hf_hub", "sk-learn", "task-oriented-dialogue-systems-2023"),
         *("org/model-7B", "4f3c2b1a9d8e7f6a5b4c3d2e1f0a9b8c7d6e5f4a", "pad_token: <|endoftext|>", "tokens: 12345678"),
         *("max_tokens=1000000", "'hub_token': '<HUB_TOKEN>'", "api_key: ${oc.env:NAME}", "api_key_env=JUDGE_KEY"),
-        *("password: None", "c:\\users:x@y", "a key in an address"),
+        *("password: None", "c:\\users:x@y", "a key in an address", "wandb api_key 4f3c"),
     ],
 )
 def test_similar_texts_are_kept(text: str) -> None:
@@ -73,7 +72,6 @@ def test_similar_texts_are_kept(text: str) -> None:
         ("authorization: Basic dXNlcjpwYXNz", "authorization: Basic ***"),
         ("OPENAI_API_KEY=verysecret rlhf train", "OPENAI_API_KEY=*** rlhf train"),
         ('{"password": "hunter22"}', '{"password": "***"}'),
-        ("wandb api_key 4f3c", "wandb api_key 4f3c"),
     ],
 )
 def test_values_beside_a_secret_name_are_hidden(text: str, shown: str) -> None:
@@ -92,14 +90,15 @@ def test_keys_of_secrets() -> None:
 
 def test_the_token_of_a_tokenizer_is_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its value stays readable, so that a recorded command can be repeated."""
-    remember_typed(["++trainer.args.eos_token=<end_of_turn>", "trainer.args.hub_token=abc123x"])
+    typed = ["++trainer.args.eos_token=<end_of_turn>", "++trainer.args.hub_token='abc123x'", "seed=1234567", "--trust"]
+    remember_typed(typed)
     monkeypatch.setenv("EOS_TOKEN", "<|im_end|>")
     monkeypatch.setenv("MY_TOKEN", "abc123y")
-    shown = redacted_tree({"trainer.args.eos_token": "<end_of_turn>", "text": "<|im_end|> abc123x abc123y"})
-    assert shown == {"trainer.args.eos_token": "<end_of_turn>", "text": "<|im_end|> *** ***"}
+    shown = redacted_tree({"trainer.args.eos_token": "<end_of_turn>", "text": "<|im_end|> abc123x abc123y 1234567"})
+    assert shown == {"trainer.args.eos_token": "<end_of_turn>", "text": "<|im_end|> *** *** 1234567"}
 
 
-def test_a_remembered_value_is_hidden_in_every_encoding() -> None:
+def test_a_remembered_value_is_hidden_in_every_form() -> None:
     value = "pä\"ss'w\\or d/1"
     remember(value)
     in_addresses = ("p%C3%A4%22ss%27w%5Cor%20d%2F1", "p%C3%A4%22ss%27w%5Cor+d%2F1")
@@ -110,13 +109,9 @@ def test_a_remembered_value_is_hidden_in_every_encoding() -> None:
         assert redacted("only in here") == "***"
     assert redacted("only in here") == "only in here"
     assert redacted(value) == "***"
-
-
-def test_a_password_of_a_remembered_address_and_a_line_of_a_long_key() -> None:
     remember("postgres://me:inner-pw@host/db")
     remember("-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0\n-----END KEY-----")
-    assert redacted("login inner-pw failed") == "login *** failed"
-    assert redacted("at MIIEvQIBADANBgkqhkiG9w0:") == "at ***:"
+    assert redacted("login inner-pw failed at MIIEvQIBADANBgkqhkiG9w0:") == "login *** failed at ***:"
 
 
 def test_short_values_and_local_paths_are_kept(tmp_path) -> None:
@@ -125,33 +120,32 @@ def test_short_values_and_local_paths_are_kept(tmp_path) -> None:
         assert redacted_tree(f"{value} stays", values_only=True) == f"{value} stays"
 
 
-def test_variables_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SERVICE_PASSWORD", "plain-words-1")
+@pytest.mark.parametrize(
+    "name", ["SERVICE_PASSWORD", "my_api_key", "hf_token", "password", "Db_Password", "API_KEY_2", "MYSQL_PWD"]
+)
+def test_variables_by_their_names(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "plain-words-1")
     monkeypatch.setenv("SERVICE_REGION", "region-words-1")
-    assert redacted("plain-words-1 of region-words-1") == "*** of region-words-1"
-    assert secret_in("a plain-words-1 b") == (
-        "the value of the environment variable SERVICE_PASSWORD",
-        "SERVICE_PASSWORD",
-    )
+    assert redacted("a plain-words-1 of region-words-1") == "a *** of region-words-1"
+    assert secret_in("a plain-words-1 b") == (f"the value of the environment variable {name}", name)
     assert secret_in("a region-words-1 b") is None
 
 
-@pytest.mark.parametrize("name", ["my_api_key", "hf_token", "password", "Db_Password", "API_KEY_2", "MYSQL_PWD"])
-def test_variable_names_in_any_case_and_with_numbers(name: str, monkeypatch) -> None:
-    monkeypatch.setenv(name, "plain-words-1")
-    assert redacted("a plain-words-1 b") == "a *** b"
-    assert secret_in("a plain-words-1 b") == (f"the value of the environment variable {name}", name)
-
-
-def test_a_password_in_the_address_of_any_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The password is hidden alone and decoded, too, as in a server's message."""
-    monkeypatch.setenv("database_url", "postgres://me:pa%2Fss-word@host/db")
-    monkeypatch.setenv("homepage", "https://host/inner-words")
-    assert redacted("login pa/ss-word or pa%2Fss-word failed") == "login *** or *** failed"
-    assert redacted("https://host/inner-words") == "https://host/inner-words"
-    monkeypatch.setenv("index_url", "https://me@example.com:pass-of-a-mail@host/simple")
-    monkeypatch.setenv("other_url", "postgres://me:two words@host/db")
-    assert redacted("login pass-of-a-mail, two words failed") == "login ***, *** failed"
+@pytest.mark.parametrize(
+    ("address", "text", "shown"),
+    [
+        # The password is hidden alone and decoded, too, as in a server's message.
+        ("postgres://me:pa%2Fss-word@host/db", "login pa/ss-word or pa%2Fss-word failed", "login *** or *** failed"),
+        ("https://me@example.com:pass-of-a-mail@host/simple", "login pass-of-a-mail failed", "login *** failed"),
+        ("postgres://me:two words@host/db", "login two words failed", "login *** failed"),
+        ("https://host/inner-words", "https://host/inner-words", "https://host/inner-words"),
+    ],
+)
+def test_a_password_in_the_address_of_any_variable(
+    address: str, text: str, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("database_url", address)
+    assert redacted(text) == shown
 
 
 def test_a_plain_word_is_hidden_only_under_a_secret_name_or_key() -> None:
@@ -164,11 +158,6 @@ def test_a_plain_word_is_hidden_only_under_a_secret_name_or_key() -> None:
     assert redacted("swordfish") == "***"
     remember_variable("NOTE", "swordfish 7", key="track.notes")
     assert redacted("a swordfish 7") == "a ***"
-
-
-def test_a_value_typed_under_a_secret_key() -> None:
-    remember_typed(["++track.api_key='abc123x'", "seed=1234567", "--trust"])
-    assert redacted("abc123x 1234567") == "*** 1234567"
 
 
 def test_values_and_keys_of_a_tree_are_hidden() -> None:
@@ -235,10 +224,7 @@ def _texts(tree: ast.AST) -> Iterator[str]:
 
 def test_no_message_of_ours_loses_a_word() -> None:
     """`without a password: anyone who ...` was printed as `without a password: *** who ...`."""
-    package = Path(rlhf_cli.__file__).parent
-    files = [file for file in package.rglob("*.py") if file.name != "redaction.py"]  # it shows what it looks for
-    lost = [
-        (file.name, text) for file in files for text in _texts(ast.parse(file.read_text())) if redacted(text) != text
-    ]
-    assert not lost
+    files = [file for file in Path(rlhf_cli.__file__).parent.rglob("*.py") if file.name != "redaction.py"]
+    texts = [(file.name, text) for file in files for text in _texts(ast.parse(file.read_text()))]
+    assert [(name, text) for name, text in texts if redacted(text) != text] == []
     assert redacted("without a password: anyone") != "without a password: anyone", "it looks for something else"

@@ -37,78 +37,53 @@ def tokens(completions, completion_ids, **kwargs):
     return [[1, None] + [0.5] * (len(ids) - 2) for ids in completion_ids]
 
 
-def short(completions, **kwargs):
-    return [1.0] * (len(completions) - 1)
-
-
-def infinite(completions, **kwargs):
-    return [1.0, float("inf"), 0.0][: len(completions)]
-
-
-def not_a_number(completions, **kwargs):
-    return [float("nan") if text == "no" else 0.0 for text in completions]
-
-
-def a_text(completions, **kwargs):
-    return ["good" if text == "no" else 1.0 for text in completions]
-
-
-class Counting:
-    calls = 0
-
-    def __call__(self, completions, **kwargs):
-        self.calls += 1
-        return [float(self.calls)] * len(completions)
-
-
 def against_the_mean(completions, **kwargs):
     lengths = [len(text) for text in completions]
     return [length - sum(lengths) / len(lengths) for length in lengths]
-
-
-def by_position(completions, **kwargs):
-    return [float(row) for row in range(len(completions))]
-
-
-def strips(completions, completion_ids, **kwargs):
-    completion_ids[1].append(0)
-    return polite(completions)
-
-
-def rounds_the_answer(completions, answer, **kwargs):
-    for want in answer:
-        want["value"] = round(want["value"])
-    return [1.0] * len(completions)
 
 
 def texts_only(completions, **kwargs):
     return [1.0 if isinstance(completion, str) else 0.0 for completion in completions]
 
 
+def polite_in_lists(completions, **kwargs):
+    return [[score] for score in polite(completions)]
+
+
+BROKEN = """
+calls = []
+
+def short(completions, **kwargs):
+    return [1.0] * (len(completions) - 1)
+def not_a_number(completions, **kwargs):
+    return [float("nan") if text == "no" else 0.0 for text in completions]
+def a_text(completions, **kwargs):
+    return ["good" if text == "no" else 1.0 for text in completions]
+def counts(completions, **kwargs):
+    calls.append(None)
+    return [float(len(calls))] * len(completions)
+def by_position(completions, **kwargs):
+    return [float(row) for row in range(len(completions))]
+def strips(completions, completion_ids, **kwargs):
+    completion_ids[1].append(0)
+    return [1.0] * len(completions)
+def rounds_the_answer(completions, answer, **kwargs):
+    for want in answer:
+        want["value"] = round(want["value"])
+    return [1.0] * len(completions)
 def span_outside(completions, **kwargs):
     return [[(0, 5, 1.0)] for _ in completions]
-
-
 def token_short(completions, completion_ids, **kwargs):
     return [[0.0] * (len(ids) - (len(ids) == 2)) + [0.0] for ids in completion_ids]
-
-
 def logs_too_little(completions, log_extra, **kwargs):
     log_extra("seen", [1])
     return [1.0] * len(completions)
-
-
 def without_kwargs(completions):
     return [1.0] * len(completions)
-
-
 def drops_a_row(completions, answer, **kwargs):
     answer.pop()
     return [1.0] * len(completions)
-
-
-def polite_in_lists(completions, **kwargs):
-    return [[score] for score in polite(completions)]
+"""
 
 
 @pytest.mark.parametrize("reward", [polite, polite_later, polite_in_lists])
@@ -127,8 +102,10 @@ def test_by_name_with_args_and_by_file(write) -> None:
     assert values == [0.0, -1]
 
 
-def test_columns_and_none() -> None:
+def test_columns_none_and_what_can_be_allowed() -> None:
     assert check_reward(right, completions=TEXTS, answer=["yes", "yes", None]) == [1.0, 0.0, None]
+    assert check_reward(against_the_mean, completions=["a", "abc"], row_independent=False) == [-1.0, 1.0]
+    assert check_reward(texts_only, completions=TEXTS) == [1.0, 1.0, 1.0]
 
 
 def test_dense_rows() -> None:
@@ -137,47 +114,40 @@ def test_dense_rows() -> None:
     assert check_reward(tokens, completions=["no"], completion_ids=[[5, 6, 7, 8]]) == [[1.0, None, 0.5, 0.5]]
 
 
-def test_a_comparing_reward_can_be_allowed() -> None:
-    assert check_reward(against_the_mean, completions=["a", "abc"], row_independent=False) == [-1.0, 1.0]
+ANSWERS = [{"value": 1.0}, {"value": 1.5}, {"value": 2.5}]
 
 
 @pytest.mark.parametrize(
-    ("reward", "columns", "message"),
+    ("reward", "options", "message"),
     [
-        (short, {}, "returned .* expected a list of 3 numbers"),
-        (infinite, {}, "row 1: returned inf; expected a finite number"),
-        (not_a_number, {}, "row 1: returned nan; expected a finite number"),
-        (a_text, {}, "row 1: returned str: 'good'"),
-        (Counting(), {}, "row 0 scores 1.0, but 2.0 when called again: it is not deterministic"),
+        ("short", {}, "returned .* expected a list of 3 numbers"),
+        ("not_a_number", {}, "row 1: returned nan; expected a finite number"),
+        ("a_text", {}, "row 1: returned str: 'good'"),
+        ("counts", {}, "row 0 scores 1.0, but 2.0 when called again: it is not deterministic"),
         (against_the_mean, {}, "row 0 scores .* but 0.0 when it is scored alone: a gate passes on only the rows"),
-        (by_position, {}, "row 2 scores 2.0, but 0.0 when the rows come in reversed order"),
-        (strips, {}, r"changes its inputs: completion_ids of row 1 was list \[110, 111\], is list \[110, 111, 0\]"),
-        (rounds_the_answer, {"answer": [{"value": 1.0}, {"value": 1.5}, {"value": 2.5}]}, "changes.* answer of row 0"),
+        ("by_position", {}, "row 2 scores 2.0, but 0.0 when the rows come in reversed order"),
+        ("strips", {}, r"changes its inputs: completion_ids of row 1 was list \[110, 111\], is list \[110, 111, 0\]"),
+        ("rounds_the_answer", {"answer": ANSWERS}, "changes.* answer of row 0"),
         (right, {}, "needs the column 'answer'"),
-        (without_kwargs, {}, r"takes \(completions\) and no \*\*kwargs"),
-        (drops_a_row, {"answer": ["1", "2", "3"]}, "answer had 3 rows and has 2 after the call"),
-        (span_outside, {}, r"row 1: returned span 0 \(0, 5, 1.0\) is not inside the completion's 2 characters"),
-        (token_short, {}, "row 0: returned 12 values for a completion of 11 tokens"),
-        (logs_too_little, {}, r"log_extra\('seen', ...\) was given 1 values for 3 completions"),
+        ("without_kwargs", {}, r"takes \(completions\) and no \*\*kwargs"),
+        ("drops_a_row", {"answer": ["1", "2", "3"]}, "answer had 3 rows and has 2 after the call"),
+        ("span_outside", {}, r"row 1: returned span 0 \(0, 5, 1.0\) is not inside the completion's 2 characters"),
+        ("token_short", {}, "row 0: returned 12 values for a completion of 11 tokens"),
+        ("logs_too_little", {}, r"log_extra\('seen', ...\) was given 1 values for 3 completions"),
         (lambda completions, **kwargs: [1.0] * len(completions), {}, "cannot be pickled"),
+        (texts_only, {"conversational": True}, "row 0 scores 1.0, but 0.0 when the completions are messages"),
+        (polite, {"args": {"wrod": "no"}}, "no argument 'wrod'; it takes completions, word"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_negative_controls(reward, columns, message: str) -> None:
+def test_negative_controls(write, reward, options, message: str) -> None:
+    write("broken.py", BROKEN)
     with pytest.raises(AssertionError, match=message) as caught:
-        check_reward(reward, completions=TEXTS, **columns)
+        check_reward(f"./broken.py:{reward}" if isinstance(reward, str) else reward, completions=TEXTS, **options)
     assert str(caught.value).startswith("the reward")
 
 
-def test_negative_control_a_reward_of_texts_only_fails_where_conversations_are_asked_for() -> None:
-    assert check_reward(texts_only, completions=TEXTS) == [1.0, 1.0, 1.0]
-    with pytest.raises(AssertionError, match=r"row 0 scores 1.0, but 0.0 when the completions are messages"):
-        check_reward(texts_only, completions=TEXTS, conversational=True)
-
-
-def test_a_misspelt_argument_does_not_vanish_in_kwargs() -> None:
-    with pytest.raises(AssertionError, match="no argument 'wrod'; it takes completions, word"):
-        check_reward(polite, args={"wrod": "no"}, completions=TEXTS)
+def test_a_misspelt_argument_of_a_reward_by_name_is_the_error_of_a_configuration() -> None:
     with pytest.raises(RewardError, match="has no argument"):
         check_reward("tests.test_testing:polite", args={"wrod": "no"}, completions=TEXTS)
 
