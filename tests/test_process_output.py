@@ -1,12 +1,16 @@
-"""The exit code of a command whose output is not read to its end."""
+"""The exit code of a command whose output is not read to its end, and what a context puts back."""
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
+
+from rlhf_cli.process import temporary_attributes
 
 RLHF = f"'{sys.executable}' -m rlhf_cli"
 WRONG = "check +exp=quickstart nosuch=3"
@@ -94,3 +98,31 @@ def test_leave_keeps_the_exit_code_and_the_output_where_a_normal_exit_hangs() ->
     assert (done.returncode, done.stdout) == (3, "said registered\n")
     with pytest.raises(subprocess.TimeoutExpired):
         subprocess.run([sys.executable, "-c", STUCK + "sys.exit(3)"], stdout=subprocess.DEVNULL, timeout=2)
+
+
+class Thing:
+    shown = "by the class"
+    kept = "by the class"
+
+
+def test_own_attributes_are_restored_and_others_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    thing = Thing()
+    thing.kept = "its own"
+    with temporary_attributes(thing, shown=1, kept=2, new=3):
+        assert (thing.shown, thing.kept, vars(thing)["new"]) == (1, 2, 3)
+    assert vars(thing) == {"kept": "its own"}
+    with contextlib.suppress(KeyError), temporary_attributes(thing, kept=2, shown=1):
+        del thing.kept
+        raise KeyError
+    assert vars(thing) == {"kept": "its own"}
+    monkeypatch.setattr(Thing, "shown", "changed")  # a copy of the class's value on the instance would hide this
+    assert thing.shown == "changed"
+
+
+def test_nested_contexts() -> None:
+    module = types.ModuleType("any")
+    with temporary_attributes(module, name=1):
+        with temporary_attributes(module, name=2):
+            assert module.name == 2
+        assert module.name == 1
+    assert not hasattr(module, "name")

@@ -1,7 +1,9 @@
-"""Rewards in processes that can be killed: a crash costs a row and not the run, and workers end with their process."""
+"""Rewards in processes that can be killed: a crash costs a row, workers end with their process, pools with a call."""
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -19,8 +21,10 @@ import pytest
 
 from rlhf_cli.errors import RewardFailed
 from rlhf_cli.rewards.stack import isolated as workers
+from rlhf_cli.rewards.stack.calling import call_within
 from rlhf_cli.rewards.stack.component import Component, RewardOutcome, RewardTimeout
 from rlhf_cli.rewards.stack.isolated import Isolated
+from rlhf_cli.rewards.stack.reward_functions import resolve
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 
 MINE = """
@@ -145,13 +149,10 @@ def test_a_row_that_hangs_is_killed(made: Made) -> None:
 
 class TestInTheStack:
     def evaluated(self, isolated: Isolated, on_error: Any, *completions: str) -> RewardOutcome:
-        stack = RewardStack([Component("mine", isolated, on_error=on_error)])
-        try:
-            ids = [[1, 2, 3]] * len(completions)
-            logs: dict[str, Any] = {"trainer_state": object(), "log_extra": lambda *_: None}
+        ids = [[1, 2, 3]] * len(completions)
+        logs: dict[str, Any] = {"trainer_state": object(), "log_extra": lambda *_: None}
+        with contextlib.closing(RewardStack([Component("mine", isolated, on_error=on_error)])) as stack:
             return stack.evaluate(**batch(*completions, completion_ids=ids), **logs)["mine"]
-        finally:
-            stack.close()
 
     def test_each_failure_is_its_rows(self, made: Made) -> None:
         found = self.evaluated(made("does", timeout_s=1.0), -1.0, "a", "hang", "_exit3", "exit", "tokens", "none")
@@ -334,3 +335,83 @@ def test_a_stranger_with_the_number_of_a_dead_worker_is_not_killed() -> None:
         isolated.close()
         assert (stranger.communicate(b"\n"), stranger.returncode) == ((None, None), 0)
     assert stranger.pid not in isolated._workers
+
+
+POOLS = """
+import multiprocessing, os, time
+from concurrent.futures import ProcessPoolExecutor
+
+def length(text):
+    return float(len(text))
+
+def sleeps(text):
+    with open("pids", "a") as stream:
+        print(os.getpid(), file=stream)
+    time.sleep(600)
+
+def pool(completions, how=None, **columns):
+    with multiprocessing.get_context(how).Pool(1) as workers:
+        return workers.map(length, completions)
+
+def executor(completions, how=None, **columns):
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context(how)) as workers:
+        return list(workers.map(length, completions))
+
+def process(completions, how=None, **columns):
+    child = multiprocessing.get_context(how).Process(target=length, args=["a"])
+    child.start()
+    child.join(60)
+    return [3.0 if child.exitcode == 0 else None] * len(completions)
+
+def hangs(completions, **columns):
+    with ProcessPoolExecutor(1) as workers:
+        return list(workers.map(sleeps, completions))
+"""
+
+NO_ALARM = pytest.mark.timeout(0)  # its alarm would be among those that are tested
+
+
+@pytest.fixture
+def pools(write: Callable[[str, str], Path]) -> None:
+    write("pools.py", POOLS)
+
+
+@NO_ALARM
+@pytest.mark.parametrize("is_isolated", [True, False], ids=["isolated", "here"])
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [("pool", None), ("pool", "spawn"), ("executor", "spawn"), ("process", None), ("executor", "forkserver")],
+)
+def test_a_pool_of_processes_works(pools: None, name: str, how: str | None, is_isolated: bool) -> None:
+    fn, args = f"./pools.py:{name}", {"how": how} if how else {}
+    if not is_isolated:
+        assert resolve(fn, args, where="x")(completions=["two"]) == [3.0]
+        return
+    with contextlib.closing(Isolated(fn, args, timeout_s=60.0)) as reward:
+        assert reward(completions=["two"]) == [3.0]
+
+
+def _sleeping() -> list[psutil.Process]:
+    time.sleep(0.2)
+    return [one for one in psutil.Process().children(recursive=True) if one.status() != psutil.STATUS_ZOMBIE]
+
+
+@NO_ALARM
+def test_a_pool_ends_with_a_call_that_is_out_of_time(pools: None) -> None:
+    reward, before = resolve("./pools.py:hangs", {}, where="x"), set(_sleeping())
+    with pytest.raises(RewardTimeout):
+        call_within(lambda: reward(completions=["two"]), 1.0)
+    left = set(_sleeping()) - before
+    assert [one for one in left if "resource_tracker" not in " ".join(one.cmdline())] == []
+    assert not [one for one in multiprocessing.active_children() if not one.daemon and one.is_alive()]
+
+
+@pytest.mark.whole
+def test_a_pool_ends_with_the_isolated_worker_that_is_killed(pools: None) -> None:
+    with contextlib.closing(Isolated("./pools.py:hangs", {}, timeout_s=8.0)) as reward:
+        (answer,) = reward(completions=["two"])
+        assert isinstance(answer, RewardTimeout)
+        started = [int(pid) for pid in Path("pids").read_text().split()]
+        assert started
+        time.sleep(0.5)
+        assert [pid for pid in started if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"] == []
