@@ -22,16 +22,10 @@ def right(completions, answer, **kwargs):
 
 def short(completions, **kwargs):
     return [1 - len(text) / 20 for text in completions]
-
-
-def picky(completions, **kwargs):
-    return [1.0 if text[0].isdigit() else 0.0 for text in completions]
 """
-LIMIT = "trainer.args.max_completion_length=64"
-EXPERIMENT = [
-    *("trainer=grpo", "data=file", "data.path=rows.csv", "rewards.right.fn=./rewards.py:right"),
-    *("rewards.short.fn=./rewards.py:short", "rewards.short.weight=0.2"),
-]
+RIGHT = ["trainer=grpo", "data=file", "data.path=rows.csv", "rewards.right.fn=./rewards.py:right"]
+EXPERIMENT = [*RIGHT, "rewards.short.fn=./rewards.py:short", "rewards.short.weight=0.2"]
+SCORED = '{"prompt": "1+1", "completion": "it is 2", "answer": "2", "ok": true}\n'
 
 
 @pytest.fixture(autouse=True)
@@ -50,74 +44,75 @@ def as_json(words: list[str], capsys: Said) -> Any:
     return json.loads(said([*words, "--json"], capsys))
 
 
-class TestAudit:
-    def test_holes_and_the_override_that_closes_them(self, capsys: Said) -> None:
-        """A list of answers contains the right one and loses only by its length; numeric_answer reads one number."""
-        found = as_json(["audit", *EXPERIMENT], capsys)
-        kinds = {kind["name"]: kind for kind in found["kinds"]}
-        assert found["gold_source"] == "column answer"
-        assert [name for name, kind in kinds.items() if kind["is_near"]] == ["many_answers"]
-        assert kinds["many_answers"]["let_in"] == "right"
-        (advice,) = found["advice"]
-        assert advice["words"] == ["rewards.right.fn=rlhf_cli.rewards.numeric:numeric_answer"]
-        again = as_json(["audit", *EXPERIMENT, *advice["words"]], capsys)
-        assert again["is_sound"] is True
-        assert not any(kind["is_near"] or kind["is_hole"] for kind in again["kinds"])
-
-    def test_screen_and_strict(self, capsys: Said, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("COLUMNS", "80")
-        holes = ["trainer=grpo", "data=file", "data.path=rows.csv", "rewards.right.fn=./rewards.py:right"]
-        text = said(["audit", *holes, "--strict"], capsys, code=2)
-        assert "gold: column answer, written: as it is; total 1.000 (right 1.000)" in text
-        assert "10 of 10 rows (95 %: 72% to 100%)" in text
-        assert "1 hole: many_answers" in text.splitlines()[-1]
-        assert max(map(len, text.splitlines())) <= 80
-        sound = [*holes, "rewards.right.fn=rlhf_cli.rewards.match:exact_match", "--strict"]
-        assert said(["audit", *sound], capsys).rstrip().endswith("no hole in 13 kinds of answer")
-
-    def test_refusals(self, capsys: Said) -> None:
-        for words, says in ((["--kinds", "emty"], "try:      empty"), (["--gold", "anser"], "try:      answer")):
-            assert main(["audit", *EXPERIMENT, *words]) == 2
-            assert says in capsys.readouterr().err
+def test_holes_and_the_override_that_closes_them(capsys: Said) -> None:
+    """A list of answers contains the right one and loses only by its length; numeric_answer reads one number."""
+    found = as_json(["audit", *EXPERIMENT], capsys)
+    kinds = {kind["name"]: kind for kind in found["kinds"]}
+    assert found["gold_source"] == "column answer"
+    assert [name for name, kind in kinds.items() if kind["is_near"]] == ["many_answers"]
+    assert kinds["many_answers"]["let_in"] == "right"
+    (advice,) = found["advice"]
+    assert advice["words"] == ["rewards.right.fn=rlhf_cli.rewards.numeric:numeric_answer"]
+    again = as_json(["audit", *EXPERIMENT, *advice["words"]], capsys)
+    assert again["is_sound"] is True
+    assert not any(kind["is_near"] or kind["is_hole"] for kind in again["kinds"])
 
 
-class TestCheckRows:
-    def test_prompts_lengths_and_three_answers(self, capsys: Said) -> None:
-        text = said(["check", *EXPERIMENT, "model=tiny", LIMIT, "--rows", "2"], capsys)
-        assert f"row 0, {len(SUMS[0]['prompt'])} tokens\n{SUMS[0]['prompt']}\n" in text
-        lines = [line.split() for line in text.splitlines()]
-        start = lines.index(["reward", "gold", "empty", "echo"])
-        assert [line[:3] for line in lines[start + 1 : start + 5]] == [
-            *(["right", "1.000", "0.000"], ["short", "0.900", "1.000"], ["total", "1.180", "0.200"]),
-            ["answer", "'22'", "''"],
-        ]
-        assert [line[:2] for line in lines if line[:1] == ["prompts"]] == [["prompts", "10"]]
-        assert "an answer ends with <eos>" in text
+def test_the_screen_and_strict(capsys: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = said(["audit", *RIGHT, "--strict"], capsys, code=2)
+    assert "gold: column answer, written: as it is; total 1.000 (right 1.000)" in text
+    assert "10 of 10 rows (95 %: 72% to 100%)" in text
+    assert "1 hole: many_answers" in text.splitlines()[-1]
+    assert max(map(len, text.splitlines())) <= 80
+    sound = [*RIGHT, "rewards.right.fn=rlhf_cli.rewards.match:exact_match", "--strict"]
+    assert said(["audit", *sound], capsys).rstrip().endswith("no hole in 13 kinds of answer")
 
 
-class TestScore:
-    def test_scoring_needs_neither_model_nor_data(self, capsys: Said, write: Write) -> None:
-        write("c.jsonl", '{"prompt": "1+1", "completion": "it is 2", "answer": "2", "ok": true}\n' * 2)
-        words = [*EXPERIMENT[:2], *EXPERIMENT[3:], "model=local", "--completions", "c.jsonl"]
-        found = as_json(["score", *words, "--label", "ok"], capsys)
-        assert found["rows"][0]["completion"] == "it is 2"
-        assert found["rows"][0]["label"] is True
-        assert found["rows"][0]["total"] == pytest.approx(1.0 + 0.2 * (1 - 7 / 20))
-        assert {one["second"] for one in found["correlations"]} == {"short", "total", "characters", "ok"}
+@pytest.mark.parametrize(("flag", "hint"), [(["--kinds", "emty"], "empty"), (["--gold", "anser"], "answer")])
+def test_refusals_of_audit(flag: list[str], hint: str, capsys: Said) -> None:
+    assert main(["audit", *EXPERIMENT, *flag]) == 2
+    assert f"try:      {hint}" in capsys.readouterr().err
 
-    def test_a_reward_that_counts_tokens_needs_a_policy(self, capsys: Said, write: Write) -> None:
-        write("c.jsonl", '{"prompt": "1+1", "completion": "it is 2", "answer": "2"}\n')
-        words = [*EXPERIMENT, "reward@rewards.brief=brevity", "rewards.brief.args.unit=tokens", "model=local"]
-        typed = ["score", *words, "--completions", "c.jsonl"]
-        found = as_json(typed, capsys)
-        assert found["summary"]["right"]["mean"] == 1.0
-        assert "brief" not in found["summary"]
-        assert found["rows"][0]["total"] is None, "a total without one of its parts is another reward"
-        assert "model=tiny" in found["no_total"]
-        assert as_json([*typed, "model=tiny"], capsys)["summary"]["brief"]["calls"] == 1
 
-    def test_a_shipped_experiment_without_a_model(self, capsys: Said, write: Write) -> None:
-        """gsm8k_grpo: 18 is right and 7 is not, by hand; its brevity counts tokens."""
-        write("c.jsonl", "".join(f'{{"prompt": "?", "answer": "#### 18", "completion": "{n}"}}\n' for n in (18, 7)))
-        found = as_json(["score", "+exp=gsm8k_grpo", "--completions", "c.jsonl"], capsys)
-        assert [row["rewards"]["correct"]["raw"] for row in found["rows"]] == [1.0, 0.0]
+def test_check_shows_rows_with_their_lengths_and_three_answers(capsys: Said) -> None:
+    words = ["model=tiny", "trainer.args.max_completion_length=64", "--rows", "2"]
+    text = said(["check", *EXPERIMENT, *words], capsys)
+    assert f"row 0, {len(SUMS[0]['prompt'])} tokens\n{SUMS[0]['prompt']}\n" in text
+    lines = [line.split() for line in text.splitlines()]
+    start = lines.index(["reward", "gold", "empty", "echo"])
+    assert [line[:3] for line in lines[start + 1 : start + 5]] == [
+        *(["right", "1.000", "0.000"], ["short", "0.900", "1.000"], ["total", "1.180", "0.200"]),
+        ["answer", "'22'", "''"],
+    ]
+    assert [line[:2] for line in lines if line[:1] == ["prompts"]] == [["prompts", "10"]]
+    assert "an answer ends with <eos>" in text
+
+
+def test_scoring_needs_neither_model_nor_data(capsys: Said, write: Write) -> None:
+    write("c.jsonl", SCORED * 2)
+    words = [word for word in EXPERIMENT if word != "data.path=rows.csv"]
+    found = as_json(["score", *words, "model=local", "--completions", "c.jsonl", "--label", "ok"], capsys)
+    row = found["rows"][0]
+    assert (row["completion"], row["label"]) == ("it is 2", True)
+    assert row["total"] == pytest.approx(1.0 + 0.2 * (1 - 7 / 20))
+    assert {one["second"] for one in found["correlations"]} == {"short", "total", "characters", "ok"}
+
+
+def test_a_reward_that_counts_tokens_needs_a_policy(capsys: Said, write: Write) -> None:
+    write("c.jsonl", SCORED)
+    words = ["reward@rewards.brief=brevity", "rewards.brief.args.unit=tokens", "model=local"]
+    typed = ["score", *EXPERIMENT, *words, "--completions", "c.jsonl"]
+    found = as_json(typed, capsys)
+    assert found["summary"]["right"]["mean"] == 1.0
+    assert "brief" not in found["summary"]
+    assert found["rows"][0]["total"] is None, "a total without one of its parts is another reward"
+    assert "model=tiny" in found["no_total"]
+    assert as_json([*typed, "model=tiny"], capsys)["summary"]["brief"]["calls"] == 1
+
+
+def test_a_shipped_experiment_without_a_model(capsys: Said, write: Write) -> None:
+    """gsm8k_grpo: 18 is right and 7 is not, by hand; its brevity counts tokens."""
+    write("c.jsonl", "".join(f'{{"prompt": "?", "answer": "#### 18", "completion": "{n}"}}\n' for n in (18, 7)))
+    found = as_json(["score", "+exp=gsm8k_grpo", "--completions", "c.jsonl"], capsys)
+    assert [row["rewards"]["correct"]["raw"] for row in found["rows"]] == [1.0, 0.0]

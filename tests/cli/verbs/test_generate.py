@@ -31,9 +31,9 @@ def rows(file: str | Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in Path(file).read_text().splitlines()]
 
 
-def said(capsys: Any) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return value
+def generated(capsys: Any, *words: str) -> dict[str, Any]:
+    assert main(["generate", *words, "--json"]) == 0
+    return dict(json.loads(capsys.readouterr().out))
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +63,7 @@ def run(trained: Path, model_cache: Path, monkeypatch: pytest.MonkeyPatch, capsy
 
 
 def test_its_files_and_the_verbs_that_read_them(run: str, capsys: Any) -> None:
-    assert main(["generate", run, *FOUR, "--json"]) == 0
-    assert [point["k"] for point in said(capsys)["curve"]] == [1, 2, 3, 4]
+    assert [point["k"] for point in generated(capsys, run, *FOUR)["curve"]] == [1, 2, 3, 4]
     folder = Path(run) / "generated"
     completions, pairs, best = (rows(folder / f"{name}.jsonl") for name in ("completions", "pairs", "best"))
     assert (len(completions), len({row["prompt"] for row in completions})) == (48, 12)
@@ -72,7 +71,8 @@ def test_its_files_and_the_verbs_that_read_them(run: str, capsys: Any) -> None:
 
     # rlhf score gives the same totals.
     assert main(["score", run, "--completions", str(folder / "completions.jsonl"), "--json"]) == 0
-    assert [row["total"] for row in said(capsys)["rows"]] == pytest.approx([row["total"] for row in completions])
+    totals = [row["total"] for row in json.loads(capsys.readouterr().out)["rows"]]
+    assert totals == pytest.approx([row["total"] for row in completions])
     for trainer, name in (("dpo", "pairs"), ("sft", "best")):
         words = [f"trainer={trainer}", "model=tiny", "data=file", f"data.path={folder / name}.jsonl", "track=none"]
         assert main(["check", *words, "trainer.args.per_device_train_batch_size=2"]) == 0
@@ -87,16 +87,14 @@ def test_its_files_and_the_verbs_that_read_them(run: str, capsys: Any) -> None:
 
 
 def test_a_model_with_the_rewards_of_an_experiment(run: str, capsys: Any) -> None:
-    words = ["generate", f"{run}/model", "+exp=quickstart", "-n", "2", "--limit", "2", "data.args.num_rows=8", "--json"]
-    assert main(words) == 0
-    found = said(capsys)
+    few = ("-n", "2", "--limit", "2", "data.args.num_rows=8")
+    found = generated(capsys, f"{run}/model", "+exp=quickstart", *few)
     assert set(found["curve"][0]["rewards"]) == {"correct", "format", "brevity"}
     assert (Path("generated") / "quickstart-one" / "completions.jsonl").is_file()
-    assert main(["generate", run, "--held-out", "-n", "2", "--by", "odd", "--json"]) == 0
-    assert {"data": "the 25% held out", "by": "odd"}.items() <= said(capsys).items()
-    rates = ["--pass-rate", "rates.jsonl", "--by", "odd", "--at-least", "0"]
-    assert main(["generate", run, *OTHER_ROWS, *rates, "--overwrite", "--json"]) == 0
-    found = said(capsys)
+    held_out = generated(capsys, run, "--held-out", "-n", "2", "--by", "odd")
+    assert {"data": "the 25% held out", "by": "odd"}.items() <= held_out.items()
+    rates = ("--pass-rate", "rates.jsonl", "--by", "odd", "--at-least", "0")
+    found = generated(capsys, run, *OTHER_ROWS, *rates, "--overwrite")
     assert (found["prompts"], found["files"][-2]) == (4, "rates.jsonl")
     assert [row["pass_rate"] for row in rows("rates.jsonl")] == [1.0] * 4
     # Another seed gives other answers to the same prompts.

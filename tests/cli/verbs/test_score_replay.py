@@ -13,7 +13,6 @@ from rlhf_cli.cli import main
 from rlhf_cli.evaluation.score_completions import read_completions
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.reward_records import kept_batches
-from rlhf_cli.runs.run_folder import RunFolder
 
 REWARDS = """
 from pathlib import Path
@@ -60,10 +59,10 @@ def test_the_command_fails_until_the_reward_is_fixed(train: Any, workplace: Path
 def test_a_run_that_continues_prints_the_command_at_its_end(train: Any, workplace: Path, capsys: Any) -> None:
     (workplace / "mine.py").write_text(REWARDS)
     code, folder = train(*WORDS, "rewards.gated.on_error=0.0", "guards.max_error_share=1")
-    told = capsys.readouterr().out
-    (command,) = kept_batches(RunFolder(folder.path))
     assert code == 0
+    told = capsys.readouterr().out
     assert "gated failed on" in told
+    (command,) = kept_batches(folder)
     assert command in told.replace("\n", "")
     # Without a file, the last completions of the run are scored, and failures count as in training.
     assert main(["score", "runs/quickstart/one"]) == 0
@@ -71,15 +70,11 @@ def test_a_run_that_continues_prints_the_command_at_its_end(train: Any, workplac
 
 
 @pytest.mark.parametrize(
-    ("names", "read"),
-    [
-        (["completions_99999", "completions_100000"], "completions_100000"),
-        (["a_longer_name", "b"], "b"),
-        (["completions_00001", "other"], "completions_00001"),
-    ],
+    "names", [("completions_99999", "completions_100000"), ("a_longer_name", "b"), ("other", "completions_00001")]
 )
-def test_of_a_folder_the_table_of_the_last_step_is_read(place: Path, names: list[str], read: str) -> None:
+def test_of_a_folder_the_table_of_the_last_step_is_read(place: Path, names: tuple[str, str]) -> None:
     experiment = prepare(["+exp=quickstart"]).experiment
     for name in names:
         pq.write_table(pa.table({"prompt": ["p"], "completion": [name]}), f"{name}.parquet")
-    assert [row["completion"] for row in read_completions(place, limit=None, experiment=experiment)] == [read]
+    (row,) = read_completions(place, limit=None, experiment=experiment)
+    assert row["completion"] == names[1]

@@ -1,65 +1,35 @@
-"""Verbs, exit codes, and what is printed to stdout and stderr."""
+"""Verbs, their help, exit codes, and what a signal does before the training."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from rlhf_cli.cli import main
-from rlhf_cli.cli.verbs import TEN, VERBS
+from rlhf_cli.cli.verbs import TEN, VERBS, resume, train
 from rlhf_cli.errors import Preempted, RankFailed, UserError
 
 pytestmark = pytest.mark.usefixtures("place")
-Said = pytest.CaptureFixture[str]
-Write = Callable[[str, str], Path]
+Said, Patch = pytest.CaptureFixture[str], pytest.MonkeyPatch
 
 
-@pytest.fixture
-def verb(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[list[str]], int]], None]:
-    """Return a function that replaces `rlhf list` by a verb of the test."""
-
-    def call(run: Callable[[list[str]], int]) -> None:
-        module = types.ModuleType("rlhf_cli.cli.verbs.list", "help")
-        module.run = run  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "rlhf_cli.cli.verbs.list", module)
-
-    return call
-
-
-@pytest.mark.parametrize("words", [[], ["--help"], ["help"]])
+@pytest.mark.parametrize("words", [[], ["--help"], ["help"], ["--help-all"]])
 def test_help_shows_ten_verbs_and_how_to_see_the_others(words: list[str], capsys: Said) -> None:
     assert main(words) == 0
-    said = capsys.readouterr()
-    assert said.err == ""
-    assert [verb for verb, what in VERBS.items() if f"  {verb:<11} {what}\n" in said.out] == [
-        verb for verb in VERBS if verb in TEN
-    ]
-    assert len(TEN) == 10
-    assert f"rlhf --help-all has {len(VERBS) - 10} more verbs" in said.out
-    assert max(map(len, said.out.splitlines())) <= 80
-    assert len(said.out.splitlines()) <= 24, "a terminal's height"
-
-
-def test_help_all_names_every_verb(capsys: Said) -> None:
-    assert main(["--help-all"]) == 0
-    said = capsys.readouterr()
-    assert said.err == ""
-    for verb, what in VERBS.items():
-        assert f"  {verb:<11} {what}\n" in said.out
-    assert max(map(len, said.out.splitlines())) <= 80
-
-
-@pytest.mark.parametrize(
-    ("typed", "hint"), [("trian", "rlhf train --help"), ("statsu", "rlhf status"), ("xyzzy", "rlhf --help")]
-)
-def test_an_unknown_verb(typed: str, hint: str, capsys: Said) -> None:
-    assert main([typed]) == 2
-    said = capsys.readouterr()
-    assert (said.out, said.err) == ("", f"error: there is no verb {typed!r}\n  try:      {hint}\n")
+    out, err = capsys.readouterr()
+    assert err == ""
+    is_all = words == ["--help-all"]
+    shown = [verb for verb, what in VERBS.items() if f"  {verb:<11} {what}\n" in out]
+    assert shown == [verb for verb in VERBS if is_all or verb in TEN]
+    assert is_all or (len(shown), f"rlhf --help-all has {len(VERBS) - 10} more verbs" in out) == (10, True)
+    assert max(map(len, out.splitlines())) <= 80
+    assert is_all or len(out.splitlines()) <= 24, "a terminal's height"
 
 
 def test_both_ways_to_the_help_of_a_verb(capsys: Said) -> None:
@@ -67,20 +37,26 @@ def test_both_ways_to_the_help_of_a_verb(capsys: Said) -> None:
     asked = capsys.readouterr().out
     assert main(["help", "train"]) == 0
     assert capsys.readouterr().out == asked
-    assert main(["help", "trian"]) == 2
-    assert capsys.readouterr().err.endswith("try:      rlhf train --help\n")
-    assert main(["help", "xyzzy"]) == 2
-    assert capsys.readouterr().err.endswith("try:      rlhf --help\n")
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        *((["trian"], "rlhf train --help"), (["statsu"], "rlhf status"), (["xyzzy"], "rlhf --help")),
+        *((["help", "trian"], "rlhf train --help"), (["help", "xyzzy"], "rlhf --help")),
+    ],
+)
+def test_an_unknown_verb(typed: list[str], hint: str, capsys: Said) -> None:
+    assert main(typed) == 2
+    assert capsys.readouterr() == ("", f"error: there is no verb {typed[-1]!r}\n  try:      {hint}\n")
 
 
 def test_a_user_error_is_one_message_and_no_traceback(capsys: Said) -> None:
     assert main(["check", "+exp=quickstart", "sed=3"]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("error: ")
-    assert "  where:    sed (command line)\n" in said.err
-    assert said.err.endswith("  try:      seed=3\n")
-    assert "Traceback" not in said.err
+    out, err = capsys.readouterr()
+    assert (out, err.startswith("error: "), "Traceback" in err) == ("", True, False)
+    assert "  where:    sed (command line)\n" in err
+    assert err.endswith("  try:      seed=3\n")
 
 
 @pytest.mark.parametrize(
@@ -93,23 +69,57 @@ def test_a_user_error_is_one_message_and_no_traceback(capsys: Said) -> None:
         (ZeroDivisionError("a bug"), 1, "Traceback (most recent call last):\n"),
     ],
 )
-def test_exit_codes(
-    error: BaseException, code: int, start: str, capsys: Said, verb: Callable[[Callable[[list[str]], int]], None]
-) -> None:
+def test_exit_codes(error: BaseException, code: int, start: str, capsys: Said, monkeypatch: Patch) -> None:
     def run(argv: list[str]) -> int:
         raise error
 
-    verb(run)
+    module = types.ModuleType("rlhf_cli.cli.verbs.list", "help")
+    module.run = run  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "rlhf_cli.cli.verbs.list", module)
     assert main(["list"]) == code
     assert capsys.readouterr().err.startswith(start)
 
 
-class TestResume:
-    @pytest.mark.fault(10)
-    def test_a_finished_run_is_left_alone(self, write: Write, place: Path, capsys: Said) -> None:
-        write("runs/exp/a/config.yaml", "seed: 0\n")
-        write("runs/exp/a/status.json", '{"state": "finished", "step": 9}')
-        before = {path: path.stat().st_mtime_ns for path in place.rglob("*")}
-        assert main(["resume", "runs/exp/a"]) == 0
-        assert "nothing to do: the run has finished, at step 9" in capsys.readouterr().out
-        assert {path: path.stat().st_mtime_ns for path in place.rglob("*")} == before
+@pytest.mark.fault(10)
+def test_a_finished_run_is_not_resumed(write, place: Path, capsys: Said) -> None:
+    write("runs/exp/a/config.yaml", "seed: 0\n")
+    write("runs/exp/a/status.json", '{"state": "finished", "step": 9}')
+    before = {path: path.stat().st_mtime_ns for path in place.rglob("*")}
+    assert main(["resume", "runs/exp/a"]) == 0
+    assert "nothing to do: the run has finished, at step 9" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in place.rglob("*")} == before
+
+
+# A signal before the training: exit code 75, so that a scheduler may retry.
+
+
+@pytest.fixture
+def ignored() -> Iterator[None]:
+    """Ignore both signals, so that the tests survive one that is not handled, and look whether they still are."""
+    numbers = (signal.SIGTERM, signal.SIGUSR1)
+    before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
+    yield
+    assert [signal.signal(number, old) for number, old in zip(numbers, before, strict=True)] == [signal.SIG_IGN] * 2
+
+
+@pytest.mark.fault(19)
+@pytest.mark.parametrize(("module", "called"), [(train, "prepare"), (resume, "one_named")])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_while_a_run_is_prepared(
+    module, called: str, number: signal.Signals, ignored: None, monkeypatch: Patch, capsys: Said
+) -> None:
+    monkeypatch.setattr(module, called, lambda *_: os.kill(os.getpid(), number))
+    assert main([module.__name__.rpartition(".")[2], "word"]) == 75
+    assert capsys.readouterr().err == f"stopped by {number.name}: nothing was being trained\n"
+
+
+def test_a_signal_while_the_verb_is_imported(ignored: None, monkeypatch: Patch, capsys: Said) -> None:
+    """The import takes a third of a second, and a SIGTERM during it used to kill the command."""
+
+    def imported(name: str) -> object:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("the signal was ignored")
+
+    monkeypatch.setattr("rlhf_cli.cli.importlib.import_module", imported)
+    assert main(["resume", "a/run"]) == 75
+    assert capsys.readouterr().err == "stopped by SIGTERM: nothing was being trained\n"

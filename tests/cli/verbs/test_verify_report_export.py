@@ -1,0 +1,134 @@
+"""`rlhf verify`, `rlhf report` and `rlhf export`: exit codes, where they write, what they refuse."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.cli import main
+from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.text.json_values import JsonValue
+from tests.display.page.reported_runs import write_reported
+from tests.project.finished_runs import finished_run, random_model
+from tests.support.logged_runs import configured, write_run
+
+Said = pytest.CaptureFixture[str]
+MET: JsonValue = [{"metric": "correct", "at_least": 0.5}]
+MISSED: JsonValue = [{"metric": "correct", "at_least": 0.5}, {"metric": "correct", "at": 3, "at_least": 0.9}]
+
+
+@pytest.fixture
+def expecting(place: Path) -> Callable[..., None]:
+    """`expecting(one=[...], two=None)` writes finished runs whose reward `correct` is 0.75 at all 20 steps."""
+
+    def write(**expected: JsonValue) -> None:
+        for name, expect in expected.items():
+            curves = {"rewards/correct/mean": [0.75] * 20}
+            write_run(place / "runs" / "sweep" / name, configured(expect=expect), curves)
+
+    return write
+
+
+def test_a_missed_expectation(expecting, capsys: Said) -> None:
+    expecting(one=MISSED)
+    assert main(["verify", "runs/sweep/one", "--json"]) == 1
+    said = json.loads(capsys.readouterr().out)
+    (run,) = said["runs"]
+    assert (said["state"], run["run"], run["run_state"], run["state"]) == (
+        *("missed", "runs/sweep/one", "finished", "missed"),
+    )
+    met, missed = run["expectations"]
+    assert met["state"] == "met"
+    assert missed == {
+        **{"name": "1", "metric": "rewards/correct/mean", "at": 3, "at_least": 0.9, "at_most": None},
+        **{"state": "missed", "value": 0.75, "why": None},
+    }
+
+
+def test_a_sweep_is_verified(expecting, capsys: Said) -> None:
+    expecting(one=MET, two=MISSED, three=None)
+    assert main(["verify", "runs/sweep"]) == 1
+    said = capsys.readouterr().out
+    assert "runs/sweep/three: " in said
+    assert "3 runs: 1 met, 1 missed, 1 " in said
+    assert main(["verify", "runs/sweep/one", "runs/sweep/three", "runs/sweep/one"]) == 0
+    capsys.readouterr()
+    assert main(["verify", "runs/sweep/three"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "the run has no expectations" in err
+    assert "expect: [{metric: reward, at: end, at_least: 0.5}]" in err
+
+
+@pytest.fixture
+def sweep(place: Path) -> Path:
+    write_reported(place / "runs" / "demo" / "sweep")
+    return place / "runs" / "demo" / "sweep"
+
+
+def test_the_report_is_in_the_named_folder(sweep: Path, capsys: Said) -> None:
+    assert main(["report", "runs/demo/sweep", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["path"], said["runs"], said["settings"]) == ("runs/demo/sweep/report.html", 5, 2)
+    assert said["num_bytes"] == (sweep / "report.html").stat().st_size < 2_500_000
+    assert main(["report", "runs/demo/sweep/weight=0,seed=1", "runs/demo/sweep/weight=0,seed=0"]) == 0
+    assert capsys.readouterr().out.startswith("runs/demo/sweep/report.html  (")
+    assert main(["report", "runs/demo/sweep/*seed=0", "--out", "elsewhere/page.html"]) == 0
+    assert "2 runs, 2 settings" in capsys.readouterr().out
+    assert Path("elsewhere/page.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["nowhere"], "nowhere is not a run folder"),
+        (["runs/demo/sweep", "--out", "runs"], "the report is a file"),
+        (["runs/demo/sweep", "--yes"], "has no option --yes"),
+        (["runs/demo/sweep", "--out", "runs/demo/sweep/sweep.json/x.html"], "cannot be written"),
+    ],
+)
+def test_refusals_of_report(words: list[str], says: str, sweep: Path, capsys: Said) -> None:
+    (sweep / "sweep.json").write_text("{}")
+    assert main(["report", *words]) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.fixture
+def run(place: Path) -> RunFolder:
+    return finished_run(place / "runs" / "mine" / "one", random_model("CAUSAL_LM"))
+
+
+def test_export_into_a_folder_with_a_blank_or_into_the_run(run: RunFolder, capsys: Said) -> None:
+    """Nothing is overwritten."""
+    assert main(["export", "run:mine", "--out", "my model", "--json"]) == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert set(found) == {"folder", "kind", "step", "merged", "files", "weights_sha256", "notes"}
+    assert (found["folder"], found["kind"], found["step"]) == ("my model", "policy", 3)
+    assert {"README.md", "config.json", "model.safetensors", "training_config.yaml"} <= set(found["files"])
+    assert "copying the weights" in err
+    assert main(["export", "runs/mine/one"]) == 0
+    assert (run.path / "export" / "config.json").is_file()
+    assert "  hf upload OWNER/NAME runs/mine/one/export --private  #" in capsys.readouterr().out
+    assert main(["export", "runs/mine/one"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["runs/mine/one", "runs/mine/two"], "one run at a time"),
+        (["nowhere"], "is not a run folder"),
+        (["run:nothing"], "no run of 'nothing' has finished"),
+        (["runs/mine/one", "--checkpoint", "x"], "--checkpoint is a whole number"),
+        (["runs/mine/one", "--checkpoint", "2"], "there is no checkpoint of step 2"),
+        (["runs/mine/one", "--oout", "x"], "--out"),
+        (["runs/mine/one", "--out", "runs/mine/one/config.yaml/x"], "the model cannot be written"),
+    ],
+)
+def test_refusals_of_export(words: list[str], said: str, run: RunFolder, capsys: Said) -> None:
+    assert main(["export", *words]) == 2
+    assert said in capsys.readouterr().err
+    assert not (run.path / "export").exists()
