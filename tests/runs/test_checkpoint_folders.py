@@ -37,179 +37,155 @@ class Killed(BaseException):
     """The kill of a process, at a call that reaches the disk."""
 
 
-class KillAt:
-    """Makes calls count, and the one of this number be the process's last; `calls` is how many there were."""
+def calls_until_killed(path: Path, call: int) -> int:
+    """Commit `path` and be killed at that call which reaches the disk; how many there were, if fewer all of them."""
+    calls = 0
 
-    def __init__(self, call: int) -> None:
-        self.call, self.calls = call, 0
-
-    def __call__(self, real: Callable[..., Any]) -> Callable[..., Any]:
+    def dying(real: Callable[..., Any]) -> Callable[..., Any]:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            self.calls += 1
-            if self.calls == self.call:
+            nonlocal calls
+            calls += 1
+            if calls == call:
                 raise Killed
             return real(*args, **kwargs)
 
         return wrapper
 
-
-def calls_until_killed(path: Path, call: int) -> int:
-    """Commit `path` and be killed at that call which reaches the disk; how many there were, if fewer all of them."""
-    dying = KillAt(call)
     with pytest.MonkeyPatch.context() as patch, contextlib.suppress(Killed):
-        patch.setattr(os, "fsync", dying(os.fsync))
-        patch.setattr(Path, "rename", dying(Path.rename))
-        patch.setattr(Path, "write_text", dying(Path.write_text))
-        patch.setattr(module.shutil, "rmtree", dying(module.shutil.rmtree))
+        for owner, name in ((os, "fsync"), (Path, "rename"), (Path, "write_text"), (module.shutil, "rmtree")):
+            patch.setattr(owner, name, dying(getattr(owner, name)))
         commit(path)
-    return dying.calls
+    return calls
 
 
-class TestCommit:
-    def test_the_manifest_says_size_and_hash_of_every_file(self, tmp_path: Path) -> None:
-        files = json.loads((commit(staged(tmp_path, 7)) / MANIFEST).read_text())["files"]
-        assert sorted(files) == ["model.safetensors", "shards/0.bin", "trainer_state.json"]
-        # XXH3_128bits("weights", 7) of Debian's libxxhash 0.8.1, called from C
-        assert files["model.safetensors"] == {"size": 7, "xxh3_128": "bdbda1eb6e05adc4800d98e5524fefbc"}
+def newest_weights(folder: Path) -> bytes | None:
+    """The weights of the newest whole checkpoint; no other is skipped."""
+    newest, skipped = newest_whole(folder)
+    assert skipped == []
+    return None if newest is None else (newest / "model.safetensors").read_bytes()
 
-    def test_an_older_one_of_that_name_is_replaced(self, tmp_path: Path) -> None:
-        commit(staged(tmp_path, 7, b"old and longer"))
-        final = commit(staged(tmp_path, 7, b"new"))
-        assert (final / "model.safetensors").read_bytes() == b"new"
-        assert problem_with(final) is None
-        assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-7"]
 
-    def test_what_was_left_unfinished_is_cleared_and_nothing_else(self, tmp_path: Path) -> None:
-        whole(tmp_path, 6)
-        staged(tmp_path, 7)
-        (tmp_path / "notes").mkdir()
-        module.clear_staging(tmp_path)
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-6", "notes"]
+def test_the_manifest_says_size_and_hash_of_every_file_when_all_else_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: flushed.append(os.fstat(descriptor).st_ino))
+    final = commit(staged(tmp_path, 7))
+    files = json.loads((final / MANIFEST).read_text())["files"]
+    assert sorted(files) == ["model.safetensors", "shards/0.bin", "trainer_state.json"]
+    # XXH3_128bits("weights", 7) of Debian's libxxhash 0.8.1, called from C
+    assert files["model.safetensors"] == {"size": 7, "xxh3_128": "bdbda1eb6e05adc4800d98e5524fefbc"}
+    order = [*(final / file for file in (*sorted(files), MANIFEST)), final / "shards", final, tmp_path]
+    assert flushed == [path.stat().st_ino for path in order]
 
-    @pytest.mark.parametrize("call", range(1, 20))
-    @pytest.mark.fault(1, 2)
-    def test_killed_at_any_flush_or_rename_leaves_none_or_a_whole_one(self, tmp_path: Path, call: int) -> None:
-        """Every call that reaches the disk is, in its turn, the one that never returns."""
-        whole(tmp_path, 6)
-        # 3 files, the manifest and its flush, 2 folders, the rename, its flush, the staging place
-        assert calls_until_killed(staged(tmp_path, 7), call) == min(call, 10)
-        newest, skipped = newest_whole(tmp_path)
-        assert skipped == []
-        assert newest == tmp_path / ("checkpoint-6" if call <= 8 else "checkpoint-7")
 
-    @pytest.mark.parametrize("call", range(1, 20))
-    @pytest.mark.fault(2)
-    def test_killed_while_one_of_that_step_is_replaced(self, tmp_path: Path, call: int) -> None:
-        """It is the only one. The eighth call moves the old one away, the ninth moves the new one there."""
-        commit(staged(tmp_path, 7, b"old"))
-        assert calls_until_killed(staged(tmp_path, 7, b"new"), call) == min(call, 11)
-        assert [path.name for _, path in checkpoints_in(tmp_path)] == ([] if call == 9 else ["checkpoint-7"])
+def test_an_older_one_of_that_name_is_replaced(tmp_path: Path) -> None:
+    commit(staged(tmp_path, 7, b"old and longer"))
+    final = commit(staged(tmp_path, 7, b"new"))
+    assert problem_with(final) is None
+    assert newest_weights(tmp_path) == b"new"
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-7"]
+
+
+def test_what_was_left_unfinished_is_cleared_and_nothing_else(tmp_path: Path) -> None:
+    whole(tmp_path, 6)
+    staged(tmp_path, 7)
+    (tmp_path / "notes").mkdir()
+    module.clear_staging(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-6", "notes"]
+
+
+@pytest.mark.parametrize("call", range(1, 12))
+@pytest.mark.fault(1, 2)
+def test_killed_at_any_flush_or_rename_leaves_none_or_a_whole_one(tmp_path: Path, call: int) -> None:
+    """Every call that reaches the disk is, in its turn, the one that never returns."""
+    whole(tmp_path, 6)
+    # 3 files, the manifest and its flush, 2 folders, the rename, its flush, the staging place
+    assert calls_until_killed(staged(tmp_path, 7), call) == min(call, 10)
+    assert newest_whole(tmp_path) == (tmp_path / ("checkpoint-6" if call <= 8 else "checkpoint-7"), [])
+
+
+@pytest.mark.parametrize("call", range(1, 13))
+@pytest.mark.fault(2)
+def test_killed_while_one_of_that_step_is_replaced(tmp_path: Path, call: int) -> None:
+    """It is the only one. The eighth call moves the old one away, the ninth moves the new one there."""
+    commit(staged(tmp_path, 7, b"old"))
+    assert calls_until_killed(staged(tmp_path, 7, b"new"), call) == min(call, 11)
+    assert [path.name for _, path in checkpoints_in(tmp_path)] == ([] if call == 9 else ["checkpoint-7"])
+    flushed: list[Path] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "flush", flushed.append)
         module.finish_commit(tmp_path)
-        newest, skipped = newest_whole(tmp_path)
-        assert (newest, skipped) == (tmp_path / "checkpoint-7", [])
-        assert newest is not None
-        assert (newest / "model.safetensors").read_bytes() == (b"old" if call <= 8 else b"new")
+    assert newest_weights(tmp_path) == (b"old" if call <= 8 else b"new")
+    assert call != 9 or flushed == [tmp_path]
 
-    def test_a_disk_that_refuses_the_new_one_leaves_the_old_one_in_its_place(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Cleaning up after the error would remove the old one with the staging folder."""
-        commit(staged(tmp_path, 7, b"old"))
-        path, rename = staged(tmp_path, 7, b"new"), Path.rename
 
-        def refuse(self: Path, target: Path) -> Path:
-            if self == path:
-                raise OSError(28, "No space left on device")
-            return rename(self, target)
+def test_a_disk_that_refuses_the_new_one_leaves_the_old_one_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cleaning up after the error would remove the old one with the staging folder."""
+    commit(staged(tmp_path, 7, b"old"))
+    path, first, rename = staged(tmp_path, 7, b"new"), staged(tmp_path, 8), Path.rename
 
-        monkeypatch.setattr(Path, "rename", refuse)
+    def refuse(self: Path, target: Path) -> Path:
+        if self in (path, first):
+            raise OSError(28, "No space left on device")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    for staging in (path, first):
         with pytest.raises(OSError, match="No space left"):
-            commit(path)
-        module.clear_staging(tmp_path)
-        newest, _ = newest_whole(tmp_path)
-        assert newest is not None
-        assert (newest / "model.safetensors").read_bytes() == b"old"
-        (first,) = [module.staging_place(tmp_path, 8) / "checkpoint-8"]
-        staged(tmp_path, 8)
-        path = first
-        with pytest.raises(OSError, match="No space left"):
-            commit(first)
-        assert not (tmp_path / "checkpoint-8").exists()
-
-    def test_what_is_put_in_place_later_is_flushed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        commit(staged(tmp_path, 7, b"old"))
-        assert calls_until_killed(staged(tmp_path, 7, b"new"), 9) == 9
-        flushed: list[Path] = []
-        monkeypatch.setattr(module, "flush", flushed.append)
-        module.finish_commit(tmp_path)
-        assert flushed == [tmp_path]
-
-    def test_nothing_is_put_in_place_that_does_not_verify(self, tmp_path: Path) -> None:
-        commit(staged(tmp_path, 7, b"old"))
-        path = staged(tmp_path, 7, b"new")
-        assert calls_until_killed(path, 9) == 9
-        (path / "model.safetensors").write_bytes(b"cut")
-        (path / "shards" / "0.bin").unlink()
-        module.finish_commit(tmp_path)
-        assert newest_whole(tmp_path) == (None, [])
-
-    def test_the_manifest_is_written_when_all_else_is_on_the_disk(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        flushed: list[int] = []
-        real = os.fsync
-
-        def note(descriptor: int) -> None:
-            flushed.append(os.fstat(descriptor).st_ino)
-            real(descriptor)
-
-        monkeypatch.setattr(os, "fsync", note)
-        final = commit(staged(tmp_path, 7))
-        files = ("model.safetensors", "shards/0.bin", "trainer_state.json", MANIFEST)
-        order = [*(final / file for file in files), final / "shards", final, tmp_path]
-        assert flushed == [path.stat().st_ino for path in order]
+            commit(staging)
+    module.clear_staging(tmp_path)
+    assert newest_weights(tmp_path) == b"old"
+    assert not (tmp_path / "checkpoint-8").exists()
 
 
-class TestProblemWith:
-    @pytest.mark.parametrize(
-        ("damage", "problem"),
-        [
-            (lambda path: (path / MANIFEST).unlink(), "no manifest.json in it"),
-            (lambda path: (path / MANIFEST).write_text('{"files": {"a'), "its manifest.json cannot be read"),
-            (lambda path: (path / MANIFEST).write_text("[]"), "its manifest.json cannot be read (ValueError)"),
-            (lambda path: (path / "shards" / "0.bin").unlink(), "shards/0.bin is missing"),
-            (
-                lambda path: (path / "model.safetensors").write_bytes(b""),
-                "model.safetensors has 0 bytes and its manifest says 7",
-            ),
-            (
-                lambda path: (path / "model.safetensors").write_bytes(b"Weights"),
-                "model.safetensors has changed since it was written (another xxh3_128)",
-            ),
-            (
-                lambda path: (path / MANIFEST).write_text('{"files": {"model.safetensors": {"size": 7, "md5": ""}}}'),
-                "its manifest.json cannot be read (KeyError)",
-            ),
-        ],
-    )
-    @pytest.mark.fault(3)
-    def test_what_is_wrong_is_named(self, tmp_path: Path, damage, problem: str) -> None:
-        (path,) = whole(tmp_path, 7)
-        damage(path)
-        assert (problem_with(path) or "").startswith(problem)
+def test_nothing_is_put_in_place_that_does_not_verify(tmp_path: Path) -> None:
+    commit(staged(tmp_path, 7, b"old"))
+    path = staged(tmp_path, 7, b"new")
+    assert calls_until_killed(path, 9) == 9
+    (path / "model.safetensors").write_bytes(b"cut")
+    (path / "shards" / "0.bin").unlink()
+    module.finish_commit(tmp_path)
+    assert newest_weights(tmp_path) is None
 
 
-class TestNewestWhole:
-    def test_newer_ones_that_do_not_verify_are_named_newest_first(self, tmp_path: Path) -> None:
-        _, good, cut_off, bare = whole(tmp_path, 4, 5, 6, 7)
-        (cut_off / "model.safetensors").write_bytes(b"we")
-        (bare / MANIFEST).unlink()
-        found, skipped = newest_whole(tmp_path)
-        assert found == good
-        assert skipped == [
-            "checkpoint-7: no manifest.json in it",
-            "checkpoint-6: model.safetensors has 2 bytes and its manifest says 7",
-        ]
+OF_WEIGHTS = '{"files": {"model.safetensors": {"size": 7, "md5": ""}}}'
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        (MANIFEST, None, "no manifest.json in it"),
+        (MANIFEST, '{"files": {"a', "its manifest.json cannot be read"),
+        (MANIFEST, "[]", "its manifest.json cannot be read (ValueError)"),
+        (MANIFEST, OF_WEIGHTS, "its manifest.json cannot be read (KeyError)"),
+        ("shards/0.bin", None, "shards/0.bin is missing"),
+        ("model.safetensors", "", "model.safetensors has 0 bytes and its manifest says 7"),
+        ("model.safetensors", "Weights", "model.safetensors has changed since it was written (another xxh3_128)"),
+    ],
+)
+@pytest.mark.fault(3)
+def test_what_is_wrong_is_named(tmp_path: Path, name: str, content: str | None, problem: str) -> None:
+    """And the newest one without a problem is taken."""
+    old, path = whole(tmp_path, 6, 7)
+    if content is None:
+        (path / name).unlink()
+    else:
+        (path / name).write_text(content)
+    assert (problem_with(path) or "").startswith(problem)
+    found, (skipped,) = newest_whole(tmp_path)
+    assert (found, skipped) == (old, f"checkpoint-7: {problem_with(path)}")
+
+
+def test_newer_ones_that_do_not_verify_are_named_newest_first(tmp_path: Path) -> None:
+    _, good, cut_off, bare = whole(tmp_path, 4, 5, 6, 7)
+    (cut_off / "model.safetensors").write_bytes(b"we")
+    (bare / MANIFEST).unlink()
+    found, skipped = newest_whole(tmp_path)
+    assert found == good
+    assert [one.partition(":")[0] for one in skipped] == ["checkpoint-7", "checkpoint-6"]
 
 
 def test_flushing_leaves_no_file_open(place: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,36 +32,24 @@ from rlhf_cli.runs.tracking.mirror import final_values
 from rlhf_cli.runs.tracking.tracked_run import shown_name
 from tests.support.logged_runs import write_run
 
-EVENTS = [
-    {"step": 1, "time_s": 0.5, "loss": 0.5, "reward": 1},
-    {"step": 2, "time_s": 1.0, "loss": None, "reward": 0.25, "late": 3.0, "name": "0.5"},
-    {"step": 2, "time_s": 1.0, "eval_loss": 0.75},
-]
+
+def columns_from(*events: dict[str, Any]) -> MetricColumns:
+    return columns_of([{"time_s": 1.0, **event} for event in events])
 
 
-def write(place: Path, text: str | bytes) -> Path:
-    file = place / "metrics.jsonl"
-    file.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return file
-
-
-@pytest.fixture
-def whole() -> str:
-    return "".join(json.dumps(event) + "\n" for event in EVENTS)
-
-
-def test_columns_equal_the_events(tmp_path: Path, whole: str) -> None:
-    file = write(tmp_path, whole)
+def test_columns_equal_the_events(tmp_path: Path) -> None:
+    events = [
+        {"step": 1, "time_s": 0.5, "loss": 0.5, "reward": 1},
+        {"step": 2, "time_s": 1.0, "loss": None, "reward": 0.25, "late": 3.0, "name": "0.5"},
+        {"step": 2, "time_s": 1.0, "eval_loss": 0.75},
+    ]
+    file = tmp_path / "metrics.jsonl"
+    file.write_text("".join(json.dumps(event) + "\n" for event in events))
     columns = read_columns(file)
     assert list(columns) == ["loss", "reward", "late", "eval_loss"]
     for name in ("reward", "late", "eval_loss"):
         found = columns.series(name)
         assert (list(found.steps), list(found.values)) == series(read_metrics(file), name)
-    assert (columns.num_events, columns.last_step) == (3, 2)
-
-
-def columns_from(*events: dict[str, Any]) -> MetricColumns:
-    return columns_of([{"time_s": 1.0, **event} for event in events])
 
 
 def test_other_values_than_numbers_and_null_are_left_out() -> None:
@@ -76,62 +65,59 @@ def test_other_values_than_numbers_and_null_are_left_out() -> None:
 def test_counts_and_the_last_step_are_those_of_all_events() -> None:
     """Neither their order nor the wanted metrics matter."""
     events: list[dict[str, Any]] = [{"step": 2, "a": 1}, {"step": 9.0, "b": 1}, {"step": 3, "a": 1}, {"step": 5}]
-    assert (columns_from(*events).num_events, columns_from(*events).last_step) == (4, 9)
     unwanted = columns_of(events, lambda name: False)
-    assert (list(unwanted), unwanted.num_events, unwanted.last_step) == ([], 4, 9)
-    nothing = columns_of([])
-    assert (list(nothing), nothing.num_events, nothing.last_step) == ([], 0, 0)
-    assert (MetricColumns().num_events, MetricColumns().last_step) == (0, 0)
+    for columns, names, facts in (
+        (columns_from(*events), ["a", "b"], (4, 9)),
+        (unwanted, [], (4, 9)),
+        (MetricColumns(), [], (0, 0)),
+    ):
+        assert (list(columns), (columns.num_events, columns.last_step)) == (names, facts)
 
 
 def curve(*values: float) -> Series:
     return Series(np.arange(1, len(values) + 1), np.array(values, dtype=float))
 
 
-def test_a_window_is_a_tenth_of_the_events_and_at_least_one_or_as_many_as_are_asked_for() -> None:
-    assert Window().of(curve(*range(20))) == 18.5
-    assert Window().of(curve(1.0, 2.0, 4.0)) == 4.0
-    assert Window("first").of(curve(*range(20))) == 0.5
-    assert Window("last", 2).of(curve(1.0, 2.0, 4.0)) == 3.0
-    for kind in ("last", "first", "best"):  # a convolution with more ones than events has as many values as the ones
-        assert Window(kind, 99).of(curve(1.0, 2.0, 6.0)) == 3.0
+@pytest.mark.parametrize(
+    ("window", "values", "mean"),
+    [
+        (Window(), range(20), 18.5),
+        (Window(), (1, 2, 4), 4),
+        (Window("first"), range(20), 0.5),
+        (Window("last", 2), (1, 2, 4), 3),
+        # A convolution with more ones than events has as many values as the ones.
+        *((Window(kind, 99), (1, 2, 6), 3) for kind in ("last", "first", "best")),
+        (Window("best", 2), (1, 2, 4, 1, 0), 3),  # running means of two: 1.5, 3, 2.5, 0.5
+        (Window("best"), [0] * 15 + [1] + [0] * 14, pytest.approx(1 / 3)),  # one lucky event of thirty (width 3)
+        # The mean of ones is exactly 1, as `at_least: 1` expects; six times a sixth is less in floats.
+        *((Window("best", width), [1] * 50, 1) for width in (6, 7, 10, 24, 38)),
+        # A null counts for the width; a stretch with one is no stretch, and without a whole one the best event counts.
+        (Window("last", 2), (1, 2, 4, math.nan), 4),
+        (Window("last", 1), (1, math.nan), pytest.approx(math.nan, nan_ok=True)),
+        (Window(), (), pytest.approx(math.nan, nan_ok=True)),
+        (Window("best", 2), (-4, -2, math.nan, -3, -3), -3),
+        (Window("best", 2), (1, math.nan, 2), 2),
+    ],
+)
+def test_a_window_is_a_tenth_of_the_events_or_as_many_as_are_asked_for(
+    window: Window, values: Sequence[float], mean: Any
+) -> None:
+    assert window.of(curve(*values)) == mean
 
 
-def test_the_best_stretch_is_the_best_running_mean() -> None:
-    """Running means of two: 1.5, 3, 2.5, 0.5. One lucky event of 30 in thirty (width 3) is worth a third of it."""
-    noisy = curve(1.0, 2.0, 4.0, 1.0, 0.0)
-    assert Window("best", 2).of(noisy) == 3.0
-    assert Window("best", 2).of(noisy, more_is_better=False) == 0.5
-    assert Window("best").of(curve(*[0.0] * 15, 1.0, *[0.0] * 14)) == pytest.approx(1 / 3)
-
-
-@pytest.mark.parametrize("width", [6, 7, 10, 24, 38])
-def test_a_stretch_of_ones_is_one(width: int) -> None:
-    """The mean of ones is exactly 1, as `at_least: 1` expects; six times a sixth is less in floats."""
-    assert Window("best", width).of(curve(*[1.0] * 50)) == 1.0
-
-
-def test_a_null_counts_for_the_width_of_a_window() -> None:
-    """Of four events the last two: null and 4. Of -4, -2, null, -3, -3 the means of two are -3 and -3 beside those with
-    a null, which are not 0 and not -2.
-    """
-    assert Window("last", 2).of(curve(1.0, 2.0, 4.0, math.nan)) == 4.0
-    assert math.isnan(Window("last", 1).of(curve(1.0, math.nan)))
-    assert math.isnan(Window().of(curve()))
-    assert Window("best", 2).of(curve(-4.0, -2.0, math.nan, -3.0, -3.0)) == -3.0
-    assert Window("best", 2).of(curve(1.0, math.nan, 2.0)) == 2.0  # no stretch is whole: the best event
+def test_of_a_loss_the_least_is_the_best() -> None:
+    assert Window("best", 2).of(curve(1, 2, 4, 1, 0), more_is_better=False) == 0.5
 
 
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        *(([], None), ([3.0], (3.0, 3.0)), ([1.0, 2.0, 9.0], (1.0, 9.0))),
-        *(([float(value) for value in range(count)], (0.0, count - 1)) for count in (10, 19)),  # a tenth of 19 is one
-        ([float(value) for value in range(20)], (0.5, 18.5)),  # the first two, the last two
-        ([0.0, 3.0, 6.0] + [100.0] * 24 + [1.0, 2.0, 6.0], (3.0, 3.0)),  # three of thirty: 9/3 and 9/3
+        *(([], None), ([3], (3, 3)), ([1, 2, 9], (1, 9))),
+        *((range(19), (0, 18)), (range(20), (0.5, 18.5))),  # a tenth of 19 is one
+        ([0, 3, 6] + [100] * 24 + [1, 2, 6], (3, 3)),  # three of thirty: 9/3 and 9/3
     ],
 )
-def test_start_and_end(values: list[float], expected: tuple[float, float] | None) -> None:
+def test_start_and_end(values: Sequence[float], expected: tuple[float, float] | None) -> None:
     assert start_and_end(curve(*values)) == expected
 
 

@@ -14,42 +14,41 @@ from rlhf_cli.runs.recorder import KeepHeartbeat, Recorder, ShortHistory
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
 
+MakeRun = Callable[..., RunFolder]
+
+
+def recorder_of(folder: RunFolder) -> Recorder:
+    return Recorder(folder, None, keep_last=2, keep_every=None, new_code=dict, modes=None)
+
+
+def at_step(step: int, **more: Any) -> Any:
+    return SimpleNamespace(global_step=step, **more)
+
 
 @pytest.mark.parametrize(("step", "kept"), [(9, [1, 2, 3, 4]), (10, [1, 3, 4])])
 def test_tables_are_removed_every_ten_steps_but_for_the_first_and_the_last(
-    make_run: Callable[..., RunFolder], step: int, kept: list[int]
+    make_run: MakeRun, step: int, kept: list[int]
 ) -> None:
     folder = make_run()
-    tables = folder.path / "completions"
-    tables.mkdir()
+    (tables := folder.path / "completions").mkdir()
     for number in (1, 2, 3, 4):
         Path(tables, f"completions_{number:05}.parquet").touch()
-    recorder = Recorder(folder, None, keep_last=2, keep_every=None, new_code=dict, modes=None)
-    state: Any = SimpleNamespace(global_step=step)
-    recorder.on_step_begin(None, state, state)
+    recorder_of(folder).on_step_begin(None, at_step(step), None)
     assert sorted(int(file.stem[-5:]) for file in tables.iterdir()) == kept
 
 
-def test_a_log_event_writes_the_step_into_the_status(make_run: Callable[..., RunFolder]) -> None:
-    folder = make_run(status={"state": "running", "updated_at": 1.0})
-    recorder = Recorder(folder, None, keep_last=2, keep_every=None, new_code=dict, modes=None)
-    state: Any = SimpleNamespace(global_step=7)
-    recorder.on_log(None, state, None, {"loss": 1})
-    assert read_status(folder).step == 7
-
-
-def test_the_clock_of_the_log_starts_with_the_training(
-    make_run: Callable[..., RunFolder], monkeypatch: pytest.MonkeyPatch
+def test_an_event_has_the_time_since_the_training_began_and_its_step_is_in_the_status(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not with the first event, which may come minutes later; an attempt goes on from the time of the one before."""
+    """Not since the first event, which may come minutes later; an attempt goes on from the time of the one before."""
     folder, now = make_run(status={"state": "running", "updated_at": 1.0}), [100.0]
     monkeypatch.setattr("rlhf_cli.runs.metrics_file.time.monotonic", lambda: now[0])
-    state: Any = SimpleNamespace(global_step=1, max_steps=2)
-    for _ in range(2):
-        recorder = Recorder(folder, None, keep_last=2, keep_every=None, new_code=dict, modes=None)
-        recorder.on_train_begin(None, state, state)
+    for step in (6, 7):
+        recorder = recorder_of(folder)
+        recorder.on_train_begin(None, at_step(step - 1, max_steps=9), None)
         now[0] += 20.0
-        recorder.on_log(None, state, None, {"loss": 1})
+        recorder.on_log(None, at_step(step, max_steps=9), None, {"loss": 1})
+        assert read_status(folder).step == step
     assert [event["time_s"] for event in read_metrics(folder.metrics)] == [20.0, 40.0]
 
 

@@ -25,18 +25,26 @@ from rlhf_cli.runs.run_folder import RunFolder
 from tests.support import measured
 
 
-def rewards(mean: float | None, count: int) -> RewardDistribution:
-    one = replace(measured.sure(mean), count=count)
-    return RewardDistribution(mean=one, deviation=1.0, chosen=one, rejected=one, margin=one, min=0.0, max=1.0)
-
-
 def write(
     folder: Path, name: str, mean: float | None, time: float, *, with_eos: bool = False, count: int = 4, **heading: Any
 ) -> None:
-    model = measured.reward_model(rewards=rewards(mean, count), with_eos=with_eos)
-    evaluation = measured.headed(model, name=name, time=time, **heading)
+    """Write an evaluation of a reward model with this mean of `count` texts."""
+    one = replace(measured.sure(mean), count=count)
+    rewards = RewardDistribution(mean=one, deviation=1.0, chosen=one, rejected=one, margin=one, min=0.0, max=1.0)
+    model = measured.reward_model(rewards=rewards, with_eos=with_eos)
     (folder / "eval").mkdir(exist_ok=True)
-    (folder / "eval" / f"{name}.json").write_text(json.dumps(evaluation_json(evaluation)))
+    evaluation = evaluation_json(measured.headed(model, name=name, time=time, **heading))
+    (folder / "eval" / f"{name}.json").write_text(json.dumps(evaluation))
+
+
+def mean_of(folder: Path, **asked: Any) -> float:
+    return mean_reward(str(folder), where="rewards.a.offset", **asked)
+
+
+def refused(folder: Path | str, **asked: Any) -> RunError:
+    with pytest.raises(RunError) as caught:
+        mean_of(Path(folder), **asked)
+    return caught.value
 
 
 def test_held_out_rows_come_before_newer_ones_and_other_files_are_ignored(tmp_path: Path) -> None:
@@ -48,12 +56,12 @@ def test_held_out_rows_come_before_newer_ones_and_other_files_are_ignored(tmp_pa
     for name, content in {"list": [1], "empty": {}, "policy": policy}.items():
         (tmp_path / "eval" / f"{name}.json").write_text(json.dumps(content))
     (tmp_path / "eval" / "broken.json").write_text("{")
-    assert mean_reward(str(tmp_path), where="here") == 2.0
-    assert mean_reward(str(tmp_path), with_eos=True, where="here") == 7.0
+    assert mean_of(tmp_path) == 2.0
+    assert mean_of(tmp_path, with_eos=True) == 7.0
     write(tmp_path, "newest", 3.0, 6.0)
-    assert mean_reward(str(tmp_path), where="here") == 3.0
+    assert mean_of(tmp_path) == 3.0
     write(tmp_path, "held_out", 1.0, 4.0)
-    assert mean_reward(str(tmp_path), where="here") == 1.0
+    assert mean_of(tmp_path) == 1.0
 
 
 def test_named_sets_of_held_out_rows_are_one_set(tmp_path: Path) -> None:
@@ -65,15 +73,7 @@ def test_named_sets_of_held_out_rows_are_one_set(tmp_path: Path) -> None:
     write(tmp_path, "held_out-hard", 5.0, 5.0, count=12)
     write(tmp_path, "held_out-hard_2_rows", 77.0, 6.0)
     write(tmp_path, "other", 77.0, 7.0)
-    assert mean_reward(str(run.model), where="here") == 4.0
-
-
-def test_an_evaluation_older_than_the_model_is_refused_with_the_command(tmp_path: Path) -> None:
-    write(tmp_path, "held_out", 1.0, 5.0)
-    (tmp_path / "model.safetensors").write_bytes(b"")  # written now, and 5 s is in 1970
-    with pytest.raises(RunError) as caught:
-        mean_reward(str(tmp_path), where="here")
-    assert str(caught.value.hint).endswith("--data FILE")
+    assert mean_of(run.model) == 4.0
 
 
 def test_an_evaluation_in_the_second_of_the_newest_weights_is_valid(tmp_path: Path) -> None:
@@ -82,10 +82,9 @@ def test_an_evaluation_in_the_second_of_the_newest_weights_is_valid(tmp_path: Pa
         (tmp_path / f"{name}.safetensors").write_bytes(b"")
         os.utime(tmp_path / f"{name}.safetensors", (written_at_s, written_at_s))
     write(tmp_path, "held_out", 1.0, 99.0)
-    with pytest.raises(RunError):
-        mean_reward(str(tmp_path), where="here")
+    assert str(refused(tmp_path).hint).endswith("--data FILE")
     write(tmp_path, "other", 2.0, 100.0)
-    assert mean_reward(str(tmp_path), where="here") == 2.0
+    assert mean_of(tmp_path) == 2.0
 
 
 def test_a_copied_run_keeps_its_evaluations(tmp_path: Path) -> None:
@@ -97,29 +96,23 @@ def test_a_copied_run_keeps_its_evaluations(tmp_path: Path) -> None:
     (run.model / "model.safetensors").write_bytes(b"")
     write(tmp_path, "held_out", 1.0, 99.0)
     write(tmp_path, "checkpoint", 3.0, 99.0, model=f"checkpoint-2{BY_REWARDS_OF}rm")
-    with pytest.raises(RunError):
-        mean_reward(str(run.model), where="here")
+    refused(run.model)
     assert list(read_figures(run)) == ["checkpoint"]
     write(tmp_path, "held_out", 1.0, 100.0, path="/where/it/was/model")
-    assert mean_reward(str(run.model), where="here") == 1.0
+    assert mean_of(run.model) == 1.0
     assert list(read_figures(run)) == ["held_out", "checkpoint"]
 
 
 @pytest.mark.parametrize(
     ("trained", "asked", "option"),
-    [
-        *((None, False, ""), (None, True, " --eos"), (True, True, ""), (True, False, " --no-eos")),
-        *((False, False, ""), (False, True, " --eos")),
-    ],
+    [(None, False, ""), (None, True, " --eos"), (True, True, ""), (True, False, " --no-eos"), (False, True, " --eos")],
 )
 def test_the_command_has_an_option_if_texts_end_unlike_in_training(
     tmp_path: Path, trained: bool | None, asked: bool, option: str
 ) -> None:
     if trained is not None:
         write_text_endings(tmp_path, with_eos=trained)
-    with pytest.raises(RunError) as caught:
-        mean_reward(str(tmp_path), with_eos=asked, where="rewards.a.offset")
-    error = caught.value
+    error = refused(tmp_path, with_eos=asked)
     assert error.hint == f"rlhf eval {os.path.relpath(tmp_path)} --data FILE{option}"
     assert error.where == "rewards.a.offset"
     assert str(tmp_path.resolve() / "eval") in str(error.got)
@@ -127,8 +120,10 @@ def test_the_command_has_an_option_if_texts_end_unlike_in_training(
 
 @pytest.mark.parametrize(
     ("content", "found"),
-    [(None, None), ("{", None), ("[1]", None), ("{}", None), ('{"conversations": 1}', None)]
-    + [(f'{{"conversations": {word}}}', word == "true") for word in ("true", "false")],
+    [
+        *((None, None), ("{", None), ("[1]", None), ("{}", None), ('{"conversations": 1}', None)),
+        *(('{"conversations": true}', True), ('{"conversations": false}', False)),
+    ],
 )
 def test_whether_a_model_was_trained_on_conversations(tmp_path: Path, content: str | None, found: bool | None) -> None:
     if content is not None:
@@ -147,9 +142,5 @@ def test_the_command_names_the_run_of_the_model(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     run.model.mkdir()
     run.config.write_text("")
-    with pytest.raises(RunError) as caught:
-        mean_reward(str(run.model), where="here")
-    assert caught.value.hint == f"rlhf eval {run.shown}"
-    with pytest.raises(RunError) as caught:
-        mean_reward("no/such/model", where="here")
-    assert caught.value.hint == "rlhf eval FOLDER --data FILE"
+    assert refused(run.model).hint == f"rlhf eval {run.shown}"
+    assert refused("no/such/model").hint == "rlhf eval FOLDER --data FILE"

@@ -48,7 +48,7 @@ def test_a_folder_that_holds_runs_or_sweeps_is_told(
         ("runs", "a folder with 3 runs", "runs/quickstart/s2/a"),
         ("runs/quickstart/s1", "a sweep: several runs of one command", "runs/quickstart/s1/a"),
         *((typed, "no such folder", "runs/quickstart/s2") for typed in ("s2", "runs/quickstart/s")),
-        *((typed, "no such folder", "runs/quickstart") for typed in ("quick", "runs/quikcstart")),
+        *((typed, "no such folder", "runs/quickstart") for typed in ("quick", "quikcstart", "runs/quikcstart")),
         *(("quickstart/s1", "no such folder", "runs/quickstart/s1"), ("runs/unlike", "no such folder", "rlhf status")),
         (f"{tmp_path}/runs/quick", "no such folder", f"{tmp_path}/runs/quickstart"),
         (f"{run}/modle", "no such folder", f"{run}/model"),

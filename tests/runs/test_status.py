@@ -69,10 +69,8 @@ def test_whoever_reads_the_status_of_a_run_that_crashed_corrects_its_file(make_r
     folder = make_run()
     crashed = subprocess.run([sys.executable, "-c", CRASHES, str(folder.path)], check=False)
     assert crashed.returncode == -signal.SIGSEGV
-    left = read_json(folder.status)
-    assert left["state"] == "running"
-    status = read_status(folder)
-    assert status.state == "killed"
+    left, status = read_json(folder.status), read_status(folder)
+    assert (left["state"], status.state) == ("running", "killed")
     assert read_json(folder.status) == {**left, "state": "killed", "reason": status.reason}
     assert "without a final status" in str(status.reason)
     assert read_status(folder) == status
