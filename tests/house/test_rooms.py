@@ -34,10 +34,8 @@ WALLS = {
 """Folder -> folders that it must not import, even if that closes no circle."""
 
 
-@pytest.fixture(scope="module")
-def files() -> structure.Graph:
-    """Return module -> imported modules."""
-    return structure.file_graph(MODULES)
+FILES = structure.file_graph(MODULES)
+"""Module -> imported modules."""
 
 
 def trespasses(files: structure.Graph) -> list[tuple[str, str]]:
@@ -58,23 +56,20 @@ def test_there_are_files() -> None:
     assert len({room for room in FOLDERS if (structure.ROOT / structure.PACKAGE / room).is_dir()}) <= 21
 
 
-def test_no_circle(files: structure.Graph) -> None:
-    assert structure.circle(files) == []
-    assert structure.circle(structure.room_graph(files)) == []
+def test_no_circle_and_no_import_of_a_forbidden_room() -> None:
+    assert structure.circle(FILES) == []
+    assert structure.circle(structure.room_graph(FILES)) == []
+    assert trespasses(FILES) == []
 
 
-def test_no_room_imports_a_forbidden_room(files: structure.Graph) -> None:
-    assert trespasses(files) == []
-
-
-def test_a_rank_process_does_not_compose(files: structure.Graph) -> None:
+def test_a_rank_process_does_not_compose() -> None:
     """It reads the frozen file; a process of the command does compose."""
 
     def reached(start: str) -> set[str]:
         found, to_see = set(), [start]
         while to_see:
             found.add(module := to_see.pop())
-            to_see += [other for other in files.get(module, set()) if other not in found]
+            to_see += [other for other in FILES.get(module, set()) if other not in found]
         return found
 
     assert "rlhf_cli.config.compose" not in reached("rlhf_cli.launch.rank_process")
@@ -102,9 +97,9 @@ def test_negative_control_a_planted_import_closes_a_circle(tmp_path: Path) -> No
     ("module", "other"),
     [("trainers.checkpoint_mixin", "config"), ("numerics.ppo", "errors"), ("data.loading", "models")],
 )
-def test_negative_control_a_forbidden_import_is_noticed(files: structure.Graph, module: str, other: str) -> None:
+def test_negative_control_a_forbidden_import_is_noticed(module: str, other: str) -> None:
     key = f"{structure.PACKAGE}.{module}"
-    assert trespasses({**files, key: files[key] | {f"{structure.PACKAGE}.{other}.anything"}}) == [(module, other)]
+    assert trespasses({**FILES, key: FILES[key] | {f"{structure.PACKAGE}.{other}.anything"}}) == [(module, other)]
 
 
 def test_files_are_short_and_have_a_docstring() -> None:

@@ -57,46 +57,22 @@ def test_every_hint_is_typed_or_marked() -> None:
     assert not wrong, "cannot be typed, so it is an advice=:\n" + "\n".join(wrong)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "seed",
-        "'~rewards.brevity'",
-        "launch.rollout=hf launch.rollout_gpus=0",
-        "rlhf train -m ... 'seed=1,2'",
-        "rlhf list trainer",
-        "rlhf eval mine --data FILE",
-        "rlhf resume mine",
-        "--column prompt=Question",
-        "- override /track: none",
-        "trainer: {args: {max_steps: 3}}",
-        "export HF_TOKEN=...",
-    ],
+TYPED = (
+    *("seed", "'~rewards.brevity'", "launch.rollout=hf launch.rollout_gpus=0", "rlhf train -m ... 'seed=1,2'"),
+    *("rlhf list trainer", "rlhf eval mine --data FILE", "rlhf resume mine", "--column prompt=Question"),
+    *("- override /track: none", "trainer: {args: {max_steps: 3}}", "export HF_TOKEN=..."),
 )
-def test_what_can_be_typed(text: str) -> None:
-    assert is_typed(text)
+PROSE = (
+    *("leave it out", "rlhf status shows what there is", "rlhf resume RUN starts them all", "rlhf resume mine again"),
+    *("model.lora.r=16 trains an adapter", "run.name=ANOTHER for a run beside it", "'unclosed", "rlhf no_such_verb"),
+    *("rlhf train --no-such-flag", "mixed_precision: bf16 in FILE", "rlhf score", "rlhf check"),
+    "rlhf eval mine --data",
+)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "leave it out",
-        "rlhf status shows what there is",
-        "rlhf resume RUN starts them all",
-        "rlhf resume mine again",
-        "model.lora.r=16 trains an adapter",
-        "run.name=ANOTHER for a run beside it",
-        "'unclosed",
-        "rlhf no_such_verb",
-        "rlhf train --no-such-flag",
-        "mixed_precision: bf16 in FILE",
-        "rlhf score",
-        "rlhf check",
-        "rlhf eval mine --data",
-    ],
-)
-def test_negative_control_what_cannot(text: str) -> None:
-    assert not is_typed(text)
+@pytest.mark.parametrize("text", [*TYPED, *PROSE])
+def test_what_can_be_typed_and_what_cannot(text: str) -> None:
+    assert is_typed(text) == (text in TYPED)
 
 
 def test_negative_control_what_is_wrong_is_noticed() -> None:

@@ -49,6 +49,10 @@ class Folder:
         assert ended.returncode == 0, ended.stdout + ended.stderr
         return ended.stdout
 
+    def logged(self, run: str) -> list[dict[str, Any]]:
+        lines = (self.path / f"runs/smollm2_sums/{run}/metrics.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
     @property
     def model(self) -> Path:
         (folder,) = (path for path in (self.path / "cache/models").iterdir() if path.is_dir())
@@ -73,18 +77,20 @@ def test_the_converted_model_is_a_folder_that_transformers_reads(place: Folder) 
     assert "Paris" in tokenizer.decode(ids[0, inputs["input_ids"].shape[1] :])
 
 
+def last_numbers(completions: list[Any]) -> list[str | None]:
+    found = [re.findall(r"-?\d+", completion[0]["content"]) for completion in completions]
+    return [numbers[-1] if numbers else None for numbers in found]
+
+
 def is_right(completions: list[Any], answer: list[str], **columns: Any) -> list[float]:
     """The last number of the answer is the sum."""
-    found = [re.findall(r"-?\d+", completion[0]["content"]) for completion in completions]
-    return [float(bool(numbers) and numbers[-1] == right) for numbers, right in zip(found, answer, strict=True)]
+    return [float(number == right) for number, right in zip(last_numbers(completions), answer, strict=True)]
 
 
 def is_near(completions: list[Any], answer: list[str], **columns: Any) -> list[float]:
     """The distance of the last number from the sum, as a share of 10 that is left."""
-    found = [re.findall(r"-?\d+", completion[0]["content"]) for completion in completions]
-    apart = [
-        abs(int(numbers[-1]) - int(right)) if numbers else 10 for numbers, right in zip(found, answer, strict=True)
-    ]
+    both = zip(last_numbers(completions), answer, strict=True)
+    apart = [10 if number is None else abs(int(number) - int(right)) for number, right in both]
     return [max(0.0, 1 - one / 10) for one in apart]
 
 
@@ -131,9 +137,7 @@ def test_two_steps_are_trls_to_the_last_digit(place: Folder) -> None:
     )
     trainer.train()
     trainer.save_model(str(place.path / "trl/model"))
-    logged = [
-        json.loads(line) for line in (place.path / "runs/smollm2_sums/grpo/metrics.jsonl").read_text().splitlines()
-    ]
+    logged = place.logged("grpo")
     for name in ("loss", "grad_norm", "reward", "entropy"):
         theirs = [event[name] for event in trainer.state.log_history if name in event]
         ours = [event[name] for event in logged if name in event]
@@ -151,10 +155,7 @@ def test_two_steps_are_trls_to_the_last_digit(place: Folder) -> None:
 def test_ppo_trains_on_it(place: Folder) -> None:
     ppo = ["trainer=ppo", "critic.share=lora", "truncation=bootstrap", "run.name=ppo"]
     place.rlhf("train", *WORDS, *ppo, "trainer.args.num_generations=1", "trainer.args.steps_per_generation=1")
-    logged = [
-        json.loads(line) for line in (place.path / "runs/smollm2_sums/ppo/metrics.jsonl").read_text().splitlines()
-    ]
-    assert [event["step"] for event in logged if "ppo/value_loss" in event] == [1, 2]
+    assert [event["step"] for event in place.logged("ppo") if "ppo/value_loss" in event] == [1, 2]
 
 
 def test_evaluated_exported_and_loaded_by_transformers_alone(place: Folder) -> None:

@@ -23,14 +23,6 @@ MakeRun = Callable[..., RunFolder]
 HERE = socket.gethostname()
 
 
-@pytest.fixture
-def dead_pid() -> int:
-    """The id of a process that has been and gone."""
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    return process.pid
-
-
 def test_the_newest_run_and_the_command_with_it(
     make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -41,8 +33,8 @@ def test_the_newest_run_and_the_command_with_it(
     with_model, without = (make_run(f"runs/exp/{name}", status=finished) for name in ("a", "b"))
     with_model.model.mkdir()
     unstarted = make_run("runs/exp/c")
-    for place, file in enumerate((with_model.status, without.status, unstarted.config)):
-        os.utime(file, (1000 + place, 1000 + place))
+    for age, file in enumerate((unstarted.config, without.status, with_model.status)):
+        os.utime(file, (1000 - age, 1000 - age))
     assert newest_run() == RunFolder(unstarted.path.resolve())
     assert newest_run(finished=True) == RunFolder(with_model.path.resolve())
     os.utime(without.status, (2000, 2000))
@@ -80,15 +72,17 @@ def test_whoever_reads_the_status_of_a_run_that_crashed_corrects_its_file(make_r
         assert (read_status(folder).state, read_status(folder).reason) == ("running", None)
 
 
-def test_a_run_that_somebody_works_on_is_left_as_it_is(make_run: MakeRun, dead_pid: int) -> None:
+def test_a_run_that_somebody_works_on_is_left_as_it_is(make_run: MakeRun) -> None:
     """A resumed run has not written its state yet; a file written meanwhile is not overwritten."""
-    folder = make_run(status={"state": "running", "pid": dead_pid, "host": HERE})
+    (ended := subprocess.Popen(["true"])).wait()
+    left = {"state": "running", "pid": ended.pid, "host": HERE}
+    folder = make_run(status=left)
     with only_writer(folder):
         assert read_status(folder).state == "killed"
         assert read_json(folder.status)["state"] == "running"
     killed = read_status(folder)
     folder.status.write_text('{"state": "finished"}')
-    run_status._write_killed(folder, killed, {"state": "running", "pid": dead_pid, "host": HERE})
+    run_status._write_killed(folder, killed, left)
     assert read_status(folder).state == "finished"
 
 
@@ -142,24 +136,21 @@ def test_a_state_in_words_and_the_rule_that_ended_a_run(
 
 def test_a_full_disk_does_not_hide_how_a_run_ended(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last word is written into the file that is there; without one, or before the end, the disk is the error."""
-    (run := make_run()).status.unlink(missing_ok=True)
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(run_status, "write_json", full)
-        with pytest.raises(OSError, match="No space"):
-            run_status.update_status(run, state="failed")
-    claim(run)
+    begun, unbegun = make_run("begun"), make_run("unbegun")
+    claim(begun)
     monkeypatch.setattr(run_status, "write_json", full)
-    with pytest.raises(OSError, match="No space"):
-        run_status.update_status(run, step=3)
-    run_status.update_status(run, state="failed", reason="x")
-    assert (read_status(run).state, read_status(run).reason) == ("failed", "x")
-    run.status.write_text('{"state": "no such state"}')
+    for run, state in ((unbegun, "failed"), (begun, "running")):
+        with pytest.raises(OSError, match="No space"):
+            run_status.update_status(run, state=state)
+    run_status.update_status(begun, state="failed", reason="x")
+    assert (read_status(begun).state, read_status(begun).reason) == ("failed", "x")
+    begun.status.write_text('{"state": "no such state"}')
     with pytest.raises(RunError):
-        read_status(run)
+        read_status(begun)
 
 
 def test_what_became_of_a_run(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

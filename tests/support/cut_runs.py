@@ -18,16 +18,10 @@ from rlhf_cli.tables.metrics import is_of_the_clock
 from tests.support.small_runs import SMALL
 
 WINDOWS = [
-    *SMALL,
-    "trainer.args.per_device_train_batch_size=4",
-    "trainer.args.num_generations=4",
-    "trainer.args.steps_per_generation=4",
-    "trainer.args.num_iterations=2",
-    "trainer.args.gradient_accumulation_steps=2",
-    "trainer.args.max_steps=8",
-    "trainer.args.save_steps=1",
-    "trainer.args.save_total_limit=null",
-    "data.args.num_rows=5",
+    *(*SMALL, "data.args.num_rows=5", "trainer.args.per_device_train_batch_size=4", "trainer.args.num_generations=4"),
+    *("trainer.args.steps_per_generation=4", "trainer.args.num_iterations=2"),
+    *("trainer.args.gradient_accumulation_steps=2", "trainer.args.max_steps=8"),
+    *("trainer.args.save_steps=1", "trainer.args.save_total_limit=null"),
 ]
 """Four prompts a window, eight micro-batches a window, two a step: an epoch, of four of five rows, is steps 1 to 4."""
 

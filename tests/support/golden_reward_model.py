@@ -8,30 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from transformers import LlamaConfig, LlamaForSequenceClassification
 
-from rlhf_cli.models.byte_tokenizer import byte_tokenizer
-
-HIDDEN = 16
+from tests.support.random_reward_model import HIDDEN, small_classifier
 
 
 def save_golden_reward_model(folder: Path, scores: dict[str, float]) -> None:
     """A sequence classifier that scores a text by its last letter, a key of `scores`; every other letter by 0."""
-    tokenizer = byte_tokenizer(128)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=HIDDEN,
-        intermediate_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_labels=1,
-        max_position_embeddings=128,
-        rms_norm_eps=1e-12,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        bos_token_id=None,
-    )
-    model = LlamaForSequenceClassification(config)
+    model, tokenizer = small_classifier(rms_norm_eps=1e-12)
     with torch.no_grad():
         for layer in model.model.layers:
             layer.self_attn.o_proj.weight.zero_()

@@ -39,30 +39,18 @@ def around(mean: float, half: float, count: int = 4) -> Estimate:
 def reward_model(**changes: Any) -> RewardModelEvaluation:
     """Four pairs, three of them in order."""
     good = SliceAccuracy(1.0, 0.25, 1.0, 2, margin=2.5)
+    bins = [
+        ConfidenceBin(start=0.5, end=0.75, confidence=None, accuracy=sure(None, 0)),
+        ConfidenceBin(start=0.75, end=1.0, confidence=0.875, accuracy=around(0.75, 0.125)),
+    ]
     values: dict[str, Any] = {
         "rows": 4,
         "pairs_per_second": 8.0,
         "truncated": 0,
         "accuracy": around(0.75, 0.125),
         "ties": 1,
-        "calibration": Calibration(
-            ece=0.111,
-            brier=0.222,
-            log_loss=0.333,
-            bins=[
-                ConfidenceBin(start=0.5, end=0.75, confidence=None, accuracy=sure(None, 0)),
-                ConfidenceBin(start=0.75, end=1.0, confidence=0.875, accuracy=around(0.75, 0.125)),
-            ],
-        ),
-        "rewards": RewardDistribution(
-            mean=around(1.5, 0.5),
-            deviation=0.444,
-            chosen=sure(2.0),
-            rejected=sure(1.0),
-            margin=sure(1.25),
-            min=-1.0,
-            max=3.0,
-        ),
+        "calibration": Calibration(ece=0.111, brier=0.222, log_loss=0.333, bins=bins),
+        "rewards": RewardDistribution(around(1.5, 0.5), 0.444, sure(2.0), sure(1.0), sure(1.25), min=-1.0, max=3.0),
         "length": LengthBias(
             unit="tokens, chosen minus rejected",
             chosen_longer=good,

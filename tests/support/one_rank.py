@@ -19,14 +19,9 @@ class FakeTrainer:
         self.work, self.ends_at = work, ends_at
         self.state = SimpleNamespace(global_step=0, max_steps=max_steps)
         self.args = SimpleNamespace(n_gpu=0)
-        self.accelerator = SimpleNamespace(
-            num_processes=1,
-            distributed_type=SimpleNamespace(value="NO"),
-            device="cpu",
-            mixed_precision="no",
-            state=SimpleNamespace(),
-            wait_for_everyone=lambda: None,
-        )
+        of_one = {"num_processes": 1, "distributed_type": SimpleNamespace(value="NO"), "device": "cpu"}
+        nothing = {"mixed_precision": "no", "state": SimpleNamespace(), "wait_for_everyone": lambda: None}
+        self.accelerator = SimpleNamespace(**of_one, **nothing)
         self.model = SimpleNamespace(
             parameters=lambda: [SimpleNamespace(numel=lambda: 7)],
             config=SimpleNamespace(_name_or_path="somebody/model"),

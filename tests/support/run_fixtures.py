@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +51,9 @@ def train(workplace: Path):
 
 
 @pytest.fixture
-def train_ppo(train):
+def train_ppo(train) -> Callable[..., tuple[int, RunFolder]]:
     """`train_ppo(*overrides)` as `train`, with PPO."""
-
-    def run(*overrides: str, name: str = "one") -> tuple[int, RunFolder]:
-        return train(*PPO_SMALL, *overrides, name=name)
-
-    return run
+    return partial(train, *PPO_SMALL)
 
 
 @pytest.fixture

@@ -8,27 +8,14 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.runs.run_folder import RunFolder
 
 SMALL = [
-    "+exp=quickstart",
-    "model.build.hidden_size=16",
-    "model.build.num_layers=1",
-    "model.build.warm_start=null",
-    "trainer.args.max_steps=3",
-    "trainer.args.per_device_train_batch_size=8",
-    "trainer.args.num_generations=4",
-    "trainer.args.max_completion_length=4",
-    "data.args.num_rows=64",
-    "launch=cpu",
-    "track=none",
+    *("+exp=quickstart", "model.build.hidden_size=16", "model.build.num_layers=1", "model.build.warm_start=null"),
+    *("trainer.args.max_steps=3", "trainer.args.per_device_train_batch_size=8"),
+    *("trainer.args.num_generations=4", "trainer.args.max_completion_length=4"),
+    *("data.args.num_rows=64", "launch=cpu", "track=none"),
 ]
-
-
 PPO_SMALL = [
-    "trainer=ppo",
-    "trainer.args.num_generations=1",
-    "trainer.args.steps_per_generation=2",
-    "trainer.args.num_iterations=1",
-    "trainer.args.learning_rate=0.001",
-    "critic.learning_rate=0.001",
+    *("trainer=ppo", "trainer.args.num_generations=1", "trainer.args.steps_per_generation=2"),
+    *("trainer.args.num_iterations=1", "trainer.args.learning_rate=0.001", "critic.learning_rate=0.001"),
 ]
 """On top of SMALL: PPO, rounds of two minibatches of eight rows, each learned from once."""
 

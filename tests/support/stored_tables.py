@@ -33,17 +33,10 @@ def write_table(run: RunFolder, step: int, *, number: int | None = None, **colum
     """Write the table of a step: column -> values, `rollout.*` of round `number`, step - 1 by default."""
     num_rows = len(next(iter(columns.values())))
     count = step - 1 if number is None else number
-    table: dict[str, list[object]] = {
-        "step": [step] * num_rows,
-        "prompt": ["1+2="] * num_rows,
-        "completion": [f"answer {row}" for row in range(num_rows)],
-        **columns,
-    }
-    table.setdefault("advantage", [0.0] * num_rows)
-    table.setdefault(ROUND, [count] * num_rows)
-    table.setdefault(STEP, [step - 1] * num_rows)
-    table.setdefault(TRUNCATED, [False] * num_rows)
-    table.setdefault(TOKENS, [3] * num_rows)
+    same: dict[str, object] = {"step": step, "prompt": "1+2=", "advantage": 0.0}
+    same |= {ROUND: count, STEP: step - 1, TRUNCATED: False, TOKENS: 3}
+    answers = {"completion": [f"answer {row}" for row in range(num_rows)]}
+    table = {**{name: [value] * num_rows for name, value in same.items()}, **answers, **columns}
     file = run.path / "completions" / f"completions_{step:05d}.parquet"
     file.parent.mkdir(exist_ok=True)
     pyarrow.parquet.write_table(pyarrow.table(table), file)

@@ -40,8 +40,8 @@ _PLACE = re.compile(r"(?<![A-Za-z])[A-Z][A-Z_]{2,}|\.\.\.")
 """A part that the reader fills in."""
 
 
-MADE_UP = "cook"
-"""A verb that only tests of the grammar have."""
+_NO_VERBS = (["--help"], ["--version"], ["X"], ["cook"])
+"""What may stand behind `rlhf` instead of a verb; `cook` is one that only tests of the grammar have."""
 
 
 def alternatives(hint: str) -> list[str]:
@@ -78,9 +78,7 @@ def is_typed(text: str) -> bool:
 
 
 def _is_command(words: Sequence[str]) -> bool:
-    if words[:1] in (["--help"], ["--version"], ["X"]):
-        return True
-    if words[:1] == [MADE_UP]:
+    if words[:1] in _NO_VERBS:
         return True
     if not words or words[0] not in VERBS:
         return False
@@ -112,16 +110,9 @@ _NEED_A_WORD = (
 """Verbs that refuse a line without an experiment or a run."""
 
 
-def has_place(text: str) -> bool:
-    """Whether the reader is to put something of their own into it."""
-    return _PLACE.search(text) is not None
-
-
 def prose(error: RlhfError) -> list[str]:
     """What an error says to type, and that cannot be typed."""
-    if error.hint is None:
-        return []
-    return [text for text in alternatives(error.hint) if not is_typed(text)]
+    return [text for text in alternatives(error.hint or "") if not is_typed(text)]
 
 
 def problems_of(error: UserError) -> list[UserError]:
@@ -131,14 +122,12 @@ def problems_of(error: UserError) -> list[UserError]:
 def useless(words: list[str], error: UserError, judge: Judge) -> Iterator[str]:
     """Yield what an error says to type and that, typed, leaves the same problem or is refused itself."""
     for problem in problems_of(error):
-        if problem.hint is None:
-            continue
-        for text in alternatives(problem.hint):
+        for text in alternatives(problem.hint or ""):
             try:
                 suggested = shlex.split(text)
             except ValueError:
                 continue  # which is prose
-            if has_place(text) or not suggested or suggested[0] in ("rlhf", *_COMMANDS) or "$" in text:
+            if _PLACE.search(text) or not suggested or suggested[0] in ("rlhf", *_COMMANDS) or "$" in text:
                 continue
             tries = list(_typed(words, problem, suggested))
             if tries and not any(_helps(new, problem, suggested, judge) for new in tries):

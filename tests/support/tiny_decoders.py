@@ -28,13 +28,8 @@ from transformers import (
 
 PAD, ENDS, VOCABULARY = 0, [1, 2, 3, 4, 5], 40
 _SHAPE: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
+    **{"vocab_size": VOCABULARY, "max_position_embeddings": 64, "hidden_size": 32, "intermediate_size": 64},
+    **{"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2},
 }
 MAKE: dict[str, Callable[[], PreTrainedModel]] = {
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**_SHAPE)),
@@ -75,12 +70,5 @@ def prompts() -> dict[str, Tensor]:
 
 def settings(**named: Any) -> GenerationConfig:
     """Return how to generate; by default at most 24 tokens, sampled from all but padding."""
-    given = {
-        "do_sample": True,
-        "top_k": 0,
-        "max_new_tokens": 24,
-        "suppress_tokens": [PAD],
-        "pad_token_id": PAD,
-        **named,
-    }
-    return GenerationConfig(**{"pad_token_id": PAD, **given}, eos_token_id=ENDS, disable_compile=True)
+    given = {"do_sample": True, "top_k": 0, "max_new_tokens": 24, "suppress_tokens": [PAD], "pad_token_id": PAD}
+    return GenerationConfig(**{**given, **named}, eos_token_id=ENDS, disable_compile=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +19,15 @@ from rlhf_cli.runs.tracking.mirror import Mirror, final_values
 from rlhf_cli.runs.tracking.tracked_run import TrackedRun, TrackingPlan, name_in_log, shown_name, tracked_run
 from rlhf_cli.text import redaction
 from rlhf_cli.text.redaction import remember
-from tests.runs.tracking.tracked_runs import CONFIG, EVENTS, REWARDS, logged_run, report, write_evaluation
+from tests.runs.tracking.tracked_runs import (
+    CONFIG,
+    EVENTS,
+    REWARDS,
+    logged_run,
+    report,
+    write_completions,
+    write_evaluation,
+)
 from tests.support.planted_secrets import tellers
 from tests.support.wandb_read_back import leaves, records, tables
 
@@ -29,20 +36,19 @@ pytestmark = pytest.mark.whole
 STEP = "train/global_step"
 
 
-@dataclass
 class Told:
     """A run of wandb's that keeps its calls, and raises in the given methods."""
 
-    raises: tuple[str, ...] = ()
-    step: int = 0
-    resumed: bool = False
-    said: list[str] = field(default_factory=list)
-    metrics: list[int] = field(default_factory=list)
-    tables: list[tuple[str, int, int]] = field(default_factory=list)
-    rows: list[list[object]] = field(default_factory=list)
-    summary: dict[str, float] = field(default_factory=dict)
-    settings: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(mode="offline", sync_dir=""))
-    define_metric: MagicMock = field(default_factory=MagicMock)
+    step, resumed = 0, False
+
+    def __init__(self, *raises: str) -> None:
+        self.raises = raises
+        self.said: list[str] = []
+        self.metrics: list[int] = []
+        self.tables: list[tuple[str, int, Any]] = []
+        self.summary: dict[str, float] = {}
+        self.settings = SimpleNamespace(mode="offline", sync_dir="")
+        self.define_metric = MagicMock()
 
     def _tell(self, method: str) -> None:
         self.said.append(method)
@@ -55,14 +61,11 @@ class Told:
 
     def log(self, values: dict[str, Any], step: int | None) -> None:
         at = values.pop(STEP)
-        (value,) = [*values.values()] if len(values) == 1 else [None]
-        if not hasattr(value, "columns"):
-            self._tell("log")
+        tables = {name: value for name, value in values.items() if hasattr(value, "columns")}
+        self._tell("table" if tables else "log")
+        if not tables:
             self.metrics.append(at)
-            return
-        self._tell("table")
-        self.tables.append((next(iter(values)), at, len(value.data)))
-        self.rows = value.data
+        self.tables += [(name, at, table.data) for name, table in tables.items()]
 
     def mark_preempting(self) -> None:
         self.said.append("preempted")
@@ -76,7 +79,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Any:
     """`told(raises...)`: put a run of the test's own in wandb's place."""
 
     def put(*raises: str) -> Told:
-        run = Told(raises)
+        run = Told(*raises)
         monkeypatch.setattr(mirror_module, "opened", run.opened)
         return run
 
@@ -102,7 +105,7 @@ def test_what_wandb_keeps_is_not_logged_again(told, folder: RunFolder) -> None:
             mirror.table("answers", step, rows)
             mirror.event({"step": step, "reward": 0.5})
         mirror.table("answers", 5, [])
-        assert (tracker.tables, tracker.rows) == ([("answers", 2, 1), ("answers", 4, 1)], [["2", "swordfish"]])
+        assert tracker.tables == [("answers", step, [["2", "swordfish"]]) for step in (2, 4)]
     assert tracker.metrics == [2, 4]
     Mirror(folder, TrackingPlan("none", tracker="mlflow"), say=print).table("answers", 4, rows)
 
@@ -113,9 +116,7 @@ def test_what_fails_is_told_once_and_left_alone(method: str, told, folder: RunFo
     (said,) = report(folder)
     assert said.startswith("warning: wandb failed ")
     assert "OSError: [Errno 28] No space left on device" in said
-    assert "the run goes on without it" in said
-    assert tracker.said[-1] == method
-    assert tracker.said.count(method) == 1
+    assert (tracker.said[-1], tracker.said.count(method)) == (method, 1)
 
 
 def test_a_table_of_completions_is_sent_every_so_many_steps_and_at_the_end(told, folder: RunFolder) -> None:
@@ -154,38 +155,30 @@ def test_how_a_run_ended_is_told_and_its_error_goes_on(told, folder: RunFolder) 
         assert ("preempted" in tracker.said) == ("preempted" in said)
 
 
-_SECRETS = {"JUDGE_KEY": "judgekey-planted88", "HF_TOKEN": "hf_planted0123456789abcdefghij"}
-_NEEDLES = ("judgekey-planted88", "hf_planted0123456789", "notepw99")
+SECRETS = {"JUDGE_KEY": "judgekey-planted88", "HF_TOKEN": "hf_planted0123456789abcdefghij"}
+NEEDLES = ("judgekey-planted88", "hf_planted0123456789", "notepw99")
 
 
-def _telling(place: Path) -> RunFolder:
+def telling(place: Path) -> RunFolder:
     """A run that has a secret wherever one can be: configuration, notes, tags, a command, a completion."""
-    key, token = _SECRETS.values()
+    key, token = SECRETS.values()
     track = {**CONFIG["track"], "notes": f"see http://me:notepw99@host/{key}", "tags": [f"by-{key}"]}  # type: ignore[dict-item]
     config = {**CONFIG, "track": track, "trainer": {"name": "grpo", "args": {"hub_token": token, "url": f"u?{key}"}}}
-    folder = logged_run(
-        place / "runs" / "quickstart" / "one",
-        config=config,
-        provenance={"command": f"rlhf train a={key}", "cwd": str(place)},
-    )
-    import pyarrow
-    import pyarrow.parquet
-
-    rows = {"step": [1], "prompt": [f"say {key}"], "completion": [f"{key} and {token}"], "advantage": [0.5]}
-    pyarrow.parquet.write_table(pyarrow.table(rows), folder.path / "completions" / "completions_00001.parquet")
-    folder.metrics.write_text("".join(json.dumps(event) + "\n" for event in EVENTS))
+    of_command = {"command": f"rlhf train a={key}", "cwd": str(place)}
+    folder = logged_run(place / "runs" / "quickstart" / "one", config=config, provenance=of_command)
+    write_completions(folder, 1, prompt=f"say {key}", completion=f"{key} and {token}")
     return folder
 
 
-def _told_in(place: Path) -> set[str]:
+def told_in(place: Path) -> set[str]:
     """Return the needles in what a tracker wrote: everything but the run folder's own files, which are not its."""
-    found = tellers(place, _NEEDLES)
     ours = ("config.yaml", "provenance.json", "completions_00001.parquet", "metrics.jsonl")
-    return {needle for needle, files in found.items() if any(not file.endswith(ours) for file in files)}
+    found = tellers(place, NEEDLES).items()
+    return {needle for needle, files in found if any(not file.endswith(ours) for file in files)}
 
 
 def test_wandb_gets_the_command_without_its_secrets(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    token = _SECRETS["HF_TOKEN"]
+    token = SECRETS["HF_TOKEN"]
     monkeypatch.setattr(sys, "argv", ["rlhf", "train", "seed=12345678", f"trainer.args.hub_token={token}"])
     report(logged_run(place / "runs" / "quickstart" / "one"))
     assert set(tellers(place, ("seed=12345678", token))) == {"seed=12345678"}
@@ -196,44 +189,38 @@ def test_wandb_gets_the_command_without_its_secrets(place: Path, monkeypatch: py
 def test_tensorboard_gets_no_secret(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control is in the same test: with nothing hidden the same search finds every secret."""
     pytest.importorskip("tensorboard", reason="pip install 'rlhf-cli[tensorboard]'")
-    for name, value in _SECRETS.items():
+    for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
         remember(value)
-    folder = _telling(place)
+    folder = telling(place)
     assert report(folder, "tensorboard") == []
-    assert _told_in(place) == set()
+    assert told_in(place) == set()
     monkeypatch.setattr(redaction, "_forms", lambda values: [])
     monkeypatch.setattr(redaction, "_SHAPES", {})
     monkeypatch.setattr(redaction, "_IN_TEXT", ())
     monkeypatch.setattr(redaction, "_is_hidden_by_key", lambda key, value: False)
     report(folder, "tensorboard")
-    assert _told_in(place) == set(_NEEDLES)
+    assert told_in(place) == set(NEEDLES)
 
 
 # What a run is summed up as: where it ended, its best with the step, and an evaluation's interval, by hand.
-
-
-def events(metric: str, values: list[float | None], *, every: int = 1) -> list[dict[str, object]]:
-    return [{"step": every * (place + 1), "time_s": 0.1, metric: value} for place, value in enumerate(values)]
 
 
 def test_the_best_stretch_is_as_wide_as_the_last_and_ends_at_its_step() -> None:
     """Of 30 events a tenth is three. 0, 0, 0 but for 0.6 at the events 10 to 12 and 0.9 alone at 20: the best three
     are those, 0.6 against 0.3, and end at step 12 * 5; the last three have 0.1, 0.2 and 0.3.
     """
-    values: list[float | None] = [0.0] * 30
+    values, name = [0.0] * 30, "rewards/correct/mean"
     values[9:12], values[19], values[27:] = [0.6] * 3, 0.9, [0.1, 0.2, 0.3]
-    found = final_values(events("rewards/correct/mean", values, every=5))
-    name = "rewards/correct/mean"
+    found = final_values([{"step": 5 * place, "time_s": 0.1, name: value} for place, value in enumerate(values, 1)])
     assert found == {f"final/{name}": pytest.approx(0.2), f"best/{name}": pytest.approx(0.6), f"best_step/{name}": 60}
 
 
 def test_of_a_loss_the_least_is_the_best_and_of_an_accuracy_the_greatest() -> None:
-    log = [
-        {"step": step, "time_s": 0.1, "loss": loss, "accuracy": accuracy}
-        for step, loss, accuracy in ((1, 0.7, 0.5), (2, 0.4, 0.4), (3, 0.6, 0.8), (4, 0.5, 0.7))
-    ]
-    log += [{"step": step, "time_s": 0.1, "eval_loss": loss} for step, loss in ((2, 0.6), (3, 0.5), (4, 0.8))]
+    losses, accuracies, evaluated = (0.7, 0.4, 0.6, 0.5), (0.5, 0.4, 0.8, 0.7), (None, 0.6, 0.5, 0.8)
+    log = [{"step": 1 + place, "time_s": 0.1, "loss": loss} for place, loss in enumerate(losses)]
+    for event, accuracy, loss in zip(log, accuracies, evaluated, strict=True):
+        event |= {"accuracy": accuracy, **({} if loss is None else {"eval_loss": loss})}
     found = final_values(log)
     assert (found["final/train/loss"], found["best/train/loss"], found["best_step/train/loss"]) == (0.5, 0.4, 2)
     assert (found["best/train/accuracy"], found["best_step/train/accuracy"]) == (0.8, 3)

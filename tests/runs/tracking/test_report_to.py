@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,48 +22,43 @@ def folder(place: Path) -> RunFolder:
     return logged_run(place / "runs" / "quickstart" / "one", provenance={"cwd": str(place)})
 
 
-class ReadTensorBoard:
-    """What TensorBoard shows of a run folder."""
+def log(folder: RunFolder, *events: Mapping[str, object]) -> None:
+    folder.metrics.write_text("".join(json.dumps(event) + "\n" for event in events))
 
-    def __init__(self, folder: RunFolder) -> None:
-        pytest.importorskip("tensorboard", reason="pip install 'rlhf-cli[tensorboard]'")
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-        self._of = EventAccumulator(str(folder.path / "tensorboard"))
-        self._of.Reload()
-        self.names = set(self._of.Tags()["scalars"])
+def tensorboard_of(folder: RunFolder) -> Any:
+    """What TensorBoard reads in a run folder."""
+    pytest.importorskip("tensorboard", reason="pip install 'rlhf-cli[tensorboard]'")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    def scalars(self, tag: str) -> dict[int, float]:
-        points = self._of.Scalars(tag)
-        assert len({point.step for point in points}) == len(points)  # no step twice
-        return {point.step: point.value for point in points}
+    read = EventAccumulator(str(folder.path / "tensorboard"))
+    read.Reload()
+    return read
 
-    def text(self, tag: str) -> str:
-        (point,) = self._of.Tensors(f"{tag}/text_summary")
-        return point.tensor_proto.string_val[0].decode()
+
+def totals(read: Any) -> dict[int, float]:
+    points = read.Scalars("train/reward")
+    assert len({point.step for point in points}) == len(points)  # no step twice
+    return {point.step: point.value for point in points}
 
 
 def test_tensorboard_has_every_number_and_the_experiment(folder: RunFolder) -> None:
+    """A resumed run replaces what it has after the checkpoint: steps 3 and 4 were logged as 0.4 and 0.5."""
     assert report(folder, "tensorboard") == []
-    read = ReadTensorBoard(folder)
-    assert {name for name in read.names if not name.startswith("train/train_")} >= {
+    read = tensorboard_of(folder)
+    names = set(read.Tags()["scalars"])
+    assert {name for name in names if not name.startswith("train/train_")} >= {
         *("train/reward", "train/rewards/correct/mean", "train/epoch"),
         *("eval/greedy/total", "eval/greedy/total/low", "eval/greedy/total/high", "eval/pass@4/correct"),
     }
-    assert "train/kl" not in read.names  # null in metrics.jsonl
-    assert read.scalars("train/reward") == pytest.approx(dict(enumerate(REWARDS, 1)))
-    config = json.loads(read.text("args"))
-    assert config["rewards"]["correct"]["weight"] == 2.0
-    assert config["tags"][-1] == "mine"
-
-
-def test_a_resumed_run_replaces_what_tensorboard_has_after_its_checkpoint(folder: RunFolder) -> None:
-    """Steps 3 and 4 were logged as 0.4 and 0.5 and are trained again: as in metrics.jsonl, the later ones count."""
-    report(folder, "tensorboard")
-    again = [*EVENTS[:2], *({**event, "reward": 0.25} for event in EVENTS[2:4])]
-    folder.metrics.write_text("".join(json.dumps(event) + "\n" for event in again))
+    assert "train/kl" not in names  # null in metrics.jsonl
+    assert totals(read) == pytest.approx(dict(enumerate(REWARDS, 1)))
+    (point,) = read.Tensors("args/text_summary")
+    config = json.loads(point.tensor_proto.string_val[0])
+    assert (config["rewards"]["correct"]["weight"], config["tags"][-1]) == (2.0, "mine")
+    log(folder, *EVENTS[:2], *({**event, "reward": 0.25} for event in EVENTS[2:4]))
     assert report(folder, "tensorboard", goes_on_from=2, recorded_to=4) == []
-    assert ReadTensorBoard(folder).scalars("train/reward") == pytest.approx({1: 0.1, 2: 0.9, 3: 0.25, 4: 0.25})
+    assert totals(tensorboard_of(folder)) == pytest.approx({1: 0.1, 2: 0.9, 3: 0.25, 4: 0.25})
 
 
 class Recording:
@@ -109,8 +105,7 @@ def test_mlflow_has_one_run_over_both_attempts(folder: RunFolder, place: Path) -
     assert (run.info.run_name, run.info.status) == ("quickstart/one", "KILLED")
     assert run.data.params["rewards.correct.weight"] == "2.0"
     assert run.data.tags["mine"] == "true"
-    more = [*EVENTS[:4], {"step": 5, "time_s": 9.0, "reward": 0.7}]
-    folder.metrics.write_text("".join(json.dumps(event) + "\n" for event in more))
+    log(folder, *EVENTS[:4], {"step": 5, "time_s": 9.0, "reward": 0.7})
     assert report(folder, "mlflow", goes_on_from=4, recorded_to=4) == []
     (run,) = client.search_runs([experiment.experiment_id])
     assert run.info.status == "FINISHED"
@@ -127,8 +122,7 @@ def test_trackio_continues_a_run_by_its_name(
     for module in ("sqlite_storage", "utils", "media.utils", "fragments", "run"):
         monkeypatch.setattr(f"trackio.{module}.TRACKIO_DIR", tmp_path / "trackio", raising=False)
     report(folder, "trackio")
-    more = [*EVENTS[:4], {"step": 5, "time_s": 9.0, "reward": 0.7}]
-    folder.metrics.write_text("".join(json.dumps(event) + "\n" for event in more))
+    log(folder, *EVENTS[:4], {"step": 5, "time_s": 9.0, "reward": 0.7})
     assert report(folder, "trackio", goes_on_from=4, recorded_to=4) == []
     assert SQLiteStorage.get_runs("sums") == ["quickstart/one"]
     rows = SQLiteStorage.get_logs("sums", "quickstart/one")

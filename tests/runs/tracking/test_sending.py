@@ -7,7 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,26 +46,20 @@ def logged_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def by_wandb(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[Path]]]:
-    """`by_wandb(refuses=...)`: a client that sends all but the runs named; returns the runs that it gets."""
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[Path]]:
+    """What wandb's client is given: one that sends all but the runs that are named b."""
+    asked: list[list[Path]] = []
 
-    def put(refuses: str = "nobody") -> list[list[Path]]:
-        asked: list[list[Path]] = []
+    def send(files: Sequence[Path]) -> str:
+        asked.append(list(files))
+        refused = [file for file in files if "/b/" in str(file)]
+        for file in set(files) - set(refused):
+            file.with_name(file.name + ".synced").touch()
+        said = [f"wandb: ERROR {file.parent.name}: permission denied" for file in refused]
+        return "\n".join(["wandb: Syncing...", *said, "wandb: done"])
 
-        def send(files: Sequence[Path]) -> str:
-            asked.append(list(files))
-            said = []
-            for file in files:
-                if refuses in str(file):
-                    said.append(f"wandb: ERROR {file.parent.name}: permission denied")
-                else:
-                    file.with_name(file.name + ".synced").touch()
-            return "\n".join(["wandb: Syncing...", *said, "wandb: done"])
-
-        monkeypatch.setattr(wandb_files, "upload", send)
-        return asked
-
-    return put
+    monkeypatch.setattr(wandb_files, "upload", send)
+    return asked
 
 
 def test_what_a_kill_cut_off_is_taken_away(place: Path) -> None:
@@ -139,7 +133,7 @@ def test_why_a_run_was_not_sent_is_the_line_about_it(place: Path) -> None:
     assert wandb_files._after(sending, other).why == other.removeprefix("wandb: ")
 
 
-def test_each_run_says_what_becomes_of_it(place: Path, logged_in: None, by_wandb, capsys: Said) -> None:
+def test_each_run_says_what_becomes_of_it(place: Path, logged_in: None, asked: list[list[Path]], capsys: Said) -> None:
     sweep = place / "runs" / "quickstart" / "swept"
     new, refused, old, none, live, other, damaged = (logged_run(sweep / name) for name in "abcdefg")
     track = {"mode": "none", "project": "sums"}
@@ -151,7 +145,6 @@ def test_each_run_says_what_becomes_of_it(place: Path, logged_in: None, by_wandb
     for run in (live, damaged):
         record(run)
     damaged.status.write_text("")
-    asked = by_wandb(refuses="/b/")
     assert main(["sync", "runs", "--dry-run"]) == 1
     capsys.readouterr()
     assert asked == []
@@ -169,8 +162,7 @@ def test_each_run_says_what_becomes_of_it(place: Path, logged_in: None, by_wandb
     }
 
 
-def test_nobody_is_logged_in(place: Path, by_wandb, capsys: Said) -> None:
-    asked = by_wandb()
+def test_nobody_is_logged_in(place: Path, asked: list[list[Path]], capsys: Said) -> None:
     record(logged_run(place / "runs" / "quickstart" / "one"))
     assert main(["sync", "runs"]) == 2
     said = capsys.readouterr().err

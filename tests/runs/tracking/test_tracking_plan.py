@@ -6,7 +6,6 @@ import importlib.util
 import socket
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -21,13 +20,6 @@ from rlhf_cli.runs.tracking.tracked_run import TrackingPlan, plan_tracking
 def wandb_is_not_imported(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An import of wandb from here on raises ImportError."""
     monkeypatch.setitem(sys.modules, "wandb", None)
-
-
-@pytest.fixture
-def server() -> Iterator[str]:
-    """The address of something that accepts connections, until the test is over."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
 
 
 @pytest.mark.fault(47)
@@ -63,18 +55,20 @@ def test_a_server_is_asked_at_the_port_of_its_address(
     assert len(asked) == (port is not None)
 
 
-def test_a_login_in_netrc(monkeypatch: pytest.MonkeyPatch, server: str) -> None:
-    monkeypatch.setenv("WANDB_BASE_URL", server)
+def test_a_login_in_netrc(monkeypatch: pytest.MonkeyPatch) -> None:
     netrc = Path.home() / ".netrc"
-    netrc.write_text("machine 127.0.0.1 login user password abc\n")
-    netrc.chmod(0o600)
-    assert plan_tracking("online").mode == "online"
-    netrc.write_text("machine elsewhere.org login user password abc\n")
-    assert plan_tracking("online").mode == "offline"
-    netrc.write_text("this is not a netrc file\n")
-    assert plan_tracking("online").mode == "offline"
-    netrc.write_text("machine 127.0.0.1 login user password abc\n", encoding="utf-16")
-    assert plan_tracking("online").mode == "offline"
+    login = "machine 127.0.0.1 login user password abc\n"
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{listening.getsockname()[1]}")
+        for content, mode in (
+            (login.encode(), "online"),
+            (login.replace("127.0.0.1", "elsewhere.org").encode(), "offline"),
+            (b"this is not a netrc file\n", "offline"),
+            (login.encode("utf-16"), "offline"),
+        ):
+            netrc.write_bytes(content)
+            netrc.chmod(0o600)
+            assert plan_tracking("online").mode == mode
 
 
 @pytest.mark.parametrize("tracker", ["tensorboard", "trackio", "mlflow"])

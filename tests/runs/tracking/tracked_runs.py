@@ -34,13 +34,8 @@ def event(step: int, total: float) -> dict[str, object]:
 
 
 EVALUATION = {
-    "step": 4,
-    "time_s": 6.1,
-    "eval_greedy/total": 0.6,
-    "eval_greedy/total/low": 0.4,
-    "eval_greedy/total/high": 0.8,
-    "eval_greedy/rewards/correct": 0.3,
-    "eval_pass@4/correct": 0.7,
+    **{"step": 4, "time_s": 6.1, "eval_greedy/rewards/correct": 0.3, "eval_pass@4/correct": 0.7},
+    **{"eval_greedy/total": 0.6, "eval_greedy/total/low": 0.4, "eval_greedy/total/high": 0.8},
 }
 LAST = {"step": 4, "time_s": 6.2, "train_runtime": 6.5, "train_loss": 0.01, "epoch": 0.4}
 EVENTS: list[Mapping[str, object]] = [*(event(step, total) for step, total in enumerate(REWARDS, 1)), EVALUATION, LAST]
@@ -72,17 +67,12 @@ def logged_run(
     return folder
 
 
-def write_completions(folder: RunFolder, step: int) -> None:
+def write_completions(folder: RunFolder, step: int, *, prompt: str = "1+1=", completion: str | None = None) -> None:
     """Write the table of a step."""
-    rows = {
-        "step": [step, step],
-        "prompt": ["1+1=", "1+1="],
-        "completion": [f"two at {step}", "3"],
-        "correct": [1.0, None],
-        "advantage": [0.5, -0.5],
-    }
+    completions = [completion or f"two at {step}", "3"]
+    rows = {"step": [step] * 2, "prompt": [prompt] * 2, "completion": completions, "correct": [1.0, None]}
     file = folder.path / "completions" / f"completions_{step:05d}.parquet"
-    pyarrow.parquet.write_table(pyarrow.table(rows), file)
+    pyarrow.parquet.write_table(pyarrow.table({**rows, "advantage": [0.5, -0.5]}), file)
 
 
 def write_evaluation(folder: RunFolder, step: int) -> None:
@@ -93,13 +83,8 @@ def write_evaluation(folder: RunFolder, step: int) -> None:
     rewards = {"correct": {"raw": {**figures, "mean": 0.3}, "effective": figures, "weighted": figures}}
     part = {"total": figures, "truncated": figures, "tokens": figures, "rewards": rewards}
     (place / f"step-{step}.json").write_text(json.dumps({"step": step, "parts": {"greedy": part}}))
-    answer = {
-        "prompt": [{"role": "user", "content": "1+1="}],
-        "completion": "2\u2028",
-        "completion_ids": [50],
-        "part": "greedy",
-    }
-    rest = {"sample": 0, "total": 0.6, "rewards": {"correct": 0.3}}
+    answer = {"prompt": [{"role": "user", "content": "1+1="}], "completion": "2\u2028", "completion_ids": [50]}
+    rest = {"part": "greedy", "sample": 0, "total": 0.6, "rewards": {"correct": 0.3}}
     (place / f"step-{step}.completions.jsonl").write_text(json.dumps({**answer, **rest}, ensure_ascii=False) + "\n")
 
 
@@ -111,10 +96,7 @@ def report(
     recorded_to: int = 0,
     error: BaseException | None = None,
 ) -> list[str]:
-    """Mirror what a run folder has logged after a step, as the worker does, and end with `error`, if given.
-
-    Return what was printed.
-    """
+    """Mirror what a run folder has logged after a step, as the worker does; return what was printed."""
     args, printed = None, list[str]()
     if tracker != "wandb":
         from transformers import TrainingArguments  # torch comes with it
