@@ -52,6 +52,7 @@ from rlhf_cli.trainers.step_profile import StepProfile, TokenSlots
 if TYPE_CHECKING:
     from rlhf_cli.evaluation.evaluation_results import PartAnswers, PolicyEvaluation
     from rlhf_cli.evaluation.scored_pairs import ScoredPair
+    from rlhf_cli.trainers.ppo.critic import PpoSetup
 
 
 _TEXTS = ("prompt", "chosen", "rejected", "completion", "messages", "conversations", TEXT)
@@ -126,15 +127,7 @@ def assemble(
     # Not cuDNN's attention, the default on an H100: in torch 2.11 to 2.13 the gradient of a query that attends to
     # nothing (padding on the left) is NaN for masked rows of n tokens with n % 128 == 64 (pytorch issue 196678).
     torch.backends.cuda.enable_cudnn_sdp(False)
-    stack = None
-    if row.generates:
-        models = [reward.model for reward in experiment.rewards.values() if reward.model is not None]
-        what = f"reward model{'s' * (len(models) > 1)} {', '.join(models)}" if models else "rewards"
-        on_progress(f"loading the {what}")
-        with policy_loading.loading_unsharded(args):
-            stack = training_stack(
-                experiment, device=args.device, run=folder, rank=args.process_index, heartbeat=heartbeat
-            )
+    stack = _load_rewards(experiment, folder, args, on_progress, heartbeat) if row.generates else None
     on_progress("reading the data")
     train_dataset, eval_sets, left_out = training_rows(experiment)
     if stack is not None:
@@ -145,23 +138,9 @@ def assemble(
     with policy_loading.loading_unsharded(args), args.main_process_first(desc="the policy"):
         policy = policy_loading.policy_path(experiment, on_progress)
     train_dataset, eval_sets = policy_loading.readable_rows(experiment, args, policy, train_dataset, eval_sets)
-    trained_on = frozenset[bytes]()
-    for name, rows in eval_sets.items():
-        trained_on |= (shared := shared_prompts(rows, [train_dataset]))
-        if shared and args.process_index == 0:
-            count = sum(key in shared for key in prompt_keys(rows))
-            logging.getLogger("rlhf").warning("%s: %s", data_key(name), describe_shared(count, len(rows)))
+    trained_on = _shared_with_training(train_dataset, eval_sets, warn=args.process_index == 0)
     rewards = None if stack is None else _reward_setup(experiment, stack, folder, args, trained_on)
-    ppo = None
-    if experiment.trainer.ppo is not None:
-        from rlhf_cli.algorithms.ppo import Ppo
-        from rlhf_cli.trainers.assemble.ppo_setup import ppo_setup
-
-        assert rewards is not None
-        assert isinstance(rewards.algorithm, Ppo)
-        on_progress("loading the critic")
-        with policy_loading.loading_unsharded(args):
-            ppo = ppo_setup(experiment, policy, rewards.algorithm)
+    ppo = None if rewards is None else _load_critic(experiment, policy, rewards, args, on_progress)
     if "reward_model" in row.sections and args.pad_token is None:
         args.pad_token = _padding_of_reward_model(experiment, policy)
     conversations, names = are_conversations(train_dataset), None if stack is None else stack.names
@@ -195,6 +174,51 @@ def assemble(
     if "reward_model" in row.sections:
         _show_pairs(trainer, experiment, folder, on_pairs)
     return trainer
+
+
+def _load_rewards(
+    experiment: Experiment,
+    folder: RunFolder,
+    args: TrainingArguments,
+    on_progress: policy_loading.OnProgress,
+    heartbeat: Heartbeat,
+) -> RewardStack:
+    """Return the rewards, with the models of those that have one."""
+    models = [reward.model for reward in experiment.rewards.values() if reward.model is not None]
+    what = f"reward model{'s' * (len(models) > 1)} {', '.join(models)}" if models else "rewards"
+    on_progress(f"loading the {what}")
+    with policy_loading.loading_unsharded(args):
+        return training_stack(experiment, device=args.device, run=folder, rank=args.process_index, heartbeat=heartbeat)
+
+
+def _load_critic(
+    experiment: Experiment,
+    policy: str,
+    rewards: RewardSetup,
+    args: TrainingArguments,
+    on_progress: policy_loading.OnProgress,
+) -> PpoSetup | None:
+    """Return what PPO needs beside the policy; None if another algorithm trains."""
+    if experiment.trainer.ppo is None:
+        return None
+    from rlhf_cli.algorithms.ppo import Ppo
+    from rlhf_cli.trainers.assemble.ppo_setup import ppo_setup
+
+    assert isinstance(rewards.algorithm, Ppo)
+    on_progress("loading the critic")
+    with policy_loading.loading_unsharded(args):
+        return ppo_setup(experiment, policy, rewards.algorithm)
+
+
+def _shared_with_training(train_dataset: Dataset, eval_sets: dict[str, Dataset], *, warn: bool) -> frozenset[bytes]:
+    """Return the keys of the evaluation prompts that are also trained on; with `warn`, log how many rows have them."""
+    trained_on = frozenset[bytes]()
+    for name, rows in eval_sets.items():
+        trained_on |= (shared := shared_prompts(rows, [train_dataset]))
+        if shared and warn:
+            count = sum(key in shared for key in prompt_keys(rows))
+            logging.getLogger("rlhf").warning("%s: %s", data_key(name), describe_shared(count, len(rows)))
+    return trained_on
 
 
 def extended_class(trl_trainer: type, extensions: Extensions) -> type[ExtendedTrainer]:
