@@ -17,7 +17,7 @@ from rlhf_cli.cli.options import Options, read_options, usage_of
 from rlhf_cli.cli.verbs import VERBS
 from rlhf_cli.config.conf_folders import APPENDED_GROUPS, groups
 from rlhf_cli.errors import EXIT_OK, UserError
-from rlhf_cli.project.function_source import functions_in
+from rlhf_cli.project.function_source import functions_in, read_function
 from rlhf_cli.project.key_reference import ANY_NAME, key_reference, keys_below, trainer_arguments
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import names_a_run, runs_below
@@ -173,6 +173,18 @@ def _arguments(words: Sequence[str]) -> dict[str, Sequence[str]]:
     return {argument.name: argument.choices or ("true", "false") * ("bool" in argument.type) for argument in free}
 
 
+def _of_function(section_key: str, words: Sequence[str]) -> dict[str, Sequence[str]]:
+    """Return argument -> its values, () if any, of the function that `fn` of a section names."""
+    from rlhf_cli.project.reward_reference import function_arguments  # imports pydantic, 0.2 s
+
+    values = dict(leaves(_tree_of(words)))
+    values |= {key.lstrip("+"): value for key, _, value in (word.partition("=") for word in words)}
+    with contextlib.suppress(UserError):
+        arguments, _ = function_arguments(read_function(str(values.get(f"{section_key}.fn"))), {})
+        return {one.name: one.choices or ("true", "false") * (one.type == "bool") for one in arguments}
+    return {}
+
+
 def _overrides(current: str, earlier: list[str]) -> list[str]:
     """Return the options of a group, the values of a key, or the keys one level below: `launch.slurm.`, `seed=`."""
     key, equals, value = current.partition("=")
@@ -186,6 +198,8 @@ def _overrides(current: str, earlier: list[str]) -> list[str]:
         return [f"{sign}reward@rewards.{name}=" for name in groups().get("reward", {})]
     if parent == _ARGS:
         return [f"{sign}{parent}.{name}=" for name in _arguments(earlier)]
+    if parent.endswith(".args"):
+        return [f"{sign}{parent}.{name}=" for name in _of_function(parent.removesuffix(".args"), earlier)]
     found: dict[str, str] = {}
     reference = key_reference(parent) if parent else None
     if reference is not None and ANY_NAME in reference.holds:
@@ -205,6 +219,8 @@ def _values(key: str, typed: str, earlier: list[str]) -> Iterable[str]:
         return groups()[group]
     if parent == _ARGS:
         return _arguments(earlier).get(name, ())
+    if parent.endswith(".args"):
+        return _of_function(parent.removesuffix(".args"), earlier).get(name, ())
     if name == "by":
         return section(_tree_of(earlier), "rewards")
     reference = key_reference(key)

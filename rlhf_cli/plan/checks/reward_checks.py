@@ -127,7 +127,7 @@ _EACH = "return one entry per completion: [score(text) for text in completions]"
 _RETURNED = (
     (r"values for \d+ completions|a list: (?:float|int|bool|str):", _EACH),
     (r"a list: dict: \{'(\w+)'", 'return the list in it: result["{}"]'),
-    (r"a list: NoneType", f"it ends without `return`; {_EACH}"),
+    (r"a list: NoneType", f"it returns None, or ends without `return`; {_EACH}"),
     (r"a list: \w+", "return list(scores)"),
     (r"row \d+: dict: \{'(\w+)'", 'return [result["{}"] for result in results]'),
     (r"row \d+: -?(?:nan|inf|\d)", "return None instead of NaN or infinity: the row then has no score"),

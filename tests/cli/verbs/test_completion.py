@@ -51,6 +51,9 @@ def offered(line: str) -> list[str]:
         ("rlhf train trainer=ppo trainer.args.gae", ["trainer.args.gae_lambda="]),
         ("rlhf train trainer=sft trainer.args.num_generations", []),
         ("rlhf train trainer.args.seed", []),  # set by `seed`
+        ("rlhf train +exp=quickstart rewards.brevity.args.f", ["rewards.brevity.args.full="]),
+        ("rlhf train rewards.m.fn=rlhf_cli.rewards.length:length_ramp rewards.m.args.z", ["rewards.m.args.zero="]),
+        ("rlhf train reward@rewards.tags=format_tags rewards.tags.args.mode=so", ["rewards.tags.args.mode=soft"]),
         ("rlhf train trainer.args.disable_dropout=", [
             "trainer.args.disable_dropout=false", "trainer.args.disable_dropout=true"]),
         ("rlhf train -m trainer=grpo,rl", ["trainer=grpo,rloo"]),
