@@ -13,19 +13,42 @@ pytestmark = pytest.mark.usefixtures("place")
 QUICK = "exp=quickstart"  # rewards: correct, format, brevity
 
 
+GATE = "rewards.brevity.gate"
+UNBOUND = ("exp=quickstart", "expect=null")
+WATCHES = "rewards.format.when=eval"
+WEIGHTLESS = f"{WATCHES} rewards.format.weight=0"
+
+
 @pytest.mark.parametrize(
-    ("gate", "hint"),
+    ("words", "where", "hint"),
     [
-        ("{by: fromat, at_least: 1}", "rewards.brevity.gate.by=format"),
-        ("[{by: correct, at_least: 1}, {by: fromat, at_least: 1}]", "format"),
-        ("{by: correct}", None),
-        ("{by: correct, at_least: 1, equals: 1}", None),
-        ("{by: correct, between: [1, 0]}", None),
+        (f"{GATE}={{by:fromat,at_least:1}}", f"{GATE}.by", f"{GATE}.by=format"),
+        (f"{GATE}=[{{by:correct,at_least:1}},{{by:fromat,at_least:1}}]", f"{GATE}.by", "format"),
+        (f"{GATE}={{by:correct}}", GATE, None),
+        (f"{GATE}={{by:correct,at_least:1,equals:1}}", GATE, None),
+        (f"{GATE}={{by:correct,between:[1,0]}}", f"{GATE}.between", None),
+        ("rewards.format.gate={by:format,at_least:1}", "rewards.format.gate", "'~rewards.format.gate'"),
+        # what only a reward model reads
+        *(
+            (f"rewards.format.{key}", "rewards.format", None)
+            for key in ("batch_size=8", "max_length=9", "with_eos=true")
+        ),
+        *((f"rewards.format.{key}", "rewards.format", None) for key in ("dtype=float32", "device=cpu")),
+        # what is logged or stored beside the rewards is no name of one
+        *((f"++rewards.{name}.fn=./r.py:f", f"rewards.{name}", None) for name in ("kl", "completion", "advantage")),
+        # what cannot read a reward that only watches
+        (f"{WATCHES} rewards.format.weight=0.5", "rewards.format", None),
+        (f"{WEIGHTLESS} rewards.correct.gate={{by:format,at_least:1}}", "rewards.correct.gate.by", None),
+        (f"{WEIGHTLESS} primary={{by:format,at_least:1}}", "primary.by", None),
+        (f"{WEIGHTLESS} stop.when='format>0.5'", "stop.when", None),
+        (f"{WEIGHTLESS} sampling.keep_groups.by=format", "sampling.keep_groups.by", None),
+        # a run learns from some reward; a teacher belongs to a trainer
+        (f"{WEIGHTLESS} ~rewards.correct ~rewards.brevity", "rewards.format.when", None),
     ],
 )
-def test_gates_that_are_refused(refused: Refused, gate: str, hint: str | None) -> None:
-    error = refused(QUICK, f"rewards.brevity.gate={gate}")
-    assert str(error.where).startswith("rewards.brevity.gate")
+def test_refused(refused: Refused, words: str, where: str, hint: str | None) -> None:
+    error = refused(*UNBOUND, *words.split())
+    assert str(error.where).partition(" ")[0] == where
     assert hint is None or error.hint == hint
 
 
@@ -61,21 +84,6 @@ def test_settings_that_dense_rewards_cannot_use(refused: Refused, judged: Judged
     assert judged(QUICK, typed)  # negative control
     error = refused(QUICK, "trainer=rloo", "trainer.dense=true")
     assert (error.where, error.got) == ("trainer.dense (command line)", "its loss is per sequence")
-
-
-@pytest.mark.parametrize("key", ["batch_size=8", "max_length=9", "dtype=float32", "device=cpu", "with_eos=true"])
-def test_what_only_a_reward_model_reads(refused: Refused, key: str) -> None:
-    assert str(refused(QUICK, f"rewards.format.{key}").where).startswith("rewards.format (")
-
-
-@pytest.mark.parametrize("name", ["kl", "completion", "advantage"])
-def test_what_is_logged_or_stored_beside_the_rewards_is_no_name_of_one(refused: Refused, name: str) -> None:
-    assert str(refused(QUICK, f"++rewards.{name}.fn=rlhf_cli.rewards.toy:digits_only").where).startswith("rewards.")
-
-
-def test_a_gate_on_itself(refused: Refused) -> None:
-    error = refused(QUICK, "rewards.format.gate={by: format, at_least: 1}")
-    assert (error.where, error.hint) == ("rewards.format.gate (command line)", "'~rewards.format.gate'")
 
 
 PRIMARY = "primary={by: correct, at_least: 1.0}"
@@ -125,36 +133,11 @@ def test_a_margin_comes_from_one_place(refused: Refused, margin: str) -> None:
     assert error.expected == "either `column`, or `chosen` and `rejected`: the columns of two scores"
 
 
-UNBOUND = ("exp=quickstart", "expect=null")
-WATCHES = "rewards.format.when=eval"
-
-
 def test_a_reward_that_only_watches_has_no_weight_and_may_gate_another(judged: Judged) -> None:
     words = (*UNBOUND, "~rewards.format.weight", WATCHES)
     assert judged(*words).rewards["format"].weight == 0.0
     other = ("rewards.brevity.when=eval", "rewards.brevity.weight=0")
     assert judged(*words, *other, "rewards.brevity.gate={by: format, at_least: 1}")
-
-
-@pytest.mark.parametrize(
-    ("words", "where"),
-    [
-        (["rewards.format.weight=0.5"], "rewards.format"),
-        (["rewards.format.weight=0", "rewards.correct.gate={by: format, at_least: 1}"], "rewards.correct.gate.by"),
-        (["rewards.format.weight=0", "primary={by: format, at_least: 1}"], "primary.by"),
-        (["rewards.format.weight=0", "stop.when='format > 0.5'"], "stop.when"),
-        (["rewards.format.weight=0", "sampling.keep_groups.by=format"], "sampling.keep_groups.by"),
-    ],
-)
-def test_what_cannot_read_a_reward_that_only_watches(refused: Refused, words: list[str], where: str) -> None:
-    assert str(refused(*UNBOUND, WATCHES, *words).where).startswith(where)
-
-
-def test_a_run_learns_from_some_reward(refused: Refused) -> None:
-    every = [
-        f"rewards.{name}.{word}" for name in ("correct", "format", "brevity") for word in ("when=eval", "weight=0")
-    ]
-    assert refused(*UNBOUND, *every).where == "rewards.correct.when (command line)"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from rlhf_cli.config.schema.model_and_data import Lora
 from rlhf_cli.config.schema.reward_sections import Reward
 from rlhf_cli.config.schema.trainer_sections import Kl
 from rlhf_cli.config.trl_args import lora_fields
-from rlhf_cli.truncation import POLICIES
 from tests.support.planning import Judged, Refused, Write
 
 QUICK = "exp=quickstart"  # max_completion_length 16
@@ -24,10 +23,13 @@ PPO = (QUICK, "trainer=ppo", "trainer.args.num_generations=1")
 
 ARGS = "trainer.args."
 ADAPTER = f"critic.share=lora model.lora.r=16 {ARGS}gradient_checkpointing=false"
+LORA = "critic.share=lora model.lora.r=16"
+SAVED = f"{ARGS}gradient_checkpointing=false, or critic.share=none"
 REFUSALS = {
     "trainer.trl=RLOOTrainer ~trainer.args.log_completions": ("trainer.baseline", "trainer.trl=GRPOTrainer, or "),
     "critic=null": ("critic", "trainer=ppo, or critic.init=policy"),
     "~kl": ("kl", "trainer=ppo, or kl.where=none"),
+    f"{ARGS}beta=0.1": (f"{ARGS}beta", "kl.coef"),
     f"{ARGS}loss_type=cispo": (f"{ARGS}loss_type", f"'~{ARGS}loss_type'"),
     f"{ARGS}scale_rewards=batch": (f"{ARGS}scale_rewards", f"'~{ARGS}scale_rewards'"),
     "aggregate=normalize_then_sum": ("aggregate", "aggregate=sum"),
@@ -37,11 +39,14 @@ REFUSALS = {
     "kl.coef=0": ("kl.coef", "kl.where=none"),
     f"{ARGS}use_bias_correction_kl=true": (f"{ARGS}use_bias_correction_kl", f"'~{ARGS}use_bias_correction_kl', or kl"),
     f"critic.share=lora {ARGS}gradient_checkpointing=false": ("critic.share", "+model.lora.r=16"),
+    f"{LORA} ~{ARGS}gradient_checkpointing": (f"{ARGS}gradient_checkpointing", SAVED),  # TRL's default is on
+    f"{LORA} {ARGS}gradient_checkpointing=true": (f"{ARGS}gradient_checkpointing", SAVED),
     f"{ARGS}importance_sampling_level=sequence": (f"{ARGS}importance_sampling_level", f"'~{ARGS}importance_"),
     f"{ARGS}off_policy_mask_threshold=0.5": (f"{ARGS}off_policy_mask_threshold", f"'~{ARGS}off_policy_"),
     f"{ADAPTER} critic.init=a/b": ("critic.init", "critic.init=policy, or critic.share=none"),
     f"{ADAPTER} {ARGS}ddp_find_unused_parameters=true": (f"{ARGS}ddp_find_unused_parameters", f"'~{ARGS}ddp_find_"),
     "model=local model.path=a/b model.quantize=4bit": ("model.quantize", "model.lora.r=16, or model.quantize=null"),
+    "trainer=rloo truncation=bootstrap": ("truncation.policy", "trainer=ppo, or truncation=eos_penalty"),
 }
 
 
@@ -53,14 +58,6 @@ def test_settings_that_ppo_cannot_use(refused: Refused, words: str) -> None:
     assert str(error.hint).startswith(hint)
 
 
-@pytest.mark.parametrize("word", ["~trainer.args.gradient_checkpointing", "trainer.args.gradient_checkpointing=true"])
-def test_a_critic_on_the_policys_body_refuses_checkpointing(refused: Refused, word: str) -> None:
-    """TRL's default is on."""
-    error = refused(*PPO, "critic.share=lora", "model.lora.r=16", word)
-    assert str(error.where).startswith("trainer.args.gradient_checkpointing")
-    assert error.hint == "trainer.args.gradient_checkpointing=false, or critic.share=none"
-
-
 def test_trainer_grpo_on_an_experiment_for_ppo_removes_critic_and_kl(write: Write, judged: Judged) -> None:
     lines = "defaults:\n  - quickstart\n  - override /trainer: ppo\n  - _self_\n"
     write("conf/exp/mine.yaml", f"# @package _global_\n# mine\n{lines}")
@@ -68,6 +65,11 @@ def test_trainer_grpo_on_an_experiment_for_ppo_removes_critic_and_kl(write: Writ
     experiment = judged("exp=mine", "trainer=grpo")
     assert (experiment.trainer.baseline, experiment.trainer.dense) == ("group", False)
     assert (experiment.critic, experiment.kl) == (None, None)
+
+
+def test_negative_control_what_ppo_or_the_trainer_without_a_critic_takes(judged: Judged) -> None:
+    assert judged(*PPO, "kl.coef=0.1").kl == Kl(coef=0.1)
+    assert judged(QUICK, "trainer.args.beta=0.1").trainer.args["beta"] == 0.1
 
 
 @pytest.mark.parametrize(
@@ -89,13 +91,6 @@ def test_a_word_that_yaml_reads_as_another_type(write: Write, refused: Refused, 
     error = refused("exp=mine")
     assert error.where == f"trainer.args.{line.partition(':')[0]} (conf/exp/mine.yaml:3)"
     assert error.hint == (hint and f"trainer.args.{hint}")
-
-
-def test_beta_is_kl_coef_with_a_critic_and_trls_without(refused: Refused, judged: Judged) -> None:
-    error = refused(*PPO, "trainer.args.beta=0.1")
-    assert (error.where, error.hint) == ("trainer.args.beta (command line)", "kl.coef")
-    assert judged(*PPO, "kl.coef=0.1").kl == Kl(coef=0.1)
-    assert judged(QUICK, "trainer.args.beta=0.1").trainer.args["beta"] == 0.1
 
 
 KL = "trainer.args.beta=0.1"
@@ -153,13 +148,6 @@ def test_an_initialisation_that_adds_nothing_at_first_goes_with_a_reference(judg
     for name in ("gaussian", "orthogonal", "mica", "true"):
         assert judged(QUICK, "model.lora.r=4", f"{INIT}={name}", KL)
     assert refused("exp=toy_dpo", "model.lora.r=4", f"{INIT}=pissa").where == f"{INIT} (command line)"
-
-
-def test_bootstrap_needs_a_critic(refused: Refused) -> None:
-    error = refused(QUICK, "trainer=rloo", "truncation=bootstrap")
-    assert error.where == "truncation.policy (truncation/bootstrap.yaml:2)"
-    assert error.expected == f"one of {', '.join(name for name, rule in POLICIES.items() if not rule.needs_critic)}"
-    assert error.hint == "trainer=ppo, or truncation=eos_penalty"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,28 +43,20 @@ def test_a_sweep(place: Path) -> None:
 @pytest.mark.parametrize("width", [50, 140])
 def test_at_any_width_nothing_is_cut(place: Path, width: int) -> None:
     """`printed` asserts that no line is longer; every name and number has to be there, in blocks of columns."""
-    folders = [write_run(place / str(seed), configured(0.5 * seed, 0), LONG) for seed in range(2)]
-    curves = {name: [0.123, 0.456] for name in LONG}
-    folders.append(write_run(place / "2", configured(0.1, 0), curves))
-    lines = shown(folders, width, each_run=True)
-    text = "\n".join(lines)
-    for name in LONG:
-        assert text.count(name.split("/")[1]) >= 2
-    assert text.count("0.456") >= 12
-    assert "…" not in text
+    ends = {name: [0.123, 0.456] for name in LONG}
+    of_runs = ((0.0, LONG), (0.5, LONG), (0.1, ends))
+    folders = [write_run(place / f"{weight}", configured(weight, 0), curves) for weight, curves in of_runs]
+    text = "\n".join(shown(folders, width, each_run=True))
+    assert all(text.count(name.split("/")[1]) >= 2 for name in LONG)
+    assert (text.count("0.456") >= 12, "…" in text) == (True, False)
 
 
 def test_other_weights_under_the_same_name_are_noted(place: Path) -> None:
     """A warm start on another machine, a branch that moved on the hub: nothing in the configurations shows it."""
-    runs = [
-        write_run(
-            place / name,
-            configured(0.0, seed),
-            {"reward": [0.5]},
-            provenance={"starting_model": {"weights_sha256": name * 64}},
-        )
-        for seed, name in enumerate("ab")
-    ]
+    runs = []
+    for seed, name in enumerate("ab"):
+        weights: dict[str, Any] = {"starting_model": {"weights_sha256": name * 64}}
+        runs.append(write_run(place / name, configured(0.0, seed), {"reward": [0.5]}, provenance=weights))
     said = " ".join(" ".join(shown(runs)).split())
     assert "(aaaaaaaaaaaa in seed=0; bbbbbbbbbbbb in seed=1)" in said
 
@@ -71,11 +64,8 @@ def test_other_weights_under_the_same_name_are_noted(place: Path) -> None:
 @pytest.mark.parametrize(
     ("numbers", "texts"),
     [
-        ([0.5, 0.25], ["0.500", "0.250"]),
-        ([12.3456, 1.0], ["12.35", "1.00"]),
-        ([1234.5, float("nan")], ["1234", "-"]),
-        ([0.00123], ["0.00123"]),
-        ([0.0], ["0.000"]),
+        *(([0.5, 0.25], ["0.500", "0.250"]), ([12.3456, 1.0], ["12.35", "1.00"])),
+        *(([1234.5, float("nan")], ["1234", "-"]), ([0.00123], ["0.00123"]), ([0.0], ["0.000"])),
     ],
 )
 def test_as_many_decimals_as_the_column_needs(numbers: list[float], texts: list[str]) -> None:
@@ -83,17 +73,10 @@ def test_as_many_decimals_as_the_column_needs(numbers: list[float], texts: list[
 
 
 def test_a_reward_of_one_run_is_one_line_and_unlogged_measures_have_no_column(place: Path) -> None:
-    """Its six keys were six rows of the table of differences, and its column held dashes."""
-    judged = {
-        "fn": "./judge.py:Judge",
-        "weight": 0.5,
-        "args": {"model": "m"},
-        "clip": None,
-        "offset": 0.0,
-        "gate": None,
-    }
+    """Its keys were rows of the table of differences, and its column held dashes."""
+    judge = {"fn": "./judge.py:Judge", "weight": 0.5, "args": {"model": "m"}, "clip": None, "gate": None}
     folders = []
-    for name, more in {"plain": {}, "judged": {"judge": judged}}.items():
+    for name, more in {"plain": {}, "judged": {"judge": judge}}.items():
         config = configured()
         config["rewards"] = {**section(config, "rewards"), **more}
         curves = {"rewards/correct/mean": [0.25 + len(more)], "rewards/judge/mean": [None]}
@@ -103,4 +86,4 @@ def test_a_reward_of_one_run_is_one_line_and_unlogged_measures_have_no_column(pl
     assert not any("judge.py" in line for line in lines)
     heads = [line.split() for line in lines if "correct" in line.split() and "verdict" not in line]
     assert heads
-    assert not any({"brevity", "length"} & set(head) for head in heads), "unlogged measures have no column"
+    assert not any({"brevity", "length"} & set(head) for head in heads)

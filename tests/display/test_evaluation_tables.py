@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from rlhf_cli.display.audit_table import answers_table
 from rlhf_cli.display.evaluation_tables import pair_table, show_evaluation, show_parts, show_scores
-from rlhf_cli.evaluation.evaluation_results import Evaluation, ShownAnswer
+from rlhf_cli.evaluation.evaluation_results import ShownAnswer
 from rlhf_cli.evaluation.scored_pairs import ScoredPair
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, RewardSummary, ScoredReward, ScoredRow
 from rlhf_cli.rewards.stack.token_offsets import ScoredPart
@@ -20,33 +19,26 @@ def reward(raw: float | None, *, is_open: bool = True, error: str | None = None)
     return ScoredReward(raw=raw, effective=raw, weighted=raw, open=is_open, error=error)
 
 
-def summary(mean: float | None, open_fraction: float, *counts: int) -> RewardSummary:
-    excluded, errors, calls = counts
-    return RewardSummary(mean, mean, mean and 2 * mean, open_fraction, excluded, errors, calls)
-
-
 def test_every_reward_that_raises_on_a_tried_answer_is_told() -> None:
     errors = {"a": "no gold", "b": "no tool"}
     table = answers_table([TriedAnswer(kind, "2", None, dict.fromkeys(errors), errors) for kind in ("gold", "empty")])
     said = "\n".join(drawn(table))
-    assert all(
-        f"rewards.{name} on {kind}: {error}" in said for name, error in errors.items() for kind in ("gold", "empty")
-    )
+    assert all(f"rewards.{name} on {kind}: {errors[name]}" in said for name in errors for kind in ("gold", "empty"))
 
 
 def test_rows_and_summary() -> None:
-    rows = [
-        {"completion": "yes\n"},
-        {"completion": [{"role": "assistant", "content": "z" * 60}]},
-        {"completion": "[x]"},
-    ]
+    long: Any = [{"role": "assistant", "content": "z" * 60}]
+    rows = [{"completion": "yes\n"}, {"completion": long}, {"completion": "[x]"}]
     scores = CompletionScores(
         [
             ScoredRow(1.5, {"right": reward(1.0), "short": reward(0.25)}),
             ScoredRow(0.0, {"right": reward(0.0), "short": reward(None, is_open=False)}),
             ScoredRow(None, {"right": reward(None, error="boom"), "short": reward(None)}),
         ],
-        {"right": summary(0.5, 1.0, 0, 1, 3), "short": summary(None, 2 / 3, 1, 0, 2)},
+        {
+            "right": RewardSummary(0.5, 0.5, 1.0, 1.0, excluded=0, errors=1, calls=3),
+            "short": RewardSummary(None, None, None, 2 / 3, excluded=1, errors=0, calls=2),
+        },
     )
     *lines, legend = printed(lambda console: show_scores(console, rows, scores), 100)
     assert legend.startswith("rows and mean: ")
@@ -90,13 +82,9 @@ def test_pairs_have_the_prompts_end_and_a_margin_where_there_is_one() -> None:
     assert narrow[2].split()[-2:] == ["0.250", "right"]
 
 
-def read(evaluation: Evaluation, files: list[Path] | None = None) -> list[str]:
-    return printed(lambda console: show_evaluation(console, evaluation, files or []))
-
-
 def test_a_policy() -> None:
-    evaluation = measured.policy(shown=[ShownAnswer("1+1=", "[b]2[/b]", None)])
-    assert read(measured.headed(evaluation))[:-2] == [
+    evaluation = measured.headed(measured.policy(shown=[ShownAnswer("1+1=", "[b]2[/b]", None)]))
+    assert printed(lambda console: show_evaluation(console, evaluation, []))[:-2] == [
         "policy exp/run on data.jsonl: 4 rows",
         "",
         "greedy                      raw              weighted",

@@ -10,7 +10,7 @@ import json
 import re
 import shutil
 import sys
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pyarrow.parquet
@@ -118,7 +118,7 @@ SCREENS = [
 
 @pytest.fixture
 def said(hostile: Path, model_cache: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
-    """`said(words)`: what a command prints to stdout, and all that it prints, typed in a copy of the hostile folder."""
+    """`said(words)`: what a command prints to stdout, and all that it prints, typed in the hostile folder."""
     monkeypatch.chdir(hostile)
     monkeypatch.setenv("RLHF_CACHE", str(model_cache))
 
@@ -133,29 +133,27 @@ def said(hostile: Path, model_cache: Path, monkeypatch: pytest.MonkeyPatch, capf
 @pytest.mark.whole
 def test_every_screen(said) -> None:
     trained = Path("trained.txt").read_text(encoding="utf-8", errors="surrogatepass")
-    assert trained.count("PWN") > 1
-    assert ACTED_ON.findall(trained) == []
+    assert (trained.count("PWN") > 1, ACTED_ON.findall(trained)) == (True, [])
     for words in SCREENS:
         _, printed = said(*words)
         assert "PWN" in printed, words  # negative control: it is shown
-        assert ACTED_ON.findall(printed) == [], words
-        assert "MarkupError" not in printed, words
+        assert (ACTED_ON.findall(printed), "MarkupError" in printed) == ([], False), words
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        ["score", *WORDS, "--completions", "answers.jsonl", "--json"],
-        ["check", *WORDS, "data.path=broken.jsonl", "--json"],
-        ["status", "runs", "--json"],
+        ["score", *WORDS, "--completions", "answers.jsonl"],
+        ["check", *WORDS, "data.path=broken.jsonl"],
+        ["status", "runs"],
     ],
     ids=lambda words: str(words[0]),
 )
 def test_json_stays_json(said, words: list[str]) -> None:
     """What is read back holds the very codes: JSON's own escapes stand for them."""
-    out, printed = said(*words)
+    out, printed = said(*words, "--json")
     assert ACTED_ON.findall(printed) == []
-    assert "PWN\x1b[2J" in str(json.loads(out)) or "PWN\\x1b[2J" in str(json.loads(out))
+    assert re.search(r"PWN(\x1b|\\x1b)\[2J", str(json.loads(out)))
 
 
 def test_what_is_ours_reaches_the_terminal() -> None:
@@ -164,28 +162,19 @@ def test_what_is_ours_reaches_the_terminal() -> None:
     screen = Screen(file=SafeStream(terminal), force_terminal=True, color_system="standard", width=200)
     table = Table("PWN\x1b[2J", title=PAYLOAD)
     table.add_row(Text(PAYLOAD, style="red"), PAYLOAD)
-    for shown in (
-        Text(PAYLOAD, style="bold"),
-        f"[green]ok[/] {PAYLOAD}",
-        f"[/] closes nothing {PAYLOAD}",
-        PAYLOAD,
-        table,
-        Panel(PAYLOAD, title=Text(PAYLOAD)),
-    ):
+    plain = "12 runs in /tmp/x, 'abc': True"  # which rich would colour
+    texts = (f"[green]ok[/] {PAYLOAD}", f"[/] closes nothing {PAYLOAD}", PAYLOAD, plain)
+    for shown in (*texts, Text(PAYLOAD, style="bold"), table, Panel(PAYLOAD, title=Text(PAYLOAD))):
         screen.print(shown)
     print(PAYLOAD, file=SafeStream(terminal))
     written = terminal.getvalue()
-    assert "\x1b[32mok\x1b[0m" in written
+    assert ("\x1b[32mok\x1b[0m" in written, plain in written) == (True, True)
     rest = re.sub(r"\x1b\[[0-9;]*m", "", written)
-    assert "PWN" in rest
+    assert ("PWN" in rest, "evil" in rest) == (True, True)  # as text: a tag of ours makes no link
     assert ACTED_ON.findall(rest) == []
-    assert "evil" in rest  # as text: a tag of ours makes no link
-
-
-def test_negative_control_rich_passes_them_on() -> None:
-    terminal = io.StringIO()
-    Console(file=terminal, width=200).print(Text(PAYLOAD))
-    assert {"\x1b", "\x9b", "\u202e"} <= set(ACTED_ON.findall(terminal.getvalue()))
+    richs_own = io.StringIO()
+    Console(file=richs_own, width=200).print(Text(PAYLOAD))
+    assert {"\x1b", "\x9b", "\u202e"} <= set(ACTED_ON.findall(richs_own.getvalue())), "negative control"
 
 
 def test_every_console_is_a_screen() -> None:
@@ -194,23 +183,11 @@ def test_every_console_is_a_screen() -> None:
     assert [file for file, source in sources.items() if re.search(r"(?<![\w.])Console\(", source)] == []
 
 
-def test_a_screen_colours_only_what_it_says() -> None:
-    """rich would colour numbers, paths and quoted words, which says nothing."""
-    screen = Screen(file=io.StringIO(), force_terminal=True, width=80)
-    with screen.capture() as shown:
-        screen.print("12 runs in /tmp/x, 'abc': True")
-    assert shown.get() == "12 runs in /tmp/x, 'abc': True\n"
-
-
-@pytest.mark.parametrize("outer", ["safe_output", "lasting_output"])
-def test_bars_of_libraries_move_the_cursor_and_foreign_text_does_not(
-    outer: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("changes", [(safe_output, lasting_output), (lasting_output, safe_output)])
+def test_bars_of_libraries_move_the_cursor_and_foreign_text_does_not(changes, capsys) -> None:
     """The command makes its output safe outside of the stream that outlives a closed pipe, a rank inside."""
-    both = [safe_output(), lasting_output()]
-    with ExitStack() as stack:
-        for change in both if outer == "safe_output" else reversed(both):
-            stack.enter_context(change)
+    outer, inner = changes
+    with outer(), inner():
         for _ in tqdm(range(1), file=sys.stdout):
             print("a\rb")
     shown = capsys.readouterr().out

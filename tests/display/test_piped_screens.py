@@ -15,63 +15,52 @@ from rlhf_cli.display import terminal
 from rlhf_cli.display.terminal import spinner
 from tests.support.logged_runs import configured, write_run, write_sweep
 
-CLIMBING_KL = {"reward": [0.5] * 40, "rewards/correct/mean": [0.5] * 40, "kl": [0.1 * step for step in range(40)]}
-
 
 @pytest.mark.parametrize(
     "words", [["why", "runs/exp/one"], ["why", "runs"], ["compare", "runs"], ["status", "runs"], ["list"]], ids=" ".join
 )
 def test_no_line_in_a_pipe_ends_in_blanks(place: Path, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
-    write_run(place / "runs" / "exp" / "one", configured(), CLIMBING_KL)
+    """And how to silence a finding is said once."""
+    curves = {name: [0.5] * 40 for name in ("reward", "rewards/correct/mean")}
+    curves |= {
+        "rewards/brevity/mean": [0.0] * 40,
+        "rewards/brevity/std": [0.0] * 40,
+        "frac_reward_zero_std": [1.0] * 40,
+    }
+    curves |= {"kl": [0.1 * step for step in range(40)], "entropy": [2.0 - 0.05 * step for step in range(40)]}
+    write_run(place / "runs" / "exp" / "one", configured(), curves)
     write_sweep(place / "runs" / "exp" / "sweep", {0.0: [0.5, 0.6], 0.5: [0.75, 0.7]})
     main(words)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 1
     assert [line for line in lines if line != line.rstrip()] == []
+    if words[1:] == ["runs/exp/one"]:
+        said = "\n".join(lines)
+        assert said.count("kind     ") > 1, "several findings"
+        assert said.count("warn.KIND=off") == 1
 
 
-def test_how_to_silence_a_finding_is_said_once(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    curves = {**CLIMBING_KL, "rewards/brevity/mean": [0.0] * 40, "rewards/brevity/std": [0.0] * 40}
-    curves |= {"frac_reward_zero_std": [1.0] * 40, "entropy": [2.0 - 0.05 * step for step in range(40)]}
-    write_run(place / "runs" / "exp" / "one", configured(), curves)
-    main(["why", "runs/exp/one"])
-    said = capsys.readouterr().out
-    assert said.count("kind     ") > 1, "several findings"
-    assert said.count("warn.KIND=off") == 1
-
-
-def test_a_pipe_is_told_what_takes_long(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_shows_what_takes_long_and_how_far_the_bar_of_a_library_is(capsys, monkeypatch) -> None:
+    """A bar of its own would begin a line at every step, below a spinner at a terminal."""
     monkeypatch.setattr(terminal, "_QUIET_S", 0.01)
     with spinner("importing torch") as show:
         show("loading ./big-model")
-        deadline = time.monotonic() + 60
-        while not (said := capsys.readouterr().out) and time.monotonic() < deadline:
+        deadline, said = time.monotonic() + 60, ""
+        while not said and time.monotonic() < deadline:
             time.sleep(0.01)
-    assert "loading ./big-model ..." in said.splitlines()
-
-
-def test_a_wait_shows_how_far_the_bar_of_a_library_is(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A bar of its own would begin a line at every step, below a spinner at a terminal."""
-    monkeypatch.setattr(terminal, "_QUIET_S", 0.01)
-    with spinner("importing torch"):
+            said = capsys.readouterr().out
         print("a warning", file=sys.stderr)
         for _ in tqdm(range(4), desc="Tokenizing", mininterval=0):
             time.sleep(0.1)
-    said = capsys.readouterr()
-    assert "Tokenizing 2/4 ..." in said.out.splitlines()
-    assert said.err == "a warning\n"
-
-
-@pytest.mark.parametrize(("quiet_s", "shown"), [(30.0, True), (0.01, False)])
-def test_what_is_quick_or_hidden_prints_nothing(
-    quiet_s: float, shown: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(terminal, "_QUIET_S", quiet_s)
-    with spinner("importing torch", shown=shown):
-        time.sleep(0.1)
-    assert capsys.readouterr().out == ""
+    printed = capsys.readouterr()
+    assert "loading ./big-model ..." in said.splitlines()
+    assert "Tokenizing 2/4 ..." in printed.out.splitlines()
+    assert printed.err == "a warning\n"
+    for quiet_s, is_shown in ((30.0, True), (0.01, False)):  # what is quick or hidden prints nothing
+        monkeypatch.setattr(terminal, "_QUIET_S", quiet_s)
+        with spinner("importing torch", shown=is_shown):
+            time.sleep(0.1)
+        assert capsys.readouterr().out == ""
 
 
 _FIRST_SPINNER = """

@@ -29,10 +29,8 @@ def run_of(place: Path, events: list[dict[str, Any]], **status: Any) -> RunFolde
 
 def with_completions(folder: RunFolder, step: int, *rows: tuple[str, str, float]) -> None:
     (folder.path / "completions").mkdir(exist_ok=True)
-    table = pyarrow.Table.from_pylist(
-        [dict(zip(("prompt", "completion", "advantage"), row, strict=True)) for row in rows]
-    )
-    pyarrow.parquet.write_table(table, folder.path / "completions" / f"completions_{step:05d}.parquet")
+    columns = dict(zip(("prompt", "completion", "advantage"), zip(*rows, strict=True), strict=True))
+    pyarrow.parquet.write_table(pyarrow.table(columns), folder.path / "completions" / f"completions_{step:05d}.parquet")
 
 
 def read(folder: RunFolder) -> list[str]:
@@ -40,54 +38,41 @@ def read(folder: RunFolder) -> list[str]:
     return [line.strip("│ ") for line in printed(lambda console: show_end(console, folder))]
 
 
-def test_rewards_curve_samples_and_what_to_type_next(place: Path) -> None:
+def test_rewards_curve_samples_and_what_to_type_next(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_table, files = pyarrow.parquet.read_table, list[Path]()
+    monkeypatch.setattr(pyarrow.parquet, "read_table", lambda file: files.append(file) or read_table(file))
     rewards = [{"step": step, "reward": 0.5 * step, "rewards/right/mean": 0.25 * step} for step in (1, 2)]
     folder = run_of(place, [*rewards, {"step": 2, "eval_greedy/total": 0.875}], warnings=3)
     with_completions(folder, 99999, ("1+1=", "older", 0.0))
     with_completions(folder, 100000, ("1+1=", "2\n", 0.5), ("1+1=", "another", -0.5), ("2+2=", "[red]4", -1.0))
     lines = read(folder)
+    assert [file.name for file in files] == ["completions_100000.parquet"]  # read once
     assert lines[0].startswith("╭─ finished after 2 steps")
-    assert [line.split() for line in lines[1:4]] == [
+    cells = [line.split() for line in lines]
+    assert cells[1:4] == [
         ["reward", "weight", "start", "end", "change"],
         ["total", "0.500", "1.000", "+0.500", "▁█"],
         ["right", "2", "0.250", "0.500", "+0.250", "▁█"],
     ]
-    held_out_rows = [line.split() for line in lines]
-    assert ["held", "out", "step", "2"] in held_out_rows
-    assert ["greedy", "total", "0.875"] in held_out_rows
-    samples = lines.index(next(line for line in lines if line.startswith("prompt")))
-    assert [line.split() for line in lines[samples + 1 : samples + 3]] == [
-        ["1+1=", "2\\n", "+0.50"],
-        ["2+2=", "[red]4", "-1.00"],
-    ]
+    assert ["held", "out", "step", "2"] in cells
+    assert ["greedy", "total", "0.875"] in cells
+    samples = next(place for place, line in enumerate(lines) if line.startswith("prompt"))
+    assert cells[samples + 1 : samples + 3] == [["1+1=", "2\\n", "+0.50"], ["2+2=", "[red]4", "-1.00"]]
     assert "3 warnings in log.txt" in lines
     assert [line.partition("  #")[0] for line in lines[-2:]] == ["rlhf report runs/sums/one", "rlhf why runs/sums/one"]
 
 
-def test_completions_are_read_once_where_the_first_panel_has_room(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read_table, files = pyarrow.parquet.read_table, list[Path]()
-    monkeypatch.setattr(pyarrow.parquet, "read_table", lambda file: files.append(file) or read_table(file))
-    folder = run_of(place, [{"step": 1, "reward": 0.5}])
-    with_completions(folder, 1, ("1+1=", "2", 0.5))
-    read(folder)
-    assert len(files) == 1
-
-
-def test_a_reward_that_never_had_a_score_stays_in_the_table_and_one_value_is_no_change(place: Path) -> None:
-    folder = run_of(place, [{"step": 1, "reward": 0.5, "rewards/right/mean": None}])
-    assert [line.split() for line in read(folder)[1:4]] == [
-        ["reward", "weight", "start", "end", "change"],
-        ["total", "-", "0.500", "▄"],
-        ["right", "2", "-", "-", "no", "score"],
-    ]
-
-
-def test_a_reward_that_is_null_at_the_end_has_no_end(place: Path) -> None:
-    """As in a comparison: the last score of an earlier step is not its end."""
-    folder = run_of(
-        place, [{"step": step, "rewards/right/mean": score} for step, score in enumerate((0.5, 0.75, None))]
-    )
-    assert read(folder)[2].split() == ["right", "2", "0.500", "-", "▁█"]
+@pytest.mark.parametrize(
+    ("scores", "total", "right"),
+    [
+        ([None], ["total", "-", "0.500", "▄"], ["right", "2", "-", "-", "no", "score"]),  # one value is no change
+        # as in a comparison: the last score of an earlier step is not its end
+        ([0.5, 0.75, None], ["total", "0.500", "0.500", "+0.000", "▄▄▄"], ["right", "2", "0.500", "-", "▁█"]),
+    ],
+)
+def test_a_reward_without_a_score_at_the_end(place: Path, scores, total: list[str], right: list[str]) -> None:
+    events = [{"step": step, "reward": 0.5, "rewards/right/mean": score} for step, score in enumerate(scores)]
+    assert [line.split() for line in read(run_of(place, events))[2:4]] == [total, right]
 
 
 def busy(place: Path) -> RunFolder:
@@ -118,29 +103,22 @@ def test_after_a_run_stand_twenty_lines_at_most_with_two_commands(place: Path, w
     assert len(lines) <= 19
     assert sum(line.startswith("  rlhf ") for line in lines) == 2
     text = "\n".join(lines)
-    assert "total " in text
-    assert "and 10 more" in text
-    assert "expected: 0 of 6 met" in text
+    parts = ("total ", "and 10 more", "expected: 0 of 6 met", "stopped by rule: kl > 3")
+    assert [part for part in parts if part not in text] == []
     assert text.count("missed: ") == 3
-    assert "stopped by rule: kl > 3" in text
-
-
-def test_a_terminal_too_narrow_for_seventeen_lines_gets_the_shortest_panel(place: Path) -> None:
     screen = io.StringIO()
-    show_end(Console(file=screen, width=24), busy(place))
-    assert "rlhf why" in screen.getvalue()
-
-
-def evaluated(step: int, total: float | None, **more: float | None) -> dict[str, Any]:
-    return {"step": step, "eval_greedy/total": total, **{f"eval_{name}": value for name, value in more.items()}}
+    show_end(Console(file=screen, width=24), folder)
+    assert "rlhf why" in screen.getvalue(), "too narrow for seventeen lines: the shortest panel"
 
 
 def test_evaluations_stand_beside_one_another_with_their_named_rewards() -> None:
-    first = evaluated(5, 0.25, **{"greedy/total/low": 0.125, "greedy/total/high": 0.5, "sampled/total": 0.5})
-    first["eval_greedy/rewards/right"] = 0.125
-    attempts = {"pass@1/right": 0.25, "pass@4/right": 0.75, "maj@4/right": 0.5}
-    last = evaluated(10, None, **{"sampled/truncated": 0.0625, **attempts})
-    table = held_out([{"step": 1, "loss": 0.5}, first, last], best_step=5, rewards=["right"])
+    first = {"greedy/total": 0.25, "greedy/total/low": 0.125, "greedy/total/high": 0.5, "sampled/total": 0.5}
+    last = {"greedy/total": None, "sampled/truncated": 0.0625}
+    last |= {"pass@1/right": 0.25, "pass@4/right": 0.75, "maj@4/right": 0.5}
+    events = [{"step": 1, "loss": 0.5}]
+    for step, logged in ((5, first | {"greedy/rewards/right": 0.125}), (10, last)):
+        events.append({"step": step, **{f"eval_{name}": value for name, value in logged.items()}})
+    table = held_out(events, best_step=5, rewards=["right"])
     assert table is not None
     assert [line.split() for line in drawn(table)] == [
         ["held", "out", "step", "5", "best", "step", "10"],

@@ -11,6 +11,7 @@ from rlhf_cli.plan.devices import Device
 from rlhf_cli.plan.memory_estimate import MemoryPlan, Moment
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import prepare
+from rlhf_cli.plan.run_plan import Plan
 from tests.support.terminal import drawn, printed
 
 
@@ -43,7 +44,6 @@ def test_what_will_happen(place: Path) -> None:
     [
         (("truncation=soft_overlong", "truncation.penalty=3"), "soft_overlong 3"),
         (("truncation=eos_penalty", "truncation.penalty=2"), "eos_penalty, subtract 2"),
-        (("truncation=exclude",), "exclude"),
     ],
 )
 def test_the_penalty_of_every_policy_that_has_one(place: Path, words: tuple[str, ...], shown: str) -> None:
@@ -61,19 +61,19 @@ def test_gates_and_schedules(place: Path) -> None:
 def test_a_reward_models_stage(place: Path) -> None:
     """The panel shows rows, held-out rows, margin and centring."""
     margin = "reward_model.margin={chosen: score_chosen, rejected: score_rejected, transform: log1p}"
-    prepared = prepare(["exp=toy_reward", "launch=cpu", "track=none", "reward_model.center=0.01"], keep_run_names=True)
-    plan = preflight(prepared.experiment, prepared.composed)
-    lines = printed(
-        lambda one: show_start(one, prepared.experiment, plan, title="pairs", folder=None, is_whole=True), 120
-    )
-    text = " ".join(" ".join(line.strip("│ ") for line in lines).split())
-    assert "rows to train on" in text
-    assert "margin none center scores near 0 by 0.01" in text
+
+    def shown(*words: str) -> tuple[str, Plan]:
+        prepared = prepare(["exp=toy_reward", "launch=cpu", "track=none", *words], keep_run_names=True)
+        experiment, plan = prepared.experiment, preflight(prepared.experiment, prepared.composed)
+        lines = printed(lambda one: show_start(one, experiment, plan, title="pairs", folder=None, is_whole=True), 120)
+        return " ".join(" ".join(line.strip("│ ") for line in lines).split()), plan
+
+    text, plan = shown("reward_model.center=0.01")
     assert plan.evaluations is not None
-    assert f"every 50 steps and after the last, 3 times: {plan.evaluations.rows} rows" in text
-    asked = prepare(["exp=toy_reward", "launch=cpu", "track=none", margin], keep_run_names=True).experiment
-    shown = printed(lambda console: show_start(console, asked, plan, title="pairs", folder=None, is_whole=True), 120)
-    assert any("1 x log1p of score_chosen - score_rejected" in line for line in shown)
+    rows = f"every 50 steps and after the last, 3 times: {plan.evaluations.rows} rows"
+    parts = ("rows to train on", "margin none center scores near 0 by 0.01", rows)
+    assert [part for part in parts if part not in text] == []
+    assert "1 x log1p of score_chosen - score_rejected" in shown(margin)[0]
 
 
 GATED = [
@@ -94,53 +94,49 @@ def test_before_a_run_stand_twenty_lines_at_most(place: Path, words: tuple[str, 
     plan = preflight(prepared.experiment, prepared.composed)
     folder = "runs/an_experiment_of_a_long_name/20261123-034013"
     lines = printed(lambda console: show_start(console, prepared.experiment, plan, title="sums", folder=folder), width)
-    frame = [line for line in lines if line[0] in "╭│╰"]
+    frame = [line.strip("│ ") for line in lines if line[0] in "╭│╰"]
     assert len(frame) <= 20
-    firsts = [line.strip("│ ").partition(" ")[0] for line in frame]
-    assert {"trainer", "model", "data", "steps", "run"} <= set(firsts)
-    assert not {"memory", "guards", "in", "passes", "batch", "checkpoints"} & set(firsts)
+    firsts = {line.partition(" ")[0] for line in frame}
+    assert {"trainer", "model", "data", "steps", "run"} <= firsts
+    assert not {"memory", "guards", "in", "passes", "batch", "checkpoints"} & firsts
     assert "rlhf check shows memory, guards and workload" in frame[-1]
-    text = " ".join(line.strip("│ ") for line in frame)
-    assert folder in text
-    assert "…" not in text
-    for name in list(prepared.experiment.rewards)[:4]:
-        assert any(line.strip("│ ").startswith(f"{name} ") for line in frame), name
-    shown = {line.strip("│ ").partition(" ")[0] for line in frame}
-    assert (" more" in text) == bool(set(prepared.experiment.rewards) - shown)
+    text, rewards = " ".join(frame), [*prepared.experiment.rewards]
+    assert (folder in text, "…" in text) == (True, False)
+    assert set(rewards[:4]) <= firsts
+    assert (" more" in text) == bool(set(rewards) - firsts)
 
 
 GB = 10**9
 GENERATING = Moment("generation", "generating 8 completions", {"weights": 2 * GB, "KV cache": 1 * GB})
 LEARNING = Moment("training", "learning from 8 rows", {"weights": 2 * GB, "activations": 6 * GB, "logits": 10**6})
-SMALLER = Moment("training", "the end of the backward pass", {"weights": 2 * GB, "gradients": 2 * GB})
-PLAN = MemoryPlan(Device(on_gpu=True, num_bytes=16 * GB), (GENERATING, LEARNING, SMALLER))
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_row_a_phase_and_its_parts_by_size(width: int) -> None:
-    heading, generation, training, most = (" ".join(line.split()) for line in drawn(memory_table(PLAN), width))
-    assert heading == "memory of each GPU (16.0 GB) peak estimated parts"
-    assert generation == "generation 3.0 GB weights 2.0 GB, KV cache 1.0 GB"
-    assert (
-        training == "training 8.0 GB activations 6.0 GB, weights 2.0 GB"
-    )  # the fullest moment, without what is below 1 %
-    assert most == "largest part: activations, 75% (learning from 8 rows)"
-
-
-def test_the_heading_stays_in_a_line_beside_long_parts() -> None:
-    parts = {"activations": 106_100_000, "logits": 37_300_000}
+    """Of the fullest moment, without what is below 1 %."""
+    smaller = Moment("training", "the end of the backward pass", {"weights": 2 * GB, "gradients": 2 * GB})
+    plan = MemoryPlan(Device(on_gpu=True, num_bytes=16 * GB), (GENERATING, LEARNING, smaller))
+    assert [" ".join(line.split()) for line in drawn(memory_table(plan), width)] == [
+        "memory of each GPU (16.0 GB) peak estimated parts",
+        "generation 3.0 GB weights 2.0 GB, KV cache 1.0 GB",
+        "training 8.0 GB activations 6.0 GB, weights 2.0 GB",
+        "largest part: activations, 75% (learning from 8 rows)",
+    ]
+    parts = {"activations": 106_100_000, "logits": 37_300_000}  # the heading stays in a line beside long parts
     plan = MemoryPlan(Device(on_gpu=False, num_bytes=25 * GB), (Moment("training", "learning from 8 rows", parts),))
     assert drawn(memory_table(plan), 76)[0].startswith("memory of each process (25.0 GB)")
 
 
-def test_more_than_there_is() -> None:
-    plan = MemoryPlan(Device(on_gpu=True, num_bytes=7 * GB), (GENERATING, LEARNING))
-    assert drawn(memory_table(plan))[-1] == "more than the 7.0 GB of the GPU: it will not fit"
-
-
-def test_what_is_not_known_is_said() -> None:
-    assert drawn(memory_table(MemoryPlan(Device(), unknown="model_type mamba2"))) == [
-        "memory: not estimated (model_type mamba2)"
-    ]
-    some = MemoryPlan(Device(), (LEARNING,), leaves_out=("prompts, whose length is not known",))
-    assert drawn(memory_table(some))[-1] == "not counted: prompts, whose length is not known"
+@pytest.mark.parametrize(
+    ("plan", "last"),
+    [
+        (
+            MemoryPlan(Device(on_gpu=True, num_bytes=7 * GB), (GENERATING, LEARNING)),
+            "more than the 7.0 GB of the GPU: it will not fit",
+        ),
+        (MemoryPlan(Device(), unknown="model_type mamba2"), "memory: not estimated (model_type mamba2)"),
+        (MemoryPlan(Device(), (LEARNING,), leaves_out=("prompts",)), "not counted: prompts"),
+    ],
+)
+def test_what_does_not_fit_or_is_not_known(plan: MemoryPlan, last: str) -> None:
+    assert drawn(memory_table(plan))[-1] == last

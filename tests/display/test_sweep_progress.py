@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,8 @@ LONG = "a.weight=0.1,learning_rate=1e-5,truncation=bootstrap,seed={}"
 
 def job(name: str, state: RunState, *values: float, step: int = 25, max_steps: int = 25, **more: Any) -> JobProgress:
     logged = columns_of({"step": place, "reward": value} for place, value in enumerate(values))
-    folder = RunFolder(Path("runs", name))
-    return JobProgress(
-        name=name, folder=folder, state=state, step=step, max_steps=max_steps, logged=logged, began_at=0.0, **more
-    )
+    said: dict[str, Any] = {"name": name, "folder": RunFolder(Path("runs", name)), "state": state, "began_at": 0.0}
+    return JobProgress(**said, step=step, max_steps=max_steps, logged=logged, **more)
 
 
 def jobs() -> list[JobProgress]:
@@ -62,13 +61,8 @@ def test_a_long_name_is_cut_and_nothing_else_is() -> None:
 
 @pytest.mark.parametrize(
     ("values", "curve"),
-    [
-        ((), ""),
-        ((1.0, 1.0), "▄▄"),
-        ((0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0), "▁▂▃▄▅▆▇█"),
-        ((0.0,) * 10 + (1.0,) * 10, "▁▁▁▁▁█████"),
-    ],
+    [((), ""), ((1.0, 1.0), "▄▄"), (range(8), "▁▂▃▄▅▆▇█"), ((0.0,) * 10 + (1.0,) * 10, "▁▁▁▁▁█████")],
 )
-def test_a_curve_goes_from_the_lowest_to_the_highest(values: tuple[float, ...], curve: str) -> None:
+def test_a_curve_goes_from_the_lowest_to_the_highest(values: Sequence[float], curve: str) -> None:
     """Eight levels; of more values than columns each column is a mean of as many."""
     assert sparkline(values) == curve

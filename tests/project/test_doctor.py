@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -53,9 +54,10 @@ def test_the_output_of_nvidia_smi_is_parsed(tmp_path: Path) -> None:
     [("echo 'NVIDIA-SMI has failed to talk.'; exit 9", "NVIDIA-SMI has failed"), ("exit 3", "exit code 3")],
 )
 def test_a_driver_that_does_not_answer(tmp_path: Path, says: str, trouble: str) -> None:
+    """Training on the CPU is possible."""
     condition = gpu_condition(read_driver(nvidia_smi(tmp_path, says)), ("2.13.0", None))
-    assert (condition.state, trouble in condition.found) == (State.UNFIT, True)
-    assert not condition.prevents_training  # training on the CPU is possible
+    found = (condition.state, trouble in condition.found, condition.prevents_training)
+    assert found == (State.UNFIT, True, False)
     assert read_driver(None) == Driver()
 
 
@@ -107,31 +109,26 @@ def test_versions(change: dict[str, str | None], name: str, state: State, preven
 
 def test_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there = disk_condition("runs", tmp_path / "not" / "yet", "run.root=FOLDER")
-    assert there.state in (State.OK, State.WARN)
-    assert str(tmp_path / "not" / "yet") in there.found
-    (tmp_path / "file").write_text("")
+    assert (there.state in (State.OK, State.WARN), str(tmp_path / "not" / "yet") in there.found) == (True, True)
+    (tmp_path / "file").touch()
     blocked = disk_condition("runs", tmp_path / "file" / "runs", "run.root=FOLDER")
     assert (blocked.prevents_training, blocked.fix) == (True, "run.root=FOLDER")
     assert not disk_condition("hub cache", tmp_path / "file" / "hub", "x").prevents_training
-    usage = type("Usage", (), {"free": 2**30})
-    monkeypatch.setattr("shutil.disk_usage", lambda place: usage)
+    monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=2**30))
     assert disk_condition("runs", tmp_path, "x").state == State.WARN
 
 
-KEY = "plantedkeyofthetests" * 2
-
-
 def test_wandbs_key(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = place / "netrc"
+    file, key = place / "netrc", "plantedkeyofthetests" * 2
     monkeypatch.setenv("NETRC", str(file))
     assert wandb_login_condition().state == State.MISSING
-    file.write_text(f"machine api.wandb.ai login user password {KEY}\n")
+    file.write_text(f"machine api.wandb.ai login user password {key}\n")
     file.chmod(0o600)
     assert wandb_login_condition().found == "a key for api.wandb.ai, from `wandb login`"
     monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.com")  # another server needs another key
     assert wandb_login_condition().state == State.MISSING
-    file.write_text(f"machine without sense {KEY}")
+    file.write_text(f"machine without sense {key}")
     broken = wandb_login_condition()
-    assert (broken.state, KEY in str(broken)) == (State.UNFIT, False)
-    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    assert (broken.state, key in str(broken)) == (State.UNFIT, False)
+    monkeypatch.setenv("WANDB_API_KEY", key)
     assert wandb_login_condition().found == "a key, from WANDB_API_KEY"

@@ -22,7 +22,6 @@ def looked_at(write: Write, trains: str, row: dict[str, object], **typed: str) -
 @pytest.mark.parametrize(
     ("trains", "row", "rename"),
     [
-        ("grpo", {"prompt": "a", "answer": "b"}, {}),
         ("grpo", {"question": "a", "solution": 3}, {"prompt": "question", "answer": "solution"}),
         # GSM8K on the hub.
         ("grpo", {"question": "a", "answer": "#### 2"}, {"prompt": "question"}),
@@ -31,7 +30,6 @@ def looked_at(write: Write, trains: str, row: dict[str, object], **typed: str) -
         # Alpaca; pairs; single answers, whose `label` must be true or false.
         ("sft", {"instruction": "a", "output": "b"}, {"prompt": "instruction", "completion": "output"}),
         ("dpo", {"chosen": "b", "rejected": "c"}, {}),
-        ("reward", {"better": "b", "worse": "c"}, {"chosen": "better", "rejected": "worse"}),
         ("dpo", {"preferred_output": "b", "Loser": "c"}, {"chosen": "preferred_output", "rejected": "Loser"}),
         ("grpo", {"prompt": "a", "solution": "b", "ground_truth": "c"}, {"answer": "ground_truth"}),
         ("kto", {"prompt": "a", "answer": "b", "label": "x", "good": True}, {"completion": "answer", "label": "good"}),
@@ -47,12 +45,9 @@ def test_columns_are_identified_by_name_and_type(
     assert looked_at(write, trains, row).rename == rename
 
 
-def test_a_typed_column_is_used(write: Write) -> None:
+def test_a_typed_column_is_used_and_one_of_two_kinds_matters_only_then(write: Write) -> None:
     found = looked_at(write, "sft", {"prompt": "a", "question": "b"}, completion="prompt")
     assert found.rename == {"prompt": "question", "completion": "prompt"}
-
-
-def test_a_column_of_two_kinds_matters_only_if_it_is_used(write: Write) -> None:
     rows = [{"prompt": "a", "answer": "b", "meta": meta} for meta in ("x", 1)]
     write("rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     assert read_own_rows("rows.jsonl", TRAININGS["grpo"], {}).rename == {}
@@ -61,28 +56,23 @@ def test_a_column_of_two_kinds_matters_only_if_it_is_used(write: Write) -> None:
     assert caught.value.where == "rows.jsonl:2"
 
 
-def test_an_ambiguous_column_is_refused(write: Write) -> None:
-    write("rows.jsonl", json.dumps({"question text": "a", "question title": "b"}) + "\n")
+def test_an_ambiguous_or_missing_column_is_refused(write: Write) -> None:
     with pytest.raises(DataError, match="which column is the prompt") as wrong:
-        read_own_rows("rows.jsonl", TRAININGS["grpo"], {})
+        looked_at(write, "grpo", {"question text": "a", "question title": "b"})
     assert wrong.value.got == "columns question text (text), question title (text)"
     assert wrong.value.hint == "--column prompt=NAME"
+    for typed, said in (({"prompt": "c"}, "no column 'c'"), ({"chosen": "a"}, "grpo reads no column 'chosen'")):
+        with pytest.raises(DataError, match=said):
+            looked_at(write, "grpo", {"a": "x"}, **typed)
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"), [({"prompt": "c"}, "no column 'c'"), ({"chosen": "a"}, "grpo reads no column 'chosen'")]
-)
-def test_a_missing_column_is_refused(write: Write, typed: dict[str, str], said: str) -> None:
-    with pytest.raises(DataError, match=said):
-        looked_at(write, "grpo", {"a": "x"}, **typed)
-
-
-@pytest.mark.parametrize(
-    ("answer", "is_number"),
+    ("is_number", "answers"),
     [
-        *[("22", True), (22, True), ("She has 3 left.\n#### 1,234", True), ("5.5 m", True)],
-        *[("Paris", False), ("2 of them were in Paris and London", False), ("", False)],
+        (True, ["22", 22, "She has 3 left.\n#### 1,234", "5.5 m"]),
+        (False, ["Paris", "2 of them were in Paris and London", ""]),
     ],
 )
-def test_an_answer_that_ends_with_a_number_is_one(write: Write, answer: object, is_number: bool) -> None:
-    assert looked_at(write, "grpo", {"prompt": "a", "answer": answer}).answer_is_number is is_number
+def test_an_answer_that_ends_with_a_number_is_one(write: Write, is_number: bool, answers: list[object]) -> None:
+    for answer in answers:
+        assert looked_at(write, "grpo", {"prompt": "a", "answer": answer}).answer_is_number is is_number, answer

@@ -25,8 +25,6 @@ from rlhf_cli.project.project_files import (
 from rlhf_cli.project.reward_reference import as_yaml
 from tests.support.model_copies import model_copy
 
-TINY = StartingModel(None, 512)
-FOLDER = StartingModel("./my model", 64, is_folder=True)
 OWN = {
     "prompts": {"question": "a", "solution": "b"},
     "pairs": {"better": "a", "worse": "b"},
@@ -45,14 +43,9 @@ def made(name: str, model: StartingModel, rows: str | None) -> Experiment:
     return prepared.experiment
 
 
-def there_is_a_model() -> None:
-    """Make a whole model, whose weights and tokenizer are checked without torch."""
-    model_copy(Path("my model"))
-
-
 @pytest.mark.parametrize("name", TRAININGS)
 def test_check_accepts_the_sample(name: str, place: Path) -> None:
-    experiment = made(name, TINY, None)
+    experiment = made(name, StartingModel(None, 512), None)
     assert experiment.trainer.name == name
     assert (place / str(experiment.data.path)).is_file()
     assert bool(experiment.rewards) == (place / "rewards.py").is_file() == TRAININGS[name].generates
@@ -61,8 +54,8 @@ def test_check_accepts_the_sample(name: str, place: Path) -> None:
 @pytest.mark.parametrize("name", ["ppo", "sft", "kto"])
 def test_check_accepts_own_rows_and_model(name: str, write: Callable[[str, str], Path]) -> None:
     write("my rows.jsonl", (json.dumps(OWN[TRAININGS[name].rows]) + "\n") * 9)
-    there_is_a_model()
-    experiment = made(name, FOLDER, "my rows.jsonl")
+    model_copy(Path("my model"))
+    experiment = made(name, StartingModel("./my model", 64, is_folder=True), "my rows.jsonl")
     assert (experiment.model.path, experiment.data.path) == ("./my model", "my rows.jsonl")
     # Nine rows are too few to hold some out; of 64 tokens of context, half are for the answer.
     assert experiment.data.eval is None
@@ -76,7 +69,7 @@ def test_names_survive_yaml(text: str) -> None:
 
 
 def test_the_context_of_a_model_that_sees_images_is_that_of_its_language_model(place: Path) -> None:
-    there_is_a_model()
+    model_copy(Path("my model"))
     file = place / "my model" / "config.json"
     config = json.loads(file.read_text())
     length = config.pop("max_position_embeddings")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -55,33 +56,24 @@ async def _hidden(completions): ...
 
 
 @pytest.mark.parametrize("option", SHIPPED)
-def test_every_argument_of_a_ready_made_reward_is_explained(option: str) -> None:
-    reward = reward_reference(option)
-    assert [one.name for one in (*reward.arguments,) if not one.text] == []
-    assert reward.caption
-    assert reward.summary
-
-
-@pytest.mark.parametrize("option", SHIPPED)
 def test_the_parameters_are_those_of_the_imported_function(option: str) -> None:
     """Compare names, order and defaults with `inspect.signature`."""
     reward = reward_reference(option)
     module, _, name = reward.fn.rpartition(":")
     target = getattr(importlib.import_module(module), name)
     said = {one.name: one.default for one in read_function(reward.fn).parameters if not one.takes_the_rest}
-    real = inspect.signature(target).parameters.values()
-    expected = {
-        one.name: NO_DEFAULT if one.default is one.empty else one.default for one in real if one.kind != one.VAR_KEYWORD
-    }
-    assert said == expected
+    real = [one for one in inspect.signature(target).parameters.values() if one.kind != one.VAR_KEYWORD]
+    assert said == {one.name: NO_DEFAULT if one.default is one.empty else one.default for one in real}
     lines, first = inspect.getsourcelines(target)  # decorators come first
-    assert lines[reward.line - first].startswith(("def ", "async def ", "class "))
-    assert f" {name}(" in lines[reward.line - first] or f" {name}:" in lines[reward.line - first]
+    assert re.match(rf"(async def|def|class) {name}[(:]", lines[reward.line - first])
 
 
 @pytest.mark.parametrize("option", SHIPPED)
-def test_the_yaml_sets_arguments_and_can_be_pasted(option: str) -> None:
+def test_every_argument_is_explained_and_the_yaml_can_be_pasted(option: str) -> None:
     reward = reward_reference(option)
+    assert [one.name for one in reward.arguments if not one.text] == []
+    assert reward.caption
+    assert reward.summary
     shipped = yaml.safe_load(groups()["reward"][option].read_text())
     assert set(shipped.get("args") or {}) <= {one.name for one in reward.arguments}
     assert yaml.safe_load(reward.yaml) == {"rewards": {option.removeprefix("trl_"): shipped}}
@@ -111,34 +103,29 @@ OF_PACKAGES = {"trl_accuracy": "math_verify", "trl_cosine_length": "math_verify"
 """Rewards that need a package of an extra."""
 
 
-def given(option: str, example: WorkedExample, **more: object) -> list[Any]:
+def given(option: str, example: WorkedExample) -> list[Any]:
     """Return the scores of an option's reward for the rows of an example."""
     shipped = yaml.safe_load(groups()["reward"][option].read_text())
-    reward = resolve(shipped["fn"], {**(shipped.get("args") or {}), **example.args, **more}, where="the test")
+    reward = resolve(shipped["fn"], {**(shipped.get("args") or {}), **example.args}, where="the test")
     texts = [row["completion"] for row in example.rows]
-    completions = [[{"role": "assistant", "content": text}] for text in texts] if example.as_messages else texts
-    columns = {name: [row["columns"][name] for row in example.rows] for name in example.rows[0]["columns"]}
     scores = reward(
         prompts=[example.prompt] * len(texts),
-        completions=completions,
+        completions=[[{"role": "assistant", "content": text}] for text in texts] if example.as_messages else texts,
         completion_ids=[[7] * row.get("num_tokens", 0) for row in example.rows],
-        **columns,
+        **{name: [row["columns"][name] for row in example.rows] for name in example.rows[0]["columns"]},
     )
     return list(asyncio.run(scores)) if inspect.isawaitable(scores) else list(scores)
 
 
-def test_every_ready_made_reward_has_an_example() -> None:
-    assert set(WORKED_EXAMPLES) == set(SHIPPED)
-
-
 @pytest.mark.parametrize("option", [name for name in WORKED_EXAMPLES if name not in OF_SERVERS])
 def test_the_reward_gives_the_scores_of_its_example(option: str) -> None:
+    assert set(WORKED_EXAMPLES) == set(SHIPPED), "every ready-made reward has an example"
     if (package := OF_PACKAGES.get(option)) is not None and importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
     example = WORKED_EXAMPLES[option]
-    for given_score, row in zip(given(option, example), example.rows, strict=True):
+    for found, row in zip(given(option, example), example.rows, strict=True):
         score = row["score"]
         if isinstance(score, list):
-            assert given_score == [tuple(span) for span in score]
+            assert found == [tuple(span) for span in score]
         else:
-            assert given_score == (None if score is None else pytest.approx(score))
+            assert found == (None if score is None else pytest.approx(score))

@@ -35,10 +35,15 @@ def found(run: RunFolder, *, step: int | None = None, trust: bool = False) -> So
 
 
 def test_the_end_of_a_finished_run_and_any_checkpoint(tmp_path: Path) -> None:
+    """An adapter names its kind and base."""
     run = a_run(tmp_path / "run")
     assert (found(run).folder, found(run).step, found(run).kind) == (run.model, 3, "policy")
     source = found(run, step=2)
     assert (source.folder.name, source.step, source.is_checkpoint) == ("checkpoint-2", 2, True)
+    for task, kind in (("CAUSAL_LM", "policy"), ("SEQ_CLS", "reward model")):
+        adapter = {"task_type": task, "base_model_name_or_path": "Qwen/Qwen3-0.6B"}
+        (run.model / "adapter_config.json").write_text(json.dumps(adapter))
+        assert (found(run).kind, found(run).base) == (kind, "Qwen/Qwen3-0.6B")
 
 
 @pytest.mark.parametrize("state", ["preempted", "created"])
@@ -91,11 +96,3 @@ def test_code_of_the_model_needs_trust(tmp_path: Path) -> None:
     run = a_run(tmp_path / "run", model={"path": "someone/model", "trust_remote_code": True})
     assert "--trust" in str(refusal(run).hint)
     assert found(run, trust=True).trust_remote_code
-
-
-@pytest.mark.parametrize(("task", "kind"), [("CAUSAL_LM", "policy"), ("SEQ_CLS", "reward model")])
-def test_an_adapter_names_its_kind_and_base(task: str, kind: str, tmp_path: Path) -> None:
-    run = a_run(tmp_path / "run")
-    adapter = {"task_type": task, "base_model_name_or_path": "Qwen/Qwen3-0.6B"}
-    (run.model / "adapter_config.json").write_text(json.dumps(adapter))
-    assert (found(run).kind, found(run).base) == (kind, "Qwen/Qwen3-0.6B")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 
 import pytest
 
@@ -21,9 +20,9 @@ def test_every_argument_is_explained(option: str) -> None:
 
 
 @pytest.mark.parametrize("option", ["grpo", "dpo"])
-def test_names_and_defaults_are_those_of_the_dataclass(option: str) -> None:
+def test_names_and_defaults_are_those_of_the_dataclass(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare with the imported TRL."""
-    os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     import trl
 
     config = getattr(trl, f"{option.upper()}Config")
@@ -35,9 +34,7 @@ def test_names_and_defaults_are_those_of_the_dataclass(option: str) -> None:
     expected = {name: field.default for name, field in fields.items() if type(field.default) in plain} | made
     assert len(expected) > 130
     assert {name: said[name].default for name in expected} == expected
-    if option == "grpo":
-        assert said["beta"].text.startswith("KL coefficient.")
-        assert fields["beta"].metadata["help"].startswith("KL coefficient.")
+    assert option != "grpo" or said["beta"].text.startswith("KL coefficient.")
 
 
 def test_values_of_the_conf_files() -> None:

@@ -26,17 +26,12 @@ def test_a_curve_is_thinned_to_means_of_neighbours(tmp_path: Path, monkeypatch: 
     """Of 100 steps 25 points: the values 0 to 99 have the means 1.5, 5.5, ...; 98 is logged as null."""
     monkeypatch.setattr(page_data, "_MOST_POINTS", 25)
     monkeypatch.setattr(page_data, "_LEAST_POINTS", 25)
-    values = [None if step == 98 else float(step) for step in range(100)]
-    folders = [
-        write_run(tmp_path / name, configured(), {"loss": curve}) for name, curve in (("a", values), ("b", [2.0] * 100))
-    ]
-    runs, _ = read_runs(folders)
-    (plot,) = plots_of(runs, [], LOSS)
-    assert plot["events"] == 4
-    assert plot["x"] == list(range(3, 101, 4))
-    assert plot["lines"]["0"] == pytest.approx(
-        [4 * place + 1.5 for place in range(24)] + [(96 + 97 + 99) / 3], rel=1e-3
-    )
+    curves = {"a": [None if step == 98 else float(step) for step in range(100)], "b": [2.0] * 100}
+    folders = [write_run(tmp_path / name, configured(), {"loss": curve}) for name, curve in curves.items()]
+    (plot,) = plots_of(read_runs(folders)[0], [], LOSS)
+    assert (plot["events"], plot["x"]) == (4, list(range(3, 101, 4)))
+    means = [4 * place + 1.5 for place in range(24)] + [(96 + 97 + 99) / 3]
+    assert plot["lines"]["0"] == pytest.approx(means, rel=1e-3)
     assert plot["lines"]["1"] == [2] * 25
 
 
