@@ -1,4 +1,4 @@
-"""Rules of trainers: the settings of PPO, the fields of `model.lora`, and truncation."""
+"""Rules of trainers: the settings of PPO, fields of `model.lora`, truncation, classes of the user's and TRL's."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_the_fields_are_those_of_peft() -> None:
         *("init_lora_weights=gaussian", "init_lora_weights=false", "init_lora_weights=pissa_niter_16"),
     ],
 )
-def test_accepted_and_frozen(judged: Judged, word: str) -> None:
+def test_fields_of_lora_that_are_accepted_and_frozen(judged: Judged, word: str) -> None:
     lora = judged(QUICK, f"model.lora.{word}", "model.lora.r=4").model.lora
     assert lora is not None
     name = word.partition("=")[0]
@@ -139,7 +139,7 @@ def test_accepted_and_frozen(judged: Judged, word: str) -> None:
         ("init_lora_weights=olora", ("trainer=ppo",), f"'~{INIT}', or kl.where=none"),
     ],
 )
-def test_refused(refused: Refused, word: str, more: tuple[str, ...], hint: str) -> None:
+def test_fields_of_lora_that_are_refused(refused: Refused, word: str, more: tuple[str, ...], hint: str) -> None:
     error = refused(QUICK, "model.lora.r=4", f"model.lora.{word}", *more)
     assert (error.where, error.hint) == (f"model.lora.{word.partition('=')[0]} (command line)", hint)
 
@@ -182,9 +182,21 @@ BOOTSTRAP = ("exp=quickstart", "trainer=ppo", "truncation=bootstrap", "~rewards"
 PLAIN = "+rewards.plain.fn=./mine.py:plain"
 DENSE = "+rewards.dense.fn=./mine.py:tokens"
 SOURCE = """
+import trl
 from collections.abc import Sequence
+from trl import GRPOTrainer, RLOOTrainer as Leave
+from elsewhere import Unknown
 
 
+class Base(GRPOTrainer): pass
+class Mine(Base): pass
+class Rloo(trl.RLOOTrainer): pass
+class Odd(Unknown): pass
+try: import nothing
+except ImportError:
+    class Inner(Base): pass
+    class InnerRloo(Rloo): pass
+Alias = Mine
 def plain(completions, **kwargs) -> list[float | None]: ...
 def unsaid(completions, **kwargs): ...
 def tokens(completions, **kwargs) -> list[list[float | None]]: ...
@@ -197,8 +209,9 @@ raise RuntimeError("nobody imports this file to look at it")
 
 
 @pytest.fixture(autouse=True)
-def mine(place: Path) -> None:
+def mine(place: Path) -> Path:
     (place / "mine.py").write_text(SOURCE)
+    return place / "mine.py"
 
 
 @pytest.mark.parametrize(
@@ -238,3 +251,73 @@ def test_an_annotation_marks_a_dense_function(expected: bool, names: tuple[str, 
 def test_a_mode_that_does_not_fit_the_rewards_gives_a_warning(judged: Judged, words, advice: str | None) -> None:
     warnings = list(truncation_warnings(judged(*BOOTSTRAP, *words)))
     assert [f"; {advice} (" in warning for warning in warnings] == [True] * (advice is not None)
+
+
+@pytest.mark.parametrize("name", [*map("./mine.py:{}".format, ("Base", "Mine", "Odd", "Inner", "Alias")), "mine:Mine"])
+def test_classes_that_are_accepted(judged: Judged, name: str) -> None:
+    experiment = judged(QUICK, f"trainer.class={name}")
+    assert experiment.trainer.own_class == experiment.model_dump(mode="json")["trainer"]["class"] == name
+
+
+@pytest.mark.parametrize(
+    ("name", "got", "hint"),
+    [
+        ("./mine.py:Min", "./mine.py:Min", "trainer.class=./mine.py:Mine"),
+        ("./mine.py:Rloo", "trainer.trl=GRPOTrainer", "trainer.trl=RLOOTrainer"),
+        ("./mine.py:InnerRloo", "trainer.trl=GRPOTrainer", "trainer.trl=RLOOTrainer"),
+        ("./nowhere.py:Mine", "./nowhere.py", None),
+        ("./mine.py", "./mine.py", None),
+        # other classes of TRL's
+        ("trl.experimental.gkd:GKDTrainer", "trainer.trl=GRPOTrainer", "trainer.trl=GKDTrainer"),
+        ("trl.experimental.bema_for_ref_model:DPOTrainer", "trainer.trl=GRPOTrainer", "trainer.trl=DPOTrainer"),
+        ("trl:DistillationTrainer", "trainer.trl=GRPOTrainer", "trainer.trl=DistillationTrainer"),
+        ("trl.experimental.async_grpo:AsyncGRPOTrainer", "AsyncGRPOTrainer", "'~trainer.class'"),
+        ("trl:OnlineDPOTrainer", "OnlineDPOTrainer", "'~trainer.class'"),  # it is in trl.experimental
+        ("trl:GRPOTrainr", "trl:GRPOTrainr", None),
+    ],
+)
+def test_classes_that_are_refused(refused: Refused, name: str, got: str, hint: str | None) -> None:
+    error = refused(QUICK, f"trainer.class={name}")
+    assert (error.where, error.got, error.hint) == ("trainer.class (command line)", got, hint)
+
+
+@pytest.mark.parametrize(
+    ("trl", "named"),
+    [
+        *(("GRPOTrainer", "trl:GRPOTrainer"), ("GRPOTrainer", "trl.trainer.grpo_trainer:GRPOTrainer")),
+        *(("GRPOTrainer", "./mine.py:GRPOTrainer"), ("GMPOTrainer", "trl.experimental.gmpo:GMPOTrainer")),
+        ("RLOOTrainer", "./mine.py:Rloo"),
+    ],
+)
+def test_a_class_of_trls_by_any_of_its_names(judged: Judged, trl: str, named: str) -> None:
+    """TRL exports lazily, and its aliases are subclasses in other packages."""
+    assert judged(QUICK, f"trainer.trl={trl}", f"trainer.class={named}").trainer.own_class == named
+
+
+def test_a_class_that_inherits_from_one_that_does_not_run_or_is_not_python(refused: Refused, mine: Path) -> None:
+    mine.write_text("from trl.experimental.online_dpo import OnlineDPOTrainer as Other\nclass Mine(Other): pass\n")
+    assert refused(QUICK, "trainer.class=./mine.py:Mine").got == "Mine"
+    mine.write_text("class Mine(:\n")
+    error = refused(QUICK, "trainer.class=./mine.py:Mine")
+    assert (error.where, "invalid syntax" in str(error.got)) == ("trainer.class (command line)", True)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("", "./mine.py:Watch"),
+        ("class Watch: ...\n", "./mine.py:Watch"),
+        ("class Watch(X):\n    def __init__(self, step): ...\n", "./mine.py:Watch"),
+        ("class Watch: ...\n", "./nowhere.py:Watch"),
+        ("class Watch(:\n", "./mine.py:Watch"),
+    ],
+)
+def test_callbacks_that_cannot_be_called(refused: Refused, mine: Path, text: str, named: str) -> None:
+    mine.write_text(text)
+    assert refused(QUICK, f"trainer.callbacks=[{named}]").where == "trainer.callbacks.0 (command line)"
+
+
+def test_callbacks_of_the_user_and_of_trl(judged: Judged, mine: Path) -> None:
+    mine.write_text("from transformers import TrainerCallback\nclass Watch(TrainerCallback): ...\n")
+    words = "trainer.callbacks=[./mine.py:Watch,trl:RichProgressCallback]"
+    assert len(judged(QUICK, words).trainer.callbacks) == 2
