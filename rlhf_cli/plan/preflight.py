@@ -153,6 +153,7 @@ def _check(subject: Subject, report: Report) -> _Checked:
     report.run_all(
         argument_checks.length_notices(subject, steps.steps if steps else None),
         argument_checks.shared_prompt_notice(data),
+        workload.evaluation_notice(subject, steps, data),
         machine_checks.folder_problems(subject, steps.steps if steps else None),
         machine_checks.deadline_problems(subject),
         machine_checks.sandbox_problems(subject),

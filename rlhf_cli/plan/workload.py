@@ -15,7 +15,7 @@ from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.errors import RunError
 from rlhf_cli.models.weight_shapes import DTYPE_BYTES, WeightShape, is_target, stored_shapes, tiny_shapes
 from rlhf_cli.plan.batches import AnyPlan, RowLengths, StagePlan
-from rlhf_cli.plan.checks.facts import Findings, Subject
+from rlhf_cli.plan.checks.facts import DataFacts, Findings, Subject
 from rlhf_cli.plan.run_plan import Checkpoints, Evaluations, Notice, Workload
 from rlhf_cli.runs.checkpoint_folders import bytes_below, free_bytes
 
@@ -66,6 +66,18 @@ def evaluations(trainer: Trainer, plan: AnyPlan, num_held_out: int | None) -> Ev
         sampled = trainer.whole("num_generations_eval") or trainer.whole("num_generations") or 1
         completions = num_held_out * (1 + sampled)  # one greedy, the others sampled as in training
     return Evaluations(every, times, num_held_out, completions)
+
+
+def evaluation_notice(subject: Subject, plan: AnyPlan | None, data: DataFacts) -> Findings:
+    """Yield a notice if the evaluations of a run generate more completions than its training."""
+    trainer = subject.experiment.trainer
+    if plan is None or (found := evaluations(trainer, plan, data.num_held_out)) is None:
+        return
+    trained, evaluated = workload(trainer, plan, data.num_rows, None).completions, found.completions
+    if trained and evaluated and found.times and (total := found.times * evaluated) > trained:
+        text = f"{total:,} completions in all, {total / trained:.1f} times the {trained:,} of training"
+        fewer = "fewer rows (data.eval), trainer.args.eval_steps or trainer.args.num_generations_eval"
+        yield Notice("evaluation", f"{text}; {fewer} make it shorter")
 
 
 def checkpoints(subject: Subject, plan: AnyPlan) -> Checkpoints | None:

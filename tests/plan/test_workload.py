@@ -65,6 +65,18 @@ def test_rows_that_are_learned_from() -> None:
     assert (plan.evaluations.times, plan.checkpoints is not None) == (3, True)
 
 
+def test_evaluations_that_generate_more_than_the_training_are_told() -> None:
+    """The quickstart trains on 7680 completions; an evaluation of N rows has 9 N."""
+    often = ("+exp=quickstart", "trainer.args.eval_strategy=steps", "trainer.args.eval_steps=40", *CPU)
+    few, many = (planned(*often, f"data.eval.fraction={fraction}") for fraction in (0.1, 0.2))
+    assert "evaluation" not in [notice.subject for notice in few.notices]
+    assert many.evaluations is not None
+    assert many.evaluations.rows is not None
+    (text,) = (notice.text for notice in many.notices if notice.subject == "evaluation")
+    total = 3 * 9 * many.evaluations.rows
+    assert text.startswith(f"{total:,} completions in all, {total / 7680:.1f} times the 7,680 of training")
+
+
 STAGE = StagePlan(4, 1, 2, epochs=1.5, steps=9, rows=70)
 ROUNDS = BatchPlan(4, 2, 3, 6, 2, 8, completions_a_round=48, prompts_a_round=6, steps=10)
 LENGTHS = RowLengths(prompt=6, row=10)
