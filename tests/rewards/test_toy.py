@@ -21,17 +21,8 @@ from rlhf_cli.rewards.toy import (
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("A: 3\nB: 5", 1.0), ("A: 5\nB: 3", 0.0), ("A: 4\nB: 4", 0.0), ("B: 5\nA: 3", None), ("A: 3", None)],
-)
-def test_whether_the_second_speaker_says_more(text: str, expected: float | None) -> None:
-    assert second_is_larger([text], ["A"], ["B"]) == [expected]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
     [
         ("7", 1.0),
-        ("3+4=7", 1.0),
         ("8 or 7", 1.0),  # the last one counts
         ("-7", 0.0),
         ("3-7", 1.0),  # this minus subtracts
@@ -55,8 +46,7 @@ def test_sum_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [("12", 1.0), (" 12\n", 1.0), ("-12", 0.0), ("12.", 0.0), ("1 2", 0.0), ("x", 0.0), ("²", 0.0), ("", 0.0)],
+    ("text", "expected"), [(" 12\n", 1.0), *((text, 0.0) for text in ("-12", "1 2", "x", "²", ""))]
 )
 def test_digits_only(text: str, expected: float) -> None:
     assert digits_only([text, [{"role": "assistant", "content": text}]]) == [expected, expected]
@@ -68,15 +58,11 @@ def test_digits_only(text: str, expected: float) -> None:
         ("A: 4\nB: 7", [(0, 4, -1.0), (5, 9, 1.0)]),
         (" \nA: 07\nB: 4\n", [(2, 7, 1.0), (8, 12, -1.0)]),
         ("A: 7\nB: 7", []),
-        ("A: 9\nB: 4", [(0, 4, 1.0), (5, 9, -1.0)]),
         ("A: 7\nB: 10", -1.0),  # more than a speaker may say
-        ("A: 7", -1.0),
         ("A: 4\nB: 7\nB: 8", -1.0),
         ("A: 4\nso\nB: 7", -1.0),
-        ("A: 4, B: 7", -1.0),
         ("A: ٤\nB: 7", -1.0),
         ("A: 4\nB: " + "9" * 5000, -1.0),
-        ("", -1.0),
     ],
 )
 def test_score(text: str, expected: Any) -> None:
@@ -98,3 +84,4 @@ def test_rows() -> None:
     assert speakers_larger(texts, **columns, **rules) == [[(0, 4, -2.0), (5, 10, 2.0)], *rest]
     assert speakers_larger(texts, **columns, **rules, max_value=[9, "9", 9]) == [-3.0, *rest]
     assert speakers_larger(texts, **columns)[1:] == [[(0, 4, 1.0), (5, 9, -1.0)], -1.0]
+    assert second_is_larger([*texts, "C: 4\nD: 4"], ["A", "C", "C", "C"], ["B", "D", "D", "D"]) == [1.0, 0.0, None, 0.0]

@@ -7,12 +7,12 @@ functions of the rewards raise when they are called; nothing here repeats the co
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import pytest
 
 from rlhf_cli.errors import Problems, RewardError, UserError
-from rlhf_cli.rewards.stack.reward_functions import _hint, anchored, missing_arguments, resolve
+from rlhf_cli.rewards.stack.reward_functions import anchored, missing_arguments, resolve
 
 MADE_UP_HINTS = True
 
@@ -90,6 +90,7 @@ def only(fn: str, **args: object) -> UserError:
     ("fn", "args", "name", "expected", "hint"),
     [
         (f"{OURS}length:length_ramp", {"full": 1, "zero": 2, "unit": "charactrs"}, "unit", "characters", "characters"),
+        (f"{OURS}length:length_ramp", {"full": 1, "zero": 2, "unit": "WORDS"}, "unit", "words", "words"),
         (f"{OURS}length:length_target", {"target": 9, "width": 0}, "width", "above 0", None),
         (f"{OURS}length:length_target", {"target": "9", "width": 1}, "target", "a number", "9.0"),
         (f"{OURS}length:length_ramp", {"full": 5, "zero": 5}, "zero", "zero above full", None),
@@ -157,15 +158,6 @@ def test_what_a_factory_lacks_is_named_unless_it_is_misspelt() -> None:
     assert only("./own.py:Made", siez=3).hint == f"{KEY}.size"
     unlike, missing = problems("./own.py:Made", colour=3)
     assert (unlike.hint, missing.got, missing.hint) == (f"'~{KEY}.colour'", "colour", f"{KEY}.size=VALUE")
-
-
-@pytest.mark.parametrize(
-    ("typed", "hint"),
-    [("charactrs", "unit=characters"), ("WORDS", "unit=words"), ("wrods", "unit=words"), ("ch", None)],
-)
-def test_a_choice_that_may_have_been_meant(typed: str, hint: str | None) -> None:
-    annotation = Literal["characters", "words"]
-    assert _hint("unit", annotation, typed) == hint
 
 
 def test_what_a_factory_or_a_check_raises_is_shown_with_its_line() -> None:

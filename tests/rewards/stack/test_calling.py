@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import copy
 import functools
 import json
@@ -29,6 +28,7 @@ from tests.support.reward_bench import BATCH, Bench, Rows, picky, raises
 FAILURES: dict[str, tuple[Any, str]] = {
     "raise": (raises(ValueError("odd")), "ValueError: odd"),
     "panic": (raises(type("Panic", (BaseException,), {})("odd")), "Panic: odd"),  # as of a library in Rust
+    "timeout": (raises(TimeoutError("the server")), "TimeoutError: the server"),  # as of a judge's client
     "exit": (lambda: sys.exit(3), "SystemExit: 3"),
     "_exit": (lambda: os._exit(0), "SystemExit: os._exit(0)"),
     "no number": (lambda: math.inf, "RewardError: reward 'mine' did not return a number for row 0"),
@@ -39,35 +39,23 @@ FAILURES: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("name", FAILURES)
-class TestOneRow:
-    @pytest.mark.parametrize(("on_error", "fixed"), [("exclude", None), (-1.0, -1.0), (0.0, 0.0)])
-    @pytest.mark.fault(30)
-    def test_is_blamed_alone(self, bench: Bench, name: str, is_async: bool, on_error: Any, fixed: float | None) -> None:
-        do, message = FAILURES[name]
-        found = bench(picky(2, do, is_async), on_error=on_error)
-        assert found.raw == [0.0, 10.0, None, 30.0]
-        assert found.fixed == [None, None, fixed, None]
-        assert found.errors[2] is not None
-        assert found.errors[2].startswith(message)
-        assert [error is None for error in found.errors] == [True, True, False, True]
-        assert (found.num_errors, found.timeouts, found.calls) == (1, 0, 4)
-        assert found.num_excluded == (fixed is None)
-
-    def test_under_raise_ends_it_all(self, bench: Bench, name: str, is_async: bool) -> None:
-        do, message = FAILURES[name]
-        with pytest.raises((RewardFailed, RewardError)) as caught:
-            bench(picky(2, do, is_async))
-        assert (caught.value.row, caught.value.where) == (2, "rewards.mine")
-        if isinstance(caught.value, RewardFailed):
-            assert caught.value.got == message
-            assert "'two'" in str(caught.value.expected)
-
-
-@pytest.mark.parametrize("on_error", ["raise", "exclude", 0.5])
-def test_negative_control_nothing_fails(bench: Bench, on_error: Any) -> None:
-    found = bench(picky(99, raises(ValueError("odd"))), on_error=on_error)
-    assert found.raw == [0.0, 10.0, 20.0, 30.0]
-    assert (found.num_errors, found.calls, bench.recorded) == (0, 4, [])
+@pytest.mark.parametrize(("on_error", "fixed"), [("exclude", None), (0.0, 0.0)])
+@pytest.mark.fault(30)
+def test_one_row_is_blamed_alone(bench: Bench, name: str, is_async: bool, on_error: Any, fixed: float | None) -> None:
+    do, message = FAILURES[name]
+    found = bench(picky(2, do, is_async), on_error=on_error)
+    assert found.raw == [0.0, 10.0, None, 30.0]
+    assert found.fixed == [None, None, fixed, None]
+    assert str(found.errors[2]).startswith(message)
+    assert [error is None for error in found.errors] == [True, True, False, True]
+    assert (found.num_errors, found.timeouts, found.calls) == (1, 0, 4)
+    assert found.num_excluded == (fixed is None)
+    with pytest.raises((RewardFailed, RewardError)) as caught:
+        bench(picky(2, do, is_async))
+    assert (caught.value.row, caught.value.where) == (2, "rewards.mine")
+    if isinstance(caught.value, RewardFailed):
+        assert caught.value.got == message
+        assert "'two'" in str(caught.value.expected)
 
 
 @pytest.mark.parametrize(("failing", "is_offered"), [({0}, True), ({0, 1, 2, 3}, False)])
@@ -154,66 +142,57 @@ def test_under_a_gate_the_error_names_the_row_of_the_batch() -> None:
     assert str(caught.value.got).endswith("for the completion 'd' of the prompt 'three'")
 
 
-FAILING = "bad"
-
-
-def score(completions: list[str], **_: Any) -> list[float]:
-    if FAILING in completions:
-        raise ValueError(f"{completions.count(FAILING)} bad")
+def bad(completions: list[str], **_: Any) -> list[float]:
+    if "b" in completions:
+        raise ValueError("bad")
     return [1.0] * len(completions)
 
 
+def ends_with(stack: RewardStack, batches: list[str]) -> int | None:
+    """The number of the batch that ends the run; each letter is a completion, `b` a bad one."""
+    for number, rows in enumerate(batches, 1):
+        try:
+            stack.evaluate(prompts=["p"] * len(rows), completions=[*rows], row=[*range(len(rows))])
+        except RewardFailed:
+            return number
+    return None
+
+
 @pytest.mark.parametrize(
-    ("bad_every", "share", "expected"), [(4, 0.2, 20), (5, 0.2, None), (2, 1.0, None), (5, 0.0, 20)]
+    ("batches", "share", "window", "expected"),
+    [
+        (["bgggb", "gggbg", "ggbgg", "gbggg"], 0.2, 20, 4),  # 5 of 20 rows are more than a fifth, once there are 20
+        (["bgggg"] * 9, 0.2, 20, None),  # and 4 are as many as may fail
+        (["bgggg"] * 9, 0.0, 20, 4),
+        (["bgbgb", "gbgbg"] * 4, 1.0, 20, None),
+        (["bbgg", "gggg", "gggg", "bbbb", "bbgg"], 0.5, 8, 5),  # old failures are forgotten
+    ],
 )
 @pytest.mark.fault(30)
-def test_the_share_is_of_a_full_window(bad_every: int, share: float, expected: int | None) -> None:
-    """Of 20 rows 5 are more than a fifth, and 4 are as many as may fail."""
-    stack = RewardStack([Component("mine", score, on_error="exclude")], max_error_share=share, error_window=20)
-    rows, ended_at = [FAILING if row % bad_every == 0 else "good" for row in range(200)], None
-    try:
-        for first in range(0, 200, 5):
-            stack.evaluate(prompts=["p"] * 5, completions=rows[first : first + 5])
-    except RewardFailed:
-        ended_at = first + 5
-    assert ended_at == expected
+def test_the_share_is_of_a_full_window(batches: list[str], share: float, window: int, expected: int | None) -> None:
+    stack = RewardStack([Component("mine", bad, on_error="exclude")], max_error_share=share, error_window=window)
+    assert ends_with(stack, batches) == expected
 
 
-def test_old_failures_are_forgotten() -> None:
-    stack = RewardStack([Component("mine", score, on_error=0.0)], max_error_share=0.5, error_window=8)
-    batches = [[FAILING] * 2 + ["good"] * 2, ["good"] * 4, ["good"] * 4, [FAILING] * 4]
-    for rows in batches:
-        stack.evaluate(prompts=["p"] * 4, completions=rows)
-    with pytest.raises(RewardFailed) as caught:
-        stack.evaluate(prompts=["p"] * 4, completions=[FAILING] * 2 + ["good"] * 2)
-    assert caught.value.got == "ValueError: 1 bad"  # the last one
-
-
-@pytest.mark.parametrize(
-    ("eager", "window", "ending"), [(False, 2, pytest.raises(RewardFailed)), (True, 8, contextlib.nullcontext())]
-)
-def test_rows_that_a_gate_spares_are_not_counted(eager: bool, window: int, ending: Any) -> None:
+@pytest.mark.parametrize(("eager", "window", "expected"), [(False, 2, 2), (True, 8, None)])
+def test_rows_that_a_gate_spares_are_not_counted(eager: bool, window: int, expected: int | None) -> None:
     """One of four rows is scored and fails: a quarter of all rows, but every scored row."""
     first = Component("first", lambda row, **_: [float(index == 0) for index in row])
-    mine = Component("mine", score, gates=(ScoreGate("first", low=1.0),), on_error=0.0, eager=eager)
+    mine = Component("mine", bad, gates=(ScoreGate("first", low=1.0),), on_error=0.0, eager=eager)
     stack = RewardStack([first, mine], max_error_share=0.5, error_window=window)
-    with ending:
-        for _ in range(2):
-            stack.evaluate(prompts=["p"] * 4, completions=[FAILING, "good", "good", "good"], row=[0, 1, 2, 3])
+    assert ends_with(stack, ["bggg"] * 2) == expected
 
 
 def test_training_does_not_dilute_the_failures_of_what_only_evaluations_compute() -> None:
-    stack = RewardStack([Component("mine", score, on_error=0.0, eval_only=True)], max_error_share=0.25, error_window=8)
+    stack = RewardStack([Component("mine", bad, on_error=0.0, eval_only=True)], max_error_share=0.25, error_window=8)
     for stack.is_training in (True, True, False):
-        stack.evaluate(prompts=["p"] * 4, completions=[FAILING] * 3 + ["good"])  # the window is half full
-
-
-SAID = {"role": "user", "content": "2+2=", "tool_calls": [{"name": "add", "arguments": {"a": 2}}]}
+        assert ends_with(stack, ["bbbg"]) is None  # the window is half full
 
 
 def batch() -> dict[str, Any]:
+    asked = {"role": "user", "content": "2+2=", "tool_calls": [{"name": "add", "arguments": {"a": 2}}]}
     return {
-        "prompts": [[dict(copy.deepcopy(SAID))], [dict(copy.deepcopy(SAID))]],
+        "prompts": [[asked], [copy.deepcopy(asked)]],
         "completions": [[{"role": "assistant", "content": "4"}], [{"role": "assistant", "content": "5"}]],
         "completion_ids": [[1, 2], [3]],
         "answers": [["4", "four"], ["4"]],
@@ -223,38 +202,33 @@ def batch() -> dict[str, Any]:
     }
 
 
-def spoil(**given: Any) -> None:
-    """Write into everything that can be reached."""
-    given["prompts"][0][0]["tool_calls"][0]["arguments"]["a"] = "spoilt"
-    given["completions"][1][0]["content"] = "spoilt"
-    given["completions"].reverse()
-    given["completion_ids"][0].clear()
-    given["answers"][0].append("spoilt")
-    given["nested"][1][0]["deep"].append("spoilt")
-    given["image"][0][:] = 7
-    given["tags"][0].add("spoilt")
-    given["prompts"].pop()
-
-
 @pytest.mark.fault(34)
 def test_what_a_reward_spoils_is_seen_by_no_other_reward_nor_its_own_second_call_nor_the_trainer() -> None:
     """The first reward fails on the batch that it has spoilt, and is asked again row by row."""
-    given, calls = batch(), list[dict[str, Any]]()
+    calls: list[dict[str, Any]] = []
 
     def spoil_and_fail(**given: Any) -> list[float]:
         calls.append(copy.deepcopy(given))
-        if len(given["prompts"]) > 1:
-            spoil(**given)
-            raise ValueError("after all")
-        return [1.0]
+        if len(given["prompts"]) == 1:
+            return [1.0]
+        given["prompts"][0][0]["tool_calls"][0]["arguments"]["a"] = "spoilt"
+        given["completions"][1][0]["content"] = "spoilt"
+        given["completions"].reverse()
+        given["completion_ids"][0].clear()
+        given["answers"][0].append("spoilt")
+        given["nested"][1][0]["deep"].append("spoilt")
+        given["image"][0][:] = 7
+        given["tags"][0].add("spoilt")
+        given["prompts"].pop()
+        raise ValueError("after all")
 
     def look(**given: Any) -> list[float]:
-        calls.append(copy.deepcopy(given))
+        calls.append(given)
         return [1.0, 2.0]
 
+    given = batch()
     stack = RewardStack([Component("spoil", spoil_and_fail, on_error="exclude"), Component("look", look)])
     outcomes = stack.evaluate(**given)
-    stack.close()
     assert (outcomes["spoil"].raw, outcomes["look"].raw) == ([1.0, 1.0], [1.0, 2.0])
     _, *by_row, other = calls
     assert [row["answers"] for row in by_row] == [[["4", "four"]], [["4"]]]
@@ -264,13 +238,8 @@ def test_what_a_reward_spoils_is_seen_by_no_other_reward_nor_its_own_second_call
 def test_immutable_values_and_the_trainers_own_are_shared() -> None:
     """That is what makes it cheap, and what lets a reward log; the object in a list cannot be copied."""
     state = object()
-    given = {
-        "trainer_state": state,
-        "environments": [state],
-        "log_extra": print,
-        "texts": ["a" * 9],
-        "objects": [state],
-    }
+    given = {"trainer_state": state, "environments": [state], "log_extra": print}
+    given |= {"texts": ["a" * 9], "objects": [state]}
     own = with_own_arguments(given)
     assert [name for name in given if own[name] is given[name]] == ["trainer_state", "environments", "log_extra"]
     assert own["texts"][0] is given["texts"][0]
@@ -314,23 +283,19 @@ def test_a_forked_child_of_a_reward_can_exit(bench: Bench) -> None:
     assert bench(reward).raw == [7.0] * 4
 
 
-LONG = 3_000_000
-MINE = f"""
+MINE = """
 class Unprintable(RuntimeError):
     def __str__(self):
         raise RuntimeError("no str")
 
-
 def long(completions, **columns):
-    raise ValueError("begin" + "x" * {LONG} + "the end")
-
+    raise ValueError("begin" + "x" * 3_000_000 + "the end")
 
 def unprintable(completions, **columns):
     raise Unprintable
 
-
 def leaves(completions, **columns):
-    raise SystemExit("x" * {LONG})
+    raise SystemExit("x" * 3_000_000)
 """
 
 

@@ -20,7 +20,7 @@ from rlhf_cli.process import kept
 from rlhf_cli.rewards.stack import calling
 from rlhf_cli.rewards.stack.calling import call_within
 from rlhf_cli.rewards.stack.component import RewardTimeout
-from tests.support.reward_bench import BATCH, Bench, Rows, picky, raises
+from tests.support.reward_bench import BATCH, Bench, Rows
 
 # The alarm of a test's own time limit would be among those that are tested here.
 pytestmark = pytest.mark.timeout(0)
@@ -92,17 +92,9 @@ def test_a_signal_that_comes_after_the_call_has_returned_is_ignored(monkeypatch:
     assert call_within(lambda: 7, 5.0) == 7
 
 
-class TooLate(Exception):
-    """What a library raises in the handler of its own alarm, as math-verify does."""
-
-
 def with_its_own_alarm(call: Callable[[], object], seconds: float) -> object:
-    """math_verify.utils.timeout: a handler, an alarm, and in the end no alarm at all."""
-
-    def handler(number: int, frame: object) -> None:
-        raise TooLate
-
-    before = signal.signal(signal.SIGALRM, handler)
+    """math_verify.utils.timeout: a handler that raises (here by 1 / 0), an alarm, and in the end no alarm at all."""
+    before = signal.signal(signal.SIGALRM, lambda *_: 1 / 0)
     try:
         signal.setitimer(signal.ITIMER_REAL, seconds)
         return call()
@@ -145,7 +137,7 @@ def test_the_deadline_holds_if_the_call_uses_alarms_or_threads(call: Callable[[]
 
 
 def test_the_deadline_does_not_break_the_alarm_of_the_call() -> None:
-    with pytest.raises(TooLate):
+    with pytest.raises(ZeroDivisionError):
         call_within(lambda: with_its_own_alarm(long, 0.1), FOR_EVER_S)
 
 
@@ -163,11 +155,8 @@ def test_an_alarm_left_by_a_reward_is_removed(timeout_s: float | None) -> None:
 def test_a_call_keeps_no_references_after_it_returns() -> None:
     """Not when the garbage collector comes: a step's tensors are among what they hold."""
 
-    class Held:
-        pass
-
-    def holds() -> weakref.ref[Held]:
-        held = Held()
+    def holds() -> weakref.ref[threading.Event]:
+        held = threading.Event()
         call_within(lambda: 7, 5.0)
         with pytest.raises(ZeroDivisionError):
             call_within(lambda: 1 / 0, 5.0)
@@ -263,10 +252,3 @@ class TestTimeouts:
         while not loops[0].is_closed() and time.monotonic() < until:
             time.sleep(0.01)
         assert [loop.is_closed() for loop in loops] == [True, False]
-
-    @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-    def test_a_timeout_of_its_own_is_an_error_of_one_row(self, bench: Bench, is_async: bool) -> None:
-        """A judge's client gave up on row 2, long before the reward's own time was over."""
-        found = bench(picky(2, raises(TimeoutError("the server")), is_async), on_error="exclude", timeout_s=5.0)
-        assert found.raw == [0.0, 10.0, None, 30.0]
-        assert (found.errors[2], found.timeouts) == ("TimeoutError: the server", 0)

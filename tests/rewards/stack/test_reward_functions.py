@@ -75,19 +75,14 @@ class TestFound:
 
 
 class TestRefused:
-    def test_no_such_file(self, place: Path) -> None:
+    def test_no_such_file_or_function(self, place: Path) -> None:
         error = refusal("./gone.py:plain")
-        assert (error.what, error.got) == ("there is no such reward file", str(place / "gone.py"))
-        assert (error.where, error.hint) == (WHERE, None)
+        assert (error.where, error.got, error.hint) == (WHERE, str(place / "gone.py"), None)
         assert refusal("./my_reward.py:plain").hint == "./my_rewards.py:plain"
-
-    @pytest.mark.parametrize(
-        ("fn", "hint"), [("./my_rewards.py:plian", "./my_rewards.py:plain"), ("./my_rewards.py:constant", None)]
-    )
-    def test_no_such_function(self, fn: str, hint: str | None) -> None:
-        error = refusal(fn)
-        assert (error.where, error.got, error.hint) == (WHERE, fn, hint)
-        assert error.expected == "one of plain, with_arguments"
+        for name, hint in ("plian", "./my_rewards.py:plain"), ("constant", None):
+            error = refusal(fn := f"./my_rewards.py:{name}")
+            assert (error.where, error.got, error.hint) == (WHERE, fn, hint)
+            assert error.expected == "one of plain, with_arguments"
 
     @pytest.mark.parametrize(
         ("fn", "hint"),
@@ -130,19 +125,16 @@ class TestRefused:
         assert error.got == f"ModuleNotFoundError: No module named '{module}'"  # and no line of ours
 
 
-def test_what_trl_supplies_is_no_column() -> None:
-    namespace: dict[str, Any] = {}
-    exec(f"def reward({', '.join(sorted(REWARD_ARGUMENTS))}, solution): ...", namespace)
-    assert required_columns(namespace["reward"]) == ["solution"]
-
-
 def test_the_file_that_is_hashed_is_that_of_a_python_module() -> None:
     here = Path(__file__).resolve()
-    assert source_file(f"{here}:plain") == here
     ours = Path(sys.modules["rlhf_cli"].__file__ or "").parent / "rewards/toy.py"
-    assert source_file("rlhf_cli.rewards.toy:digits_only") == ours
-    assert source_file("sys:exit") is None  # built in
-    assert source_file("no_such_module:f") is None
+    named = {
+        f"{here}:plain": here,
+        "rlhf_cli.rewards.toy:digits_only": ours,
+        "sys:exit": None,
+        "no_such_module:f": None,
+    }
+    assert {fn: source_file(fn) for fn in named} == named
 
 
 SHAPES = """
@@ -235,7 +227,10 @@ def test_an_argument_of_another_tool_is_refused(name: str, taken: str) -> None:
     assert str(caught.value.advice).startswith("def score(completions")
 
 
-def test_a_column_with_such_a_name_is_accepted() -> None:
+def test_a_column_with_such_a_name_is_accepted_and_what_trl_supplies_is_none() -> None:
+    namespace: dict[str, Any] = {}
+    exec(f"def reward({', '.join(sorted(REWARD_ARGUMENTS))}, solution): ...", namespace)
+    assert required_columns(namespace["reward"]) == ["solution"]
     with pytest.raises(RewardError, match="needs the argument 'samples'"):  # a factory
         resolve("./signatures.py:from_samples", {}, where="x")
     assert required_columns(resolve("./signatures.py:from_samples", {"samples": 3}, where="x")) == ["answer"]
