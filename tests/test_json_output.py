@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+import timeit
 
 import numpy as np
 import pytest
@@ -79,21 +79,15 @@ def test_a_signal_is_printed_to_both_streams(
     assert said.err.startswith("stopped by SIGTERM")
 
 
-def _least_cpu_s(call: Callable[[], object]) -> float:
-    def once() -> float:
-        began = time.process_time()
-        call()
-        return time.process_time() - began
-
-    return min(once() for _ in range(5))
-
-
 def test_writing_json_takes_at_most_twice_the_time_of_the_standard_library() -> None:
     one = {"raw": 0.5, "effective": 1.0, "weighted": None, "open": True, "error": None}
     rewards = dict.fromkeys(("correct", "format", "brevity"), one)
     rows = [{"prompt": f"{row}+1=", "completion": str(row), "rewards": rewards} for row in range(3000)]
-    ours = _least_cpu_s(lambda: write_json(rows, len))
-    assert ours < 2 * _least_cpu_s(lambda: json.dumps(rows, indent=2))
+    ours, theirs = (
+        min(timeit.repeat(call, timer=time.process_time, number=1))
+        for call in (lambda: write_json(rows, len), lambda: json.dumps(rows, indent=2))
+    )
+    assert ours < 2 * theirs
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import pytest
@@ -117,12 +116,3 @@ def test_own_attributes_are_restored_and_others_removed(monkeypatch: pytest.Monk
     assert vars(thing) == {"kept": "its own"}
     monkeypatch.setattr(Thing, "shown", "changed")  # a copy of the class's value on the instance would hide this
     assert thing.shown == "changed"
-
-
-def test_nested_contexts() -> None:
-    module = types.ModuleType("any")
-    with temporary_attributes(module, name=1):
-        with temporary_attributes(module, name=2):
-            assert module.name == 2
-        assert module.name == 1
-    assert not hasattr(module, "name")

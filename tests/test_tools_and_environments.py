@@ -36,13 +36,7 @@ from tests.support.reward_bench import raises
 
 
 def add(a: int, b: int) -> int:
-    """Add."""
     return a + b
-
-
-def hangs() -> None:
-    while True:
-        time.sleep(0.01)
 
 
 async def later(seconds: float) -> str:
@@ -98,7 +92,7 @@ def test_a_result_is_text_and_counted() -> None:
         (raises(KeyboardInterrupt()), "KeyboardInterrupt: ", False),
         (raises(asyncio.CancelledError()), "CancelledError: ", False),
         (lambda: Broken(), "KeyboardInterrupt: ", False),
-        (hangs, "no answer within 0.1 s", True),
+        (lambda: time.sleep(3), "no answer within 0.1 s", True),
         (lambda: Slow(), "no answer within 0.1 s", True),
         (lambda: later(5.0), "no answer within 0.1 s", True),
         (blocks, "no answer: it blocks the event loop, because it waits without `await`", True),
@@ -117,14 +111,6 @@ def test_an_error_is_told_and_counted(function: Any, told: str, is_late: bool) -
     rollout = [{"role": "assistant", "tool_calls": [{}]}, message, {"role": "assistant"}]
     assert ending_of(rollout, is_cut=False, max_calls=2) is (Ending.TIMEOUT if is_late else Ending.TOOL_ERROR)
     assert not tells_of_error({"role": "assistant", "content": message["content"]})
-
-
-def test_a_long_result_and_a_long_error_are_cut() -> None:
-    assert len(tool(lambda: "x" * 1_000_000, max_characters=100)[0]()) == 100
-    assert tool(lambda: "\udc80 1")[0]() == "? 1"
-    with pytest.raises(ToolError) as caught:
-        tool(raises(ValueError("y" * 10_000)), max_characters=100)[0]()
-    assert len(str(caught.value)) == 100
 
 
 def test_on_error_raise_ends_the_run_after_the_round() -> None:
@@ -146,7 +132,15 @@ def test_an_async_tool_is_awaited_on_a_loop_that_is_replaced_when_it_is_blocked(
     assert limited(later, "later", "tools.later", Limits(), counts)(seconds=0.0) == "done"
 
 
+def test_a_long_result_and_a_long_error_are_cut() -> None:
+    assert tool(lambda: "x" * 1_000_000, max_characters=100)[0]() == "x" * 97 + "..."
+    with pytest.raises(ToolError) as caught:
+        tool(raises(ValueError("y" * 10_000)), max_characters=100)[0]()
+    assert len(str(caught.value)) == 100
+
+
 def test_a_result_is_text_or_parts_with_images_and_has_the_same_order_in_any_process() -> None:
+    assert tool(lambda: "\udc80 1")[0]() == "? 1"
     text, image = {"type": "text", "text": "x" * 99}, {"type": "image", "image": "a.png"}
     assert tool(lambda: [text, text], max_characters=20)[0]() == "x" * 17 + "..."
     assert tool(lambda: [text, image])[0]() == [text, image]
@@ -189,11 +183,9 @@ class Maze:
         return f"You are at {self.look()}."
 
     def look(self) -> int:
-        """Look."""
         return self.at
 
     def step(self, by: int) -> str:
-        """Step."""
         if by > 1:
             raise ValueError("too far")
         self.at += by
@@ -201,15 +193,12 @@ class Maze:
 
     @staticmethod
     def rule(of: int) -> str:
-        """Say a rule."""
         return f"rule {of}"
 
     async def wait(self) -> str:
-        """Wait."""
         return await self.waited()
 
     async def waited(self) -> str:
-        """Wait, too."""
         return f"at {self.look()}"
 
     def get_reward(self) -> float:
@@ -237,10 +226,8 @@ def test_an_environment_has_tools_and_no_reward_for_trl() -> None:
     assert counts.drain() == {"rule": [1, 0, 0], "wait": [1, 0, 0]}
     assert environment.get_reward() == 0.0
     environment.step(by=1)
-    assert EnvironmentScore("get_reward", "rewards.solved.environment")(["", ""], [environment, object()]) == [
-        1.0,
-        None,
-    ]
+    score = EnvironmentScore("get_reward", "rewards.solved.environment")
+    assert score(["", ""], [environment, object()]) == [1.0, None]
 
 
 def test_each_constructed_environment_has_random_numbers_of_its_own_and_leaves_the_training_s() -> None:
@@ -250,9 +237,8 @@ def test_each_constructed_environment_has_random_numbers_of_its_own_and_leaves_t
             self.secret = random.random()
 
     def secrets(seed: int) -> list[float]:
-        make = environment_factory(
-            Drawn, {}, "environment", environment_class(Drawn, "environment", Limits(), Counts())
-        )
+        wrapped = environment_class(Drawn, "environment", Limits(), Counts())
+        make = environment_factory(Drawn, {}, "environment", wrapped)
         random.seed(seed)
         before = random.getstate()
         made: list[Any] = [make() for _ in range(3)]
@@ -274,15 +260,13 @@ def test_the_same_rollout_has_the_same_random_numbers_and_each_call_its_own() ->
     assert len(set(walk(0))) == 2
 
 
-@pytest.mark.parametrize(("is_object", "got"), [(False, "OSError: no map"), (True, "the result is an object of")])
-def test_a_reset_that_raises_or_returns_no_text_ends_the_run(is_object: bool, got: str) -> None:
+@pytest.mark.parametrize(
+    ("reset", "got"), [(raises(OSError("no map")), "OSError: no map"), (lambda: object(), "the result is an object of")]
+)
+def test_a_reset_that_raises_or_returns_no_text_ends_the_run(reset: Callable[[], object], got: str) -> None:
     class Broken(Maze):
-        """Broken."""
-
         def reset(self, start: int = 0, **row: object) -> Any:
-            if is_object:
-                return object()
-            raise OSError("no map")
+            return reset()
 
     wrapped: Any = environment_class(Broken, "environment", Limits(), Counts())
     with pytest.raises(RewardFailed) as caught:

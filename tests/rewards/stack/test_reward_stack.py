@@ -20,12 +20,12 @@ from tests.support.reward_bench import TWO_ROWS, Counting
 
 
 def test_names_and_columns_keep_the_given_order() -> None:
-    stack = RewardStack(
-        [Component("late", Counting(1, 2), gates=(ScoreGate("early"),)), Component("early", Counting(1, 2))]
-    )
-    assert stack.names == ["late", "early"]
-    assert [column.__name__ for column in stack.columns()] == ["late", "early"]
+    late = Component("late", Counting(1, 2), gates=(ScoreGate("early"),))
+    stack = RewardStack([late, Component("early", Counting(1, 2))])
+    assert stack.names == [column.__name__ for column in stack.columns()] == ["late", "early"]
     assert list(stack.evaluate(**TWO_ROWS)) == ["early", "late"]
+    assert levels({"b": [], "a": [], "c": []}) == [["b", "a", "c"]]
+    assert levels({"d": ["b", "c"], "c": ["a"], "b": ["a"], "a": [], "e": []}) == [["a", "e"], ["c", "b"], ["d"]]
 
 
 def test_weights_at_a_step() -> None:
@@ -59,29 +59,22 @@ def test_a_ramp_over_a_fraction_of_training_over_steps_or_over_all_of_it() -> No
     assert Schedule(0.0, 2.0).at(2, 4) == 1.0
 
 
-class TestOneEvaluationABatch:
-    def test_however_many_columns_are_asked(self, stack_of: Any) -> None:
-        first, second, third = Counting(1, 2), Counting(3, 4), Counting(5, 6)
-        stack = stack_of(first=first, second=second, third=third)
-        one, two, three = stack.columns()
-        with stack.batch():
-            # not in the order of the columns, and one of them twice
-            assert [ask(**TWO_ROWS) for ask in (two, one, three, two)] == [[3, 4], [1, 2], [5, 6], [3, 4]]
-        assert [len(reward.calls) for reward in (first, second, third)] == [1, 1, 1]
-
-    def test_nothing_of_a_batch_is_left_when_it_is_over(self, stack_of: Any) -> None:
-        reward, other = Counting(1, 2), Counting(3, 4)
-        stack = stack_of(one=reward, two=other)
-        column = stack.columns()[0]
-        with stack.batch():
-            column(**TWO_ROWS)
-        reward.scores = [5, 6]
-        assert column(**TWO_ROWS) == [5.0, 6.0]
-        reward.scores, other.scores = [7, 8], [9]
-        with pytest.raises(RewardError), stack.batch():
-            column(**TWO_ROWS)
-        other.scores = [9, 9]
-        assert column(**TWO_ROWS) == [7.0, 8.0]
+def test_one_evaluation_a_batch_however_many_columns_are_asked(stack_of: Any) -> None:
+    first, second, third = Counting(1, 2), Counting(3, 4), Counting(5, 6)
+    stack = stack_of(first=first, second=second, third=third)
+    one, two, three = stack.columns()
+    with stack.batch():
+        # not in the order of the columns, and one of them twice
+        assert [ask(**TWO_ROWS) for ask in (two, one, three, two)] == [[3, 4], [1, 2], [5, 6], [3, 4]]
+    assert [len(reward.calls) for reward in (first, second, third)] == [1, 1, 1]
+    # Nothing of a batch is left when it is over, or has failed.
+    first.scores = [7, 8]
+    assert one(**TWO_ROWS) == [7.0, 8.0]
+    first.scores, second.scores = [9, 9], [9]
+    with pytest.raises(RewardError), stack.batch():
+        one(**TWO_ROWS)
+    second.scores = [3, 4]
+    assert one(**TWO_ROWS) == [9.0, 9.0]
 
 
 def test_rewards_that_wait_do_so_together_and_threads_end_with_the_stack(stack_of: Any) -> None:
@@ -223,11 +216,6 @@ def test_bounds_of_a_gate_that_no_score_closes(gate: ScoreGate, is_open: list[fl
     assert not any(gate.is_open(raw) for raw in (*is_closed, None, math.nan))
 
 
-def test_levels_keep_the_given_order() -> None:
-    assert levels({"b": [], "a": [], "c": []}) == [["b", "a", "c"]]
-    assert levels({"d": ["b", "c"], "c": ["a"], "b": ["a"], "a": [], "e": []}) == [["a", "e"], ["c", "b"], ["d"]]
-
-
 class TestWhatIsComputed:
     @pytest.mark.parametrize("eager", [False, True])
     def test_only_the_rows_that_are_open(self, eager: bool) -> None:
@@ -243,38 +231,23 @@ class TestWhatIsComputed:
         assert (found.calls, found.calls_saved, found.num_open, found.num_excluded) == (*calls, 2, 0)
 
     def test_none_where_every_gate_is_closed(self) -> None:
-        a, b = Table(0, 0, 0, 0), Table(1, 1, 1, 1)
-        found = evaluated(Component("a", a), Component("b", b, gates=(at_least("a"),))).outcomes["b"]
+        b = Table(1, 1, 1, 1)
+        found = evaluated(Component("a", Table(0, 0, 0, 0)), Component("b", b, gates=(at_least("a"),))).outcomes["b"]
         assert (b.asked, found.calls, found.calls_saved) == ([], 0, 4)
 
     def test_a_chain_of_gates_passes_on_open_rows(self) -> None:
+        """A gate reads raw scores: the 5.0 that b's closed row is given is none, and c's gate is closed there, too."""
         a, b, c = Table(1, 1, 1, 0), Table(1, 0, 1, 1), Table(5, 6, 7, 8)
-        stack = evaluated(
-            Component("c", c, gates=(at_least("b"),)), Component("b", b, gates=(at_least("a"),)), Component("a", a)
-        )
+        gated = Component("b", b, gates=(at_least("a", otherwise=5.0),))
+        outcomes = evaluated(Component("c", c, gates=(at_least("b"),)), gated, Component("a", a)).outcomes
         assert (a.asked, b.asked, c.asked) == ([[0, 1, 2, 3]], [[0, 1, 2]], [[0, 2]])
-        # row 3: b has no score, its gate is closed, and so is the gate that reads b
-        assert stack.outcomes["c"].raw == [5, None, 7, None]
-        assert stack.outcomes["c"].closed_by == [None, "b", None, "b"]
-        assert stack.outcomes["b"].closed_by == [None, None, None, "a"]
-
-    def test_a_closed_gates_number_opens_no_other_gate(self) -> None:
-        """A gate reads raw scores: the 5.0 that a closed row of b is given is none."""
-        b, c = Table(1, 1, 1, 1), Table(9, 9, 9, 9)
-        stack = evaluated(
-            Component("a", Table(1, 0, 1, 0)),
-            Component("b", b, gates=(at_least("a", otherwise=5.0),)),
-            Component("c", c, gates=(at_least("b"),)),
-        )
-        assert stack.outcomes["b"].fixed == [None, 5.0, None, 5.0]
-        assert c.asked == [[0, 2]]
+        assert (outcomes["c"].raw, outcomes["c"].closed_by) == ([5, None, 7, None], [None, "b", None, "b"])
+        assert (outcomes["b"].fixed, outcomes["b"].closed_by) == ([None, None, None, 5.0], [None, None, None, "a"])
 
     def test_all_of_several_must_open(self) -> None:
-        c = Table(1, 2, 3, 4)
+        a, b, c = Table(1, 1, 0, 0), Table(0, 1, 0, 1), Table(1, 2, 3, 4)
         gates = (at_least("a"), ScoreGate("b", high=0.5, otherwise="exclude"))
-        found = evaluated(
-            Component("a", Table(1, 1, 0, 0)), Component("b", Table(0, 1, 0, 1)), Component("c", c, gates=gates)
-        ).outcomes["c"]
+        found = evaluated(Component("a", a), Component("b", b), Component("c", c, gates=gates)).outcomes["c"]
         assert c.asked == [[0]]
         assert found.closed_by == [None, "b", "a", "a"]  # the first that is closed decides
         assert found.fixed == [None, None, 0.0, 0.0]
