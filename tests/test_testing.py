@@ -97,9 +97,9 @@ def test_by_name_with_args_and_by_file(write) -> None:
     )
     assert check_reward("./rewards.py:polite", args={"word": "no"}, completions=TEXTS) == [0.0, 1.0, 0.0]
     assert check_reward(polite, args={"word": "no"}, completions=TEXTS) == [0.0, 1.0, 0.0]
-    factory = "trl.rewards:get_soft_overlong_punishment"
-    values = check_reward(factory, args={"max_completion_len": 10, "soft_punish_cache": 4}, completions=["a", "a" * 11])
-    assert values == [0.0, -1]
+    factory, args = "trl.rewards:get_soft_overlong_punishment", {"max_completion_len": 10, "soft_punish_cache": 4}
+    # DAPO (arXiv 2503.14476), eq. 13: up to 6 nothing, 8 is half way.
+    assert check_reward(factory, args=args, completions=["a" * 6, "a" * 8, "a" * 11]) == [0.0, -0.5, -1]
 
 
 def test_columns_none_and_what_can_be_allowed() -> None:

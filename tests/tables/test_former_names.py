@@ -85,7 +85,6 @@ Said = pytest.CaptureFixture[str]
         ("ls reward", "rlhf list reward"),
         ("sweep +exp=quickstart", "rlhf train -m +exp=quickstart"),
         ("train --output_dir out", "run.root, or run.name"),
-        ("train --learning_rate=1e-5", "trainer.args.learning_rate=1e-5"),
         ("train --model_name_or_path a/b --bf16", "model.path=a/b"),
         ("train --multirn", "--multirun"),
         ("check +exp=quickstart launch.devices=2", "launch.processes=2"),
@@ -99,7 +98,6 @@ Said = pytest.CaptureFixture[str]
         ("check +exp=quickstart optimizer=adamw", "trainer.args.optim=adamw_torch"),
         ("check +exp=quickstart use_peft=true", "model.lora.r=16"),
         ("check +exp=quickstart actor_rollout_ref.model.path=gpt2", "model.path=gpt2"),
-        ("check +exp=quickstart actor_rollout_ref.rollout.n=8", "trainer.args.num_generations=8"),
         ("check +exp=quickstart reward=length", "reward@rewards.length_ramp=length_ramp"),
     ],
 )

@@ -118,10 +118,6 @@ def test_a_value_is_refused(fn: str, args: dict[str, object], name: str, expecte
 @pytest.mark.parametrize(
     ("fn", "args"),
     [
-        (f"{OURS}length:length_ramp", {"full": 1, "zero": 2, "unit": "characters"}),
-        (f"{OURS}match:regex", {"pattern": "(a)"}),
-        (f"{OURS}tags:format_tags", {"tags": ["a"], "mode": "soft"}),
-        (f"{OURS}language:language_consistency", {"language": "latin"}),
         (f"{OURS}code:code_runs", {"memory_mb": 64, "max_workers": None}),
         ("./own.py:typed", {"words": ["a"], "mode": "hard", "count": 1, "pairs": 4, "scale": 2}),
         ("./own.py:typed", {"word": None, "scale": None}),  # its default says that null is meant

@@ -106,9 +106,7 @@ def test_a_list_of_one_number_is_dense_for_a_completion_of_one_token() -> None:
         as_scores("mine", [[1.0], [0.5, 0.5], [1.0, 1.0]], 3, read_dense)
 
 
-# `a€b` in bytes and EOS; then two tokens that share a character.
-BYTES = [(0, 1), (1, 2), (1, 2), (1, 2), (2, 3), (3, 3)]
-SHARED = [(0, 2), (1, 3), (3, 4)]
+BYTES = [(0, 1), (1, 2), (1, 2), (1, 2), (2, 3), (3, 3)]  # `a€b` in bytes and EOS
 
 
 def decode_bytes(vocabulary: list[bytes], ids: Sequence[int]) -> str:
@@ -117,16 +115,6 @@ def decode_bytes(vocabulary: list[bytes], ids: Sequence[int]) -> str:
 
 def never() -> list[tuple[int, int]]:
     raise AssertionError("offsets are for spans")
-
-
-def test_a_span_pays_its_last_token_or_all_in_equal_parts() -> None:
-    """A merged token across the edge of two spans belongs to both."""
-    assert place_spans([(0, 2, 6.0)], BYTES, spread="last") == [None, None, None, 6.0, None, None]
-    assert place_spans([(0, 2, 6.0)], BYTES, spread="even") == [1.5, 1.5, 1.5, 1.5, None, None]
-    assert place_spans([(0, 2, 2.0)], SHARED, spread="even") == [1.0, 1.0, None]
-    assert place_spans([(0, 3, 1.0), (3, 4, 4.0)], SHARED, spread="last") == [None, 1.0, 4.0]
-    merged = [(0, 3), (3, 7), (7, 8)]
-    assert place_spans([(0, 5, 1.0), (5, 8, -2.0)], merged, spread="even") == [0.5, 0.5 - 1.0, -1.0]
 
 
 @pytest.mark.parametrize("spread", ["last", "even"])

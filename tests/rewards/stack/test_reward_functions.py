@@ -58,12 +58,6 @@ class TestFound:
         assert reward(["a"], answer=["x"], malus=1) == [2]
         assert required_columns(resolve("./my_rewards.py:with_arguments", {}, where=WHERE)) == ["answer", "bonus"]
 
-    def test_a_factory_of_trl(self) -> None:
-        """DAPO (arXiv 2503.14476), eq. 13: limit 100, cache 20: 80 -> 0, 90 -> -10/20, 101 -> -1."""
-        fn = "trl.rewards.other_rewards:get_soft_overlong_punishment"
-        reward = resolve(fn, {"max_completion_len": 100, "soft_punish_cache": 20}, where=WHERE)
-        assert reward(completion_ids=[[1] * length for length in (80, 90, 101)]) == [0.0, -0.5, -1.0]
-
     def test_a_module_of_this_folder_comes_before_one_of_the_environment(
         self, write: Write, place: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -103,6 +103,10 @@ class TestWhatNoRowHasAlone:
         assert of_b == [ScoredReward(4.0, None, None), ScoredReward(None, 0.25, 0.25), ScoredReward(6.0, None, None)]
         assert [row.rewards["a"].weighted for row in found.rows] == [1.0, 3.0, 5.0]
 
+    def test_a_reward_that_only_watches_takes_no_total_away(self) -> None:
+        found = settled([[2.0, 9.0]], component("a"), component("w", weight=0.0, normalize="group"), weights=[1.0, 0.0])
+        assert (found.no_total, found.rows[0].total, found.rows[0].rewards["w"].raw) == (None, 2.0, 9.0)
+
     def test_the_running_deviation_of_a_training_is_had(self) -> None:
         """Of 1, 2, 3, 6: mean 3, squares 4 + 1 + 0 + 9, deviation sqrt(14 / 3). The rows do not change it."""
         running = {"a": RunningDeviation().updated(column(1, 2, 3, NAN, 6).numpy())}
@@ -124,11 +128,12 @@ def product(rewards: dict[str, list[float | None]], weights: dict[str, float]) -
 
 
 def drawn(seed: int) -> tuple[list[Component], list[Any], list[Any], list[float], dict[str, RunningDeviation]]:
-    """Up to four components with rules at random, and rows of scores, failures and closed gates."""
+    """Up to four components with rules at random, some only watching, and rows of scores, failures and closed gates."""
     random, components = Random(seed), []
-    for index in range(random.randint(1, 4)):
+    weights = [random.choice([random.gauss(0, 1), random.gauss(0, 1), 0.0]) for _ in range(random.randint(1, 4))]
+    for index, weight in enumerate(weights):
         low = random.uniform(-2, 0)
-        rules: dict[str, Any] = {"offset": random.choice([0.0, random.uniform(-1, 1)])}
+        rules: dict[str, Any] = {"weight": weight, "offset": random.choice([0.0, random.uniform(-1, 1)])}
         rules["clip"] = random.choice([None, (low, low + random.uniform(0, 3))])
         components.append(component(f"r{index}", **rules, normalize=random.choice(["none", "none", "running"])))
     num_rows = random.randint(1, 6)
@@ -137,7 +142,7 @@ def drawn(seed: int) -> tuple[list[Component], list[Any], list[Any], list[float]
         return [[random.gauss(0, 2) if random.random() < share else None for _ in components] for _ in range(num_rows)]
 
     running = {one.name: RunningDeviation(10.0, 0.0, random.choice([0.0, 40.0])) for one in components}
-    return components, matrix(0.7), matrix(0.2), [random.gauss(0, 1) for _ in components], running
+    return components, matrix(0.7), matrix(0.2), weights, running
 
 
 def with_gaps(numbers: Iterable[float | None]) -> list[float]:

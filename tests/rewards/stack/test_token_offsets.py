@@ -109,16 +109,12 @@ def test_random_tokens_of_any_bytes(seed: int) -> None:
             assert all(pair == right if token else pair[0] == pair[1] for pair, right, token in pairs)
 
 
-def _llama_like() -> tuple[Tokenizer, list[str]]:
+def test_a_leading_space_that_is_stripped() -> None:
+    """As Llama's decoder does; bytes are tokens of their own there."""
     words = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "b", "▁a", "▁▁", "ab", "▁ab", "."]
     tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="<unk>"))
     steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     tokenizer.decoder = decoders.Sequence(steps)
-    return tokenizer, words
-
-
-def test_a_leading_space_that_is_stripped() -> None:
-    tokenizer, words = _llama_like()
     ids = [words.index(word) for word in ("▁a", "▁ab", "<0xE2>", "<0x82>", "<0xAC>", "▁▁", "b", "▁", ".")]
     assert tokenizer.decode(ids) == "a ab€  b ."
     expected = [(0, 1), (1, 4), (4, 5), (4, 5), (4, 5), (5, 7), (7, 8), (8, 9), (9, 10)]

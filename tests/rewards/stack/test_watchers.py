@@ -13,7 +13,6 @@ from rlhf_cli.rewards.stack.aggregating import Schedule, counting
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.reward_matrix import Fill, Settled, SettleRules, add_truncation, settle, token_rewards
 from rlhf_cli.rewards.stack.reward_metrics import component_metrics
-from rlhf_cli.rewards.stack.scored_rows import settled_rows
 from rlhf_cli.truncation import Endings, EosPenalty, Exclude, SoftOverlong, TruncationPolicy
 from tests.support.tolerances import EXACT, distance
 
@@ -119,21 +118,3 @@ def test_tokens_of_a_watcher_are_not_rewarded() -> None:
     assert is_rewarded.sum(dim=1).tolist() == [0 if row in (1, 6) else 1 for row in range(8)]
     assert values[2].abs().sum() == 0
     assert laid_out(Schedule(0.0, 1.0, steps=1))[1].sum() > is_rewarded.sum()
-
-
-@pytest.mark.parametrize("normalize", ["none", "group"])  # a watcher that needs its group takes no total away
-@pytest.mark.parametrize("aggregate", ["sum", total_of_given])
-def test_rows_of_score_and_evaluations_have_the_same_totals(aggregate: Any, normalize: str) -> None:
-    raw = [[None if value != value else value for value in row] for row in zip(A, B, WATCHED, strict=True)]
-    rules = [rule("a", 1.0), rule("b", -0.5), rule("w", 0.0, normalize=normalize)]
-    alone, watched = (
-        settled_rows(
-            rules[:num],
-            *([row[:num] for row in raw], [[None] * num] * 8, [1.0, -0.5, 0.0][:num]),
-            aggregate=aggregate,
-            running={},
-        )
-        for num in (2, 3)
-    )
-    assert [row.total for row in watched.rows] == [row.total for row in alone.rows]
-    assert (watched.no_total, watched.rows[1].total, watched.rows[1].rewards["w"].raw) == (None, None, 9.0)
