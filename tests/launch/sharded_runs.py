@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,13 +19,13 @@ import torch
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
 
-from rlhf_cli.launch.rollout_server import free_ports
+from rlhf_cli.launch.freeze import create_run
 from rlhf_cli.launch.worker import run_rank
-from rlhf_cli.plan.launch_plan import plan_launch
+from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.process import leave
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 from tests.support import small_reward_runs
-from tests.support.as_many_processes import DEMONSTRATIONS, GENERATED, REWARDS
+from tests.support.as_many_processes import DEMONSTRATIONS, GENERATED, REWARDS, run_ranks
 from tests.support.random_reward_model import save_random_reward_model
 from tests.support.replayed_runs import _replay
 from tests.support.small_runs import PPO_SMALL
@@ -85,18 +84,7 @@ def again(folder: RunFolder) -> RunFolder:
 def run_under(strategy: str, *more: str) -> dict[str, RunFolder]:
     """Trainer -> its finished run in the current folder, which has to have mine.py and judge/ (`prepare_place`)."""
     made = {name: _created(words_of(name, strategy, *more)) for name in TRAINERS}
-    paths = [str(folder.path) for folder in made.values()]
-    ranks = []
-    for number, environment in _ranks(words_of("sft", strategy, *more), made["sft"].path).items():
-        argv = [sys.executable, "-m", "tests.launch.sharded_runs", *paths]
-        with open(f"{strategy}-rank{number}.txt", "w") as said:
-            ranks.append(subprocess.Popen(argv, env={**os.environ, **environment}, stdout=said, stderr=said))
-    try:
-        codes = [rank.wait(timeout=1500) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert codes == [0, 0], Path(f"{strategy}-rank0.txt").read_text()[-9000:]
+    run_ranks("tests.launch.sharded_runs", words_of("sft", strategy, *more), list(made.values()), timeout_s=1500)
     return made
 
 
@@ -108,19 +96,8 @@ def prepare_place(place: Path) -> None:
 
 def _created(words: list[str]) -> RunFolder:
     """Freeze a run past the check of this machine, which refuses FSDP on a CPU."""
-    from rlhf_cli.launch.freeze import create_run
-    from rlhf_cli.plan.prepare import prepare
-
     prepared = prepare(words)
     return create_run(prepared.experiment, prepared.composed, files={})
-
-
-def _ranks(words: list[str], run: Path) -> dict[int, dict[str, str]]:
-    from rlhf_cli.plan.prepare import prepare
-
-    repository = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])}
-    plan = plan_launch(prepare(words).experiment, run).at_ports(*free_ports(1))
-    return {rank: plan.shared | plan.own_env(rank) | repository for rank in plan.ranks}
 
 
 def _run_here(folders: list[RunFolder]) -> None:

@@ -113,12 +113,19 @@ def at_once_ready(folder: RunFolder, act: Callable[[], None]) -> None:
 
 
 LISTENS = """
+import subprocess
+helper = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])
+
+
 def hear(number, frame):
     name = signal.Signals(number).name
-    (folder / f"heard-{rank}").write_text(name)
     if rank == 0:
         (folder / "status.json").write_text(json.dumps({"state": "preempted", "reason": name}))
+    time.sleep(0.3)
+    (folder / f"heard-{rank}").write_text(f"{name} {helper.poll()}")
     sys.exit(75)
+
+
 signal.signal(signal.SIGTERM, hear)
 (folder / f"ready-{rank}").touch()
 time.sleep(60)
@@ -128,11 +135,14 @@ time.sleep(60)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.fault(17, 20)
 def test_a_signal_is_handed_to_every_rank(two, folder: RunFolder, number: signal.Signals, capsys) -> None:
-    """Ctrl-C, too, as SIGTERM: the ranks are in sessions of their own and no terminal tells them anything."""
+    """Ctrl-C, too, as SIGTERM: the ranks are in sessions of their own and no terminal tells them anything.
+
+    A rank's helper, such as a data loader's process or an isolated reward, lives on until the rank has saved.
+    """
     at_once_ready(folder, lambda: os.kill(os.getpid(), number))
     with pytest.raises(Preempted):
         two(LISTENS)
-    assert [(folder.path / f"heard-{rank}").read_text() for rank in (0, 1)] == ["SIGTERM"] * 2
+    assert [(folder.path / f"heard-{rank}").read_text() for rank in (0, 1)] == ["SIGTERM None"] * 2
     key = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
     assert (read_status(folder).state, read_status(folder).reason) == ("preempted", key)
     assert capsys.readouterr().err.count(f"{key}: ") == 1
@@ -160,45 +170,31 @@ def test_deaf_ranks_are_ended_after_their_grace_or_a_moment_after_a_second_reque
 
 
 @pytest.mark.fault(21)
-def test_a_closed_terminal_ends_no_rank(two, folder: RunFolder) -> None:
+def test_the_ranks_know_their_place_listen_to_one_address_and_a_closed_terminal_ends_none(two, folder) -> None:
     heard: list[int] = []
     before = signal.signal(signal.SIGHUP, lambda number, _: heard.append(number))
     update_status(folder, state=FINISHED)
     at_once_ready(folder, lambda: os.kill(os.getpid(), signal.SIGHUP))
-    try:
-        two("(folder / f'ready-{rank}').touch()\ntime.sleep(1)")
-        assert heard == []
-        os.kill(os.getpid(), signal.SIGHUP)  # negative control: the handler of before is back
-        assert heard == [signal.SIGHUP]
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
-def test_the_ranks_know_their_place_and_listen_to_one_address(two, folder: RunFolder) -> None:
-    update_status(folder, state=FINISHED)
     program = """
 import psutil
 names = ("LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_USE_AGENT_STORE")
 sockets = [one for one in psutil.Process(os.getppid()).net_connections(kind="tcp") if one.status == "LISTEN"]
 addresses = [one.laddr.ip for one in sockets if str(one.laddr.port) == os.environ["MASTER_PORT"]]
 (folder / f"place-{rank}").write_text(json.dumps([*(os.environ[name] for name in names), addresses]))
+(folder / f"ready-{rank}").touch()
+time.sleep(1)
 """
-    two(program)
+    try:
+        two(program)
+        assert heard == []
+        os.kill(os.getpid(), signal.SIGHUP)  # negative control: the handler of before is back
+        assert heard == [signal.SIGHUP]
+    finally:
+        signal.signal(signal.SIGHUP, before)
     for rank in (0, 1):
         place = json.loads((folder.path / f"place-{rank}").read_text())
         assert place == [str(rank), "0", "2", "127.0.0.1", "True", ["127.0.0.1"]]
     assert "TORCHELASTIC_SIGNALS_TO_HANDLE" not in os.environ
-
-
-def test_a_rank_s_helpers_do_not_hear_a_request_to_stop(two, folder: RunFolder) -> None:
-    """A data loader's process or an isolated reward has to live until the rank has saved."""
-    helper = "import subprocess\nhelper = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
-    look = "    time.sleep(0.3)\n    (folder / f'helper-{rank}').write_text(str(helper.poll()))\n    sys.exit"
-    program = helper + LISTENS.replace("    sys.exit", look)
-    at_once_ready(folder, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    with pytest.raises(Preempted):
-        two(program)
-    assert [(folder.path / f"helper-{rank}").read_text() for rank in (0, 1)] == ["None", "None"]
 
 
 @pytest.mark.fault(17)

@@ -50,9 +50,7 @@ def test_a_folder_that_another_user_can_write_is_not_used(kind: str, taken: Path
     assert precious.read_text() == "mine"
 
 
-def test_a_link_in_a_folder_that_was_named_is_not_followed(
-    taken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_in_a_folder_that_was_named_is_not_followed(taken: Path, tmp_path: Path, monkeypatch) -> None:
     named, precious = tmp_path / "named", tmp_path / "precious"
     named.mkdir()
     precious.write_text("mine")

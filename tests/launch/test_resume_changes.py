@@ -48,28 +48,68 @@ def refused(folder: RunFolder, *words: str, allow: tuple[str, ...] = ()) -> RunE
 
 
 CONSTANT, MAX_STEPS = "trainer.args.lr_scheduler_type=constant", "trainer.args.max_steps"
-RESULT = [
-    "trainer.args.learning_rate=0.5",
-    "trainer.args.temperature=0.3",
-    "rewards.brevity.weight=0.7",
-    "truncation=exclude",
-    "data.args.num_rows=32",
-    "launch.precision=bf16",
-]
+RATE, LEARNING, SAVING = "trainer.args.lr_scheduler_type", "trainer.args.learning_rate=0.5", "trainer.args.save_steps=2"
+EVALUATED = (
+    *("trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1", "trainer.args.save_steps=1"),
+    *("data.eval.world=toy_sums", "data.eval.args.num_rows=8", "data.eval.args.seed=1"),
+)
+BEST = ("trainer.args.load_best_model_at_end=true", "trainer.args.metric_for_best_model=reward")
+WATCHING = ["trainer.args.logging_steps=2", "trainer.args.eval_steps=5", "track.notes=mine", "track.mode=offline"]
+WAITING = ["guards.no_signal=9", "launch.grace_s=5"]
+RESULT = [LEARNING, "trainer.args.temperature=0.3", "rewards.brevity.weight=0.7", "truncation.policy=exclude"]
+LONGER = f"{MAX_STEPS}=9"
 NEVER = ["seed=3", "model.build.hidden_size=32", "trainer.args.per_device_train_batch_size=4", "launch.processes=2"]
 
 
 @pytest.mark.fault(11)
-def test_what_leaves_the_result_alone_is_taken_and_shown() -> None:
-    folder = begun()
-    for ask, name, value in ((typed, "save_steps", 7), (typed, "logging_steps", 2), (typed_anew, "eval_steps", 5)):
-        run = ask(folder, f"trainer.args.{name}={value}")
-        assert run.prepared.experiment.trainer.args[name] == value
-        (line,) = run.shown_changes()
-        assert line.startswith(f"trainer.args.{name}: ")
-        assert f"-> {value}" in line
-    for word in ("track.notes=mine", "guards.no_signal=9", "launch.grace_s=5", "track.mode=offline"):
-        assert len(typed(folder, word).taken) == 1
+@pytest.mark.parametrize(
+    ("began_with", "taken", "by_name", "never"),
+    [
+        # TRL's own schedule is linear.
+        ((), [SAVING, *WATCHING, *WAITING], [*RESULT, "data.args.num_rows=32", "launch.precision=bf16", LONGER], NEVER),
+        # More steps are more of the same only where nothing is spread over them.
+        ((CONSTANT,), [LONGER], [], []),
+        ((f"{CONSTANT}_with_warmup", "trainer.args.warmup_steps=2"), [LONGER], [], []),
+        ((f"{CONSTANT}_with_warmup", "trainer.args.warmup_steps=0.1"), [], [LONGER], []),
+        ((CONSTANT, "rewards.brevity.weight={start: 0.0, end: 1.0, fraction: 0.5}"), [], [LONGER], []),
+        ((CONSTANT, "rewards.brevity.weight={start: 0.0, end: 1.0, steps: 5}"), [LONGER], [], []),
+        # When to save decides where the best is loaded or sets the rate, which transformers restores.
+        ((*EVALUATED, *BEST), [], [SAVING], []),
+        ((*EVALUATED, f"{RATE}=greedy"), [], [SAVING], [LEARNING, f"{RATE}=linear"]),
+        ((*EVALUATED, f"{RATE}=reduce_lr_on_plateau"), [], [SAVING], [LEARNING]),
+        ((*EVALUATED, f"{RATE}=linear"), [], [f"{RATE}=cosine"], [f"{RATE}=greedy"]),
+    ],
+)
+def test_a_change_is_taken_or_has_to_be_named_or_would_be_overruled(
+    began_with: tuple[str, ...], taken: list[str], by_name: list[str], never: list[str]
+) -> None:
+    folder = begun(*began_with)
+    for key, value in (word.split("=") for word in taken):
+        (line,) = typed(folder, f"{key}={value}").shown_changes()
+        assert re.match(rf"{key}: .* -> {value}  \(", line)
+    for word in (*by_name, *never):
+        key = word.partition("=")[0]
+        error = refused(folder, word)
+        assert f"{key}: " in str(error.got)
+        assert (f"--allow {key}" in str(error.hint)) is (word in by_name)
+        if word in by_name:
+            assert [change.key for change in typed(folder, word, allow=(key,)).taken] == [key]
+        else:
+            error = refused(folder, word, allow=(key,))
+            assert f"--allow {key}" not in str(error.hint)
+            assert str(error.command).startswith(f"rlhf resume {folder.shown}")
+            assert "model.path=CHECKPOINT" in str(error.in_words)
+
+
+def test_the_words_of_a_run_that_resumes_by_itself_are_judged_as_those_of_resume() -> None:
+    folder = begun(LEARNING)
+    before = folder.config.read_bytes()
+    again = typed_anew(folder, LEARNING)
+    assert (again.taken, again.shown_changes(), folder.config.read_bytes()) == ((), [], before)
+    other = typed_anew(folder, LEARNING, "trainer.args.eval_steps=5")
+    assert other.prepared.experiment.trainer.args["eval_steps"] == 5
+    with pytest.raises(RunError, match="learning_rate"):
+        typed_anew(folder)
 
 
 def test_check_says_whether_a_run_of_another_machine_may_be_continued(capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,19 +117,6 @@ def test_check_says_whether_a_run_of_another_machine_may_be_continued(capsys: py
     words = ["check", *SMALL, "run.name=one", "run.resume=auto"]
     assert (main(words), main([*words, "--take-over"])) == (2, 0)
     assert "--take-over" in capsys.readouterr().err
-
-
-@pytest.mark.fault(11)
-def test_what_changes_the_result_is_refused_unless_it_is_named() -> None:
-    folder = begun()
-    for ask, word in [*((typed, word) for word in RESULT), (typed_anew, RESULT[0])]:
-        key = "truncation.policy" if word.startswith("truncation") else word.partition("=")[0]
-        with pytest.raises(RunError) as caught:
-            ask(folder, word)
-        assert f"{key}: " in str(caught.value.got)
-        assert f"--allow {key}" in str(caught.value.hint)
-        taken = ask(folder, word, allow=(key,)).taken
-        assert [change.key for change in taken]
 
 
 def test_a_reward_that_is_removed_is_named_by_its_function_and_may_be_allowed() -> None:
@@ -113,43 +140,6 @@ def test_a_deadline_that_has_passed_is_forgotten_unless_another_is_typed(monkeyp
     assert typed(folder).taken == ()
 
 
-def test_what_the_checkpoint_would_overrule_cannot_be_named() -> None:
-    folder = begun()
-    for word in NEVER:
-        key = word.partition("=")[0]
-        error = refused(folder, word, allow=(key,))
-        assert f"{key}: " in str(error.got)
-        assert f"--allow {key}" not in str(error.hint)
-        assert str(error.command).startswith(f"rlhf resume {folder.shown}")
-        assert "model.path=CHECKPOINT" in str(error.in_words)
-
-
-def test_the_same_words_once_more_change_nothing() -> None:
-    folder = begun("trainer.args.learning_rate=0.5")
-    before = folder.config.read_bytes()
-    again = typed_anew(folder, "trainer.args.learning_rate=0.5")
-    assert (again.taken, again.shown_changes(), folder.config.read_bytes()) == ((), [], before)
-
-
-@pytest.mark.parametrize(
-    ("words", "is_free"),
-    [
-        ((CONSTANT,), True),
-        ((f"{CONSTANT}_with_warmup", "trainer.args.warmup_steps=2"), True),
-        ((f"{CONSTANT}_with_warmup", "trainer.args.warmup_steps=0.1"), False),
-        ((), False),  # TRL's own default is linear
-        ((CONSTANT, "rewards.brevity.weight={start: 0.0, end: 1.0, fraction: 0.5}"), False),
-        ((CONSTANT, "rewards.brevity.weight={start: 0.0, end: 1.0, steps: 5}"), True),
-    ],
-)
-def test_more_steps_are_more_of_the_same_only_where_nothing_is_spread_over_them(words, is_free: bool) -> None:
-    folder = begun(*words)
-    if is_free:
-        assert typed(folder, f"{MAX_STEPS}=9").prepared.experiment.trainer.args["max_steps"] == 9
-    else:
-        assert f"--allow {MAX_STEPS}" in str(refused(folder, f"{MAX_STEPS}=9").hint)
-
-
 def test_fewer_steps_epochs_or_rows_than_were_made_are_none_to_go_on_to() -> None:
     folder = begun(CONSTANT, f"{MAX_STEPS}=9", step=5)
     assert typed(folder, f"{MAX_STEPS}=7").taken
@@ -159,35 +149,6 @@ def test_fewer_steps_epochs_or_rows_than_were_made_are_none_to_go_on_to() -> Non
     assert typed(folder, "trainer.args.save_steps=7").plan is not None
     for word in ("trainer.args.num_train_epochs=1", "data.args.num_rows=8"):
         assert "step 8" in refused(folder, word, allow=("data", "trainer.args.num_train_epochs")).what
-
-
-EVALUATED = (
-    *("trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1", "trainer.args.save_steps=1"),
-    *("data.eval.world=toy_sums", "data.eval.args.num_rows=8", "data.eval.args.seed=1"),
-)
-BEST = ("trainer.args.load_best_model_at_end=true", "trainer.args.metric_for_best_model=reward")
-RATE = "trainer.args.lr_scheduler_type"
-
-
-@pytest.mark.parametrize("words", [BEST, (f"{RATE}=greedy",), (f"{RATE}=reduce_lr_on_plateau",)])
-def test_when_to_save_decides_the_result_where_the_best_is_loaded_or_sets_the_rate(words: tuple[str, ...]) -> None:
-    error = refused(begun(*EVALUATED, *words), "trainer.args.save_steps=2")
-    assert "--allow trainer.args.save_steps" in str(error.hint)
-
-
-@pytest.mark.parametrize(
-    ("begun_with", "word"),
-    [
-        *((kind, "trainer.args.learning_rate=0.5") for kind in ("greedy", "reduce_lr_on_plateau")),
-        ("greedy", f"{RATE}=linear"),
-        ("linear", f"{RATE}=greedy"),
-    ],
-)
-def test_a_rate_to_which_evaluations_led_cannot_be_changed(begun_with: str, word: str) -> None:
-    """transformers restores it, and the states of the two kinds of schedules differ."""
-    folder, key = begun(*EVALUATED, f"{RATE}={begun_with}"), word.partition("=")[0]
-    assert f"--allow {key}" not in str(refused(folder, word, allow=(key,)).hint)
-    assert typed(begun(*EVALUATED, f"{RATE}=linear", name="other"), f"{RATE}=cosine", allow=(RATE,)).taken
 
 
 def test_a_resume_that_is_refused_because_of_its_gpu_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A request to stop waits until a step ends, the grace is over or the deadline is there; an echo is no request."""
+"""A request to stop waits until a step ends, the grace is over or the deadline is there; what a full memory says."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from rlhf_cli.config.schema.run_sections import Launch
 from rlhf_cli.errors import ConfigError, GuardStopped, Interrupted, RankFailed, UserError
 from rlhf_cli.launch import stopping as module
-from rlhf_cli.launch.stopping import RankFailure, RanksEnd, Stopping, must_save_by, raise_end
+from rlhf_cli.launch.stopping import RankFailure, RanksEnd, Stopping, must_save_by, out_of_memory, raise_end
+from rlhf_cli.runs.heartbeat import LOSS, TRAINING, Heartbeat
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import FINISHED, RUNNING, read_status, update_status
 from tests.support.planning import planned
@@ -134,29 +136,83 @@ def test_the_end_of_a_run_is_what_its_first_rank_to_fail_says(
     assert read_status(folder).state == "failed"
 
 
-@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGUSR1])
-def test_an_echo_interrupts_nothing(begun: Stopping, second: signal.Signals) -> None:
+@pytest.mark.fault(20)
+@pytest.mark.parametrize(
+    ("first", "second", "later_s", "interrupts"),
+    [
+        (signal.SIGTERM, signal.SIGTERM, 0.0, False),  # an echo
+        (signal.SIGTERM, signal.SIGUSR1, 0.0, False),
+        (signal.SIGTERM, signal.SIGTERM, 0.2, True),
+        (signal.SIGINT, signal.SIGINT, 0.0, True),  # a key is none, however soon
+    ],
+)
+def test_a_second_request_interrupts_unless_it_is_an_echo(
+    begun: Stopping, monkeypatch, first: signal.Signals, second: signal.Signals, later_s: float, interrupts: bool
+) -> None:
+    monkeypatch.setattr(module, "_ONE_WISH_S", 0.05 if later_s else 60.0)
+    is_interrupted = False
     with begun.heard():
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), first)
+        time.sleep(later_s)
         try:
             os.kill(os.getpid(), second)
         except Interrupted:
-            pytest.fail("the echo was taken for a second wish")
-    assert begun.reason == "SIGTERM"
+            is_interrupted = True
+    assert is_interrupted is interrupts
+    assert begun.reason == ("Ctrl-C" if first == signal.SIGINT else "SIGTERM")
 
 
-def test_a_second_signal_later_interrupts(begun: Stopping, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_ONE_WISH_S", 0.05)
-    with begun.heard():
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(0.2)
-        with pytest.raises(Interrupted):
-            os.kill(os.getpid(), signal.SIGTERM)
+NUMBERS = (
+    "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79.11 GiB of which 1.05 GiB is "
+    "free. Process 4711 has 40.00 GiB memory in use. Of the allocated memory 70.20 GiB is allocated by PyTorch, and "
+    "6.50 GiB is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting "
+    "PYTORCH_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
+)
+OF_GPU = f"{NUMBERS}  See documentation for Memory Management  (https://docs.pytorch.org/docs/stable/notes/cuda.html)"
 
 
-@pytest.mark.fault(20)
-def test_a_second_key_interrupts_however_soon(begun: Stopping) -> None:
-    with begun.heard():
-        os.kill(os.getpid(), signal.SIGINT)
-        with pytest.raises(Interrupted):
-            os.kill(os.getpid(), signal.SIGINT)
+def told(run: Path, error: Exception) -> Any:
+    heartbeat = Heartbeat(run, 1)
+    heartbeat.enter(TRAINING, LOSS)
+    return out_of_memory(error, heartbeat)
+
+
+@pytest.mark.fault(45)
+def test_a_full_gpu(tmp_path: Path) -> None:
+    error = told(tmp_path, torch.OutOfMemoryError(OF_GPU))
+    assert error.what == "CUDA out of memory: loss and gradient"
+    assert error.where == "rank 1, loss and gradient"
+    assert error.got == NUMBERS
+    assert str(error.advice).startswith("a smaller trainer.args.per_device_train_batch_size")
+    assert error.exit_code == 1
+
+
+@pytest.mark.fault(45)
+def test_a_full_machine(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError) as of_torch:
+        torch.empty(10**15)  # 4 petabytes are more than any machine has
+    for full, got in ((of_torch.value, "4000000000000000"), (MemoryError(), "MemoryError")):
+        error = told(tmp_path, full)
+        assert error.what == "the machine is out of memory: loss and gradient"
+        assert got in str(error.got)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("shapes do not fit"), ValueError("out of memory, he said")])
+def test_negative_control_other_errors_stay(tmp_path: Path, error: Exception) -> None:
+    assert told(tmp_path, error) is None
+
+
+@pytest.mark.fault(45)
+def test_a_run_says_in_which_phase(train, before_training, capsys: pytest.CaptureFixture[str]) -> None:
+    def full(*args: Any, **named: Any) -> None:
+        raise torch.OutOfMemoryError(OF_GPU)
+
+    before_training(lambda trainer: setattr(trainer.model, "generate", full))
+    code, folder = train("trainer.args.save_steps=1")
+    said = capsys.readouterr().err
+    assert code == 1
+    assert "error: CUDA out of memory: generation\n" in said
+    assert "fewer completions at once" in said.replace("\n            ", " ")
+    assert "no checkpoint was saved" in said
+    status = read_status(folder)
+    assert (status.state, str(status.reason).splitlines()[0]) == ("failed", "CUDA out of memory: generation")

@@ -23,6 +23,7 @@ import pytest
 import transformers
 import yaml
 
+from rlhf_cli.config.schema.run_sections import Launch
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import ConfigError, Preempted, RankFailed, RlhfError, RunError
 from rlhf_cli.launch import stopping, worker
@@ -30,7 +31,7 @@ from rlhf_cli.launch.freeze import plan_frozen
 from rlhf_cli.launch.one_run import train_frozen
 from rlhf_cli.launch.rank_process import main
 from rlhf_cli.launch.stopping import RankFailure, failure_file
-from rlhf_cli.launch.worker import logging_into, run_rank
+from rlhf_cli.launch.worker import logging_into, refuse_other_world_size, refuse_unless_as_asked, run_rank
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.provenance import versions
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
@@ -271,8 +272,6 @@ def test_a_rank_that_a_launcher_ends_because_another_failed_names_that_one(
 
 
 # The log of one rank: what libraries log or warn is in log.txt, a repeated warning once, and nothing stays behind.
-
-
 LIBRARY = logging.getLogger("some.library")
 
 
@@ -319,3 +318,78 @@ def test_a_warning_of_a_library_is_written_and_not_counted(folder: RunFolder, sa
             counts.append(count())
     assert counts == [0, 1, 0, int(said_by == "logging"), 0]
     assert folder.log.read_text().count("it will go") >= 3
+
+
+def built(kind: str, processes: int, precision: str, device: str, *, n_gpu: int = 1, **state: object) -> Any:
+    """A trainer, as far as accelerate says what it has become."""
+    accelerator = SimpleNamespace(
+        distributed_type=SimpleNamespace(value=kind),
+        num_processes=processes,
+        mixed_precision=precision,
+        device=f"{device}:0",
+        state=SimpleNamespace(**state),
+    )
+    return SimpleNamespace(accelerator=accelerator, args=SimpleNamespace(n_gpu=n_gpu))
+
+
+def fsdp(version: int) -> Any:
+    return built("FSDP", 2, "bf16", "cuda", fsdp_plugin=SimpleNamespace(fsdp_version=version))
+
+
+def zero(stage: int, precision: str, processes: int) -> Any:
+    return built("DEEPSPEED", processes, precision, "cuda", deepspeed_plugin=SimpleNamespace(zero_stage=stage))
+
+
+ALONE = built("NO", 1, "no", "cpu")
+TWO_GPUS = built("MULTI_GPU", 2, "bf16", "cuda")
+
+
+@pytest.mark.parametrize(
+    ("asked", "trainer"),
+    [
+        ({}, ALONE),
+        ({"processes": 1, "device": "cpu", "precision": "float32"}, ALONE),
+        ({"processes": 2}, built("MULTI_CPU", 2, "no", "cpu")),
+        ({"processes": 2, "precision": "bf16", "device": "cuda"}, TWO_GPUS),
+        ({"strategy": "fsdp2"}, fsdp(2)),
+        ({"strategy": "zero3", "precision": "fp16"}, zero(3, "fp16", 1)),
+    ],
+)
+def test_as_asked(asked: dict[str, object], trainer: Any) -> None:
+    refuse_unless_as_asked(Launch.model_validate(asked), trainer)
+
+
+@pytest.mark.parametrize(
+    ("asked", "trainer", "key", "expected", "got"),
+    [
+        ({"processes": 2, "nodes": 2}, TWO_GPUS, "processes", "4", "2"),
+        ({"strategy": "fsdp2"}, built("MULTI_CPU", 2, "no", "cpu"), "strategy", "fsdp2", "MULTI_CPU on cpu"),
+        ({"strategy": "fsdp2"}, fsdp(1), "strategy", "fsdp2", "FSDP 1 on cuda"),
+        ({"strategy": "zero3"}, zero(2, "bf16", 2), "strategy", "zero3", "ZeRO-2 on cuda"),
+        ({"precision": "bf16"}, ALONE, "precision", "bf16", "float32"),
+        ({"device": "cpu"}, TWO_GPUS, "device", "cpu", "cuda"),
+    ],
+)
+@pytest.mark.fault(29)
+def test_something_else(asked: dict[str, object], trainer: Any, key: str, expected: str, got: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        refuse_unless_as_asked(Launch.model_validate(asked), trainer)
+    error = caught.value
+    assert (error.where, error.expected, error.exit_code) == (f"launch.{key}", expected, 2)
+    assert str(error.got).startswith(got)
+
+
+def test_the_processes_of_all_machines_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError) as caught:
+        refuse_other_world_size(Launch(processes=2, nodes=2))
+    assert (caught.value.where, caught.value.expected, caught.value.got) == ("launch.processes", "4", "WORLD_SIZE=2")
+    refuse_other_world_size(Launch(processes=1, nodes=2))
+    refuse_other_world_size(Launch())
+
+
+def test_one_process_does_not_spread_over_gpus() -> None:
+    """transformers makes DataParallel of one process that sees several GPUs: another batch than was planned."""
+    with pytest.raises(ConfigError) as caught:
+        refuse_unless_as_asked(Launch(), built("NO", 1, "no", "cuda", n_gpu=4))
+    assert caught.value.hint == "launch.processes=4, or CUDA_VISIBLE_DEVICES=0"

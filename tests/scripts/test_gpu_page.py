@@ -1,4 +1,4 @@
-"""Test the page of `make bench-gpu`: its arithmetic on commands that are pretended, and slowly the page of this CPU."""
+"""Test `make bench-gpu`: its page, on commands that are pretended and slowly on this CPU, and its bounds by hand."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scripts.bench import gpu_page
-from scripts.bench.gpu import TINY
+from scripts.bench.gpu import TINY, Floor, table
+from scripts.bench.step_sides import Step, Taken
 
 ROOT = Path(__file__).parents[2]
 
@@ -79,3 +81,26 @@ def test_the_page_is_whole_without_a_gpu(flags: list[str]) -> None:
         assert "a pretended device has no memory" in page
     else:
         assert len(cells(page, "GRPO")) == 6
+
+
+def test_bounds_and_ratios_equal_those_by_hand():
+    """1,016 real tokens: 16 of answers, and 1,000 of prompts, 125 if those of a group are counted once. With 1.6e9
+    parameters in the body, 0.4e9 in the head and 6e12 FLOP/s: 6 * (1.6e9 * 141 + 0.4e9 * 16) / 6e12 = 0.232 s, and two
+    thirds of it if the weights are frozen below an adapter. In bf16 4e9 bytes are read for each of the 10 tokens of the
+    longest answer, at 8e9 a second: 5 s. 16 tokens of answers in 8 s are 2 a second.
+    """
+    step = Step("", "grpo", [10, 6], device="cuda")
+    ours = Taken(step_s=8, generation_s=6, peak_mb=50, slots=900, phases={"generation": 6, "forward": 1})
+    stock = Taken(step_s=32, generation_s=12, peak_mb=100, slots=3000, tokens=1016, phases={"generation": 12})
+    took, limits = {"ours": [ours], "stock": [stock]}, Floor(flop_s=6e12, byte_s=8e9)
+    parameters = (16 * 10**8, 4 * 10**8)
+    found = "\n".join(table(took, step, parameters, limits))
+    assert cells(found, "tokens of answers a second") == ["2", "0.5", "4.000", ""]
+    assert cells(found, "step, s") == ["8", "32", "0.250", ""]
+    assert cells(found, "generation, s") == ["6", "12", "0.500", "5"]
+    assert cells(found, "update, s") == ["2", "20", "0.100", "0.232"]
+    adapted = "\n".join(table(took, replace(step, lora=True), parameters, limits))
+    assert cells(adapted, "update, s")[3] == "0.155"
+    assert cells(found, "peak memory, MiB") == ["50", "100", "0.500", ""]
+    assert cells(found, "share of forward")[:2] == ["0.125", "0"]
+    assert cells(found, "share of the rest")[:2] == ["0.125", "0.625"]

@@ -67,20 +67,26 @@ def run_both(place: Path) -> dict[int, dict[str, RunFolder]]:
     (place / "mine.py").write_text(REWARDS)
     made = {count: {name: frozen(words_of(name, count)) for name in WORDS} for count in (1, 2)}
     run_all(list(made[1].values()))
-    argv = [sys.executable, "-m", "tests.support.replayed_runs", *(str(folder.path) for folder in made[2].values())]
-    plan = plan_launch(prepare(words_of("ppo", 2)).experiment, place).at_ports(*free_ports(1))
+    run_ranks("tests.support.replayed_runs", words_of("ppo", 2), list(made[2].values()), timeout_s=550)
+    return made
+
+
+def run_ranks(module: str, words: list[str], folders: list[RunFolder], *, timeout_s: float) -> None:
+    """Start `python -m MODULE FOLDER...` as the two ranks of a run with these words, and wait for their end."""
+    argv = [sys.executable, "-m", module, *(str(folder.path) for folder in folders)]
+    plan = plan_launch(prepare(words).experiment, folders[0].path).at_ports(*free_ports(1))
+    files = [Path(f"{folders[0].path.name}-rank{rank}.txt") for rank in plan.ranks]
     ranks = []
-    for rank in plan.ranks:
+    for rank, file in zip(plan.ranks, files, strict=True):
         environment = {**os.environ, **plan.shared, **plan.own_env(rank), "PYTHONPATH": str(Path(__file__).parents[2])}
-        with open(f"rank{rank}.txt", "w") as said:
+        with file.open("w") as said:
             ranks.append(subprocess.Popen(argv, env=environment, stdout=said, stderr=said))
     try:
-        codes = [rank.wait(timeout=550) for rank in ranks]
+        codes = [rank.wait(timeout=timeout_s) for rank in ranks]
     finally:
         for process in ranks:
             process.kill()
-    assert codes == [0, 0], Path("rank0.txt").read_text()[-9000:]
-    return made
+    assert codes == [0, 0], files[0].read_text()[-9000:]
 
 
 def weights(folder: RunFolder, part: str) -> dict[str, torch.Tensor]:

@@ -125,9 +125,7 @@ def test_a_sweep_never_has_two_runs_on_one_gpu(workplace: Path, have_gpus, monke
     assert holders_of(["0", "1"]) == []
 
 
-def test_a_sweep_waits_for_a_gpu_names_its_holder_and_can_be_stopped(
-    workplace: Path, have_gpus, capsys, monkeypatch
-) -> None:
+def test_a_sweep_waits_for_a_gpu_names_its_holder_and_can_be_stopped(workplace, have_gpus, capsys, monkeypatch) -> None:
     """It checks five times a second and sleeps in between."""
     have_gpus(1)
     looks: list[float] = []

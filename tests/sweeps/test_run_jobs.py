@@ -107,20 +107,15 @@ class Pretended:
     must_save_by: str | None = None
 
     def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch, *ends: tuple[str, int]) -> None:
-        self.processes, self.released, self.sent = Processes(*ends), 0, list[tuple[int, int]]()
+        self.processes, self.released, self.sent = Processes(*ends), list[str](), list[tuple[int, int]]()
         self._place = place
-        slot = SimpleNamespace(release=self._release), {"ITS": "own"}
+        slot = SimpleNamespace(release=lambda: self.released.append("a slot")), {"ITS": "own"}
         monkeypatch.setattr(run_jobs, "slot_for", lambda job, threads: slot)
         self.threads: list[int | None] = []
-        monkeypatch.setattr(run_jobs, "WarmProcesses", self._server)
+        monkeypatch.setattr(
+            run_jobs, "WarmProcesses", lambda *, threads: self.threads.append(threads) or self.processes
+        )
         monkeypatch.setattr(os, "kill", lambda pid, number: self.sent.append((pid, number)) if number else None)
-
-    def _server(self, *, threads: int | None) -> Processes:
-        self.threads.append(threads)
-        return self.processes
-
-    def _release(self) -> None:
-        self.released += 1
 
     def job(self, number: int) -> ReadyJob:
         nothing: Any = None
@@ -164,7 +159,7 @@ def test_the_worst_end_of_a_job_is_that_of_the_sweep(
     """A crash is worse than a stop, which can be resumed, and that than a mistake of the user's."""
     sweep = Pretended(place, monkeypatch, *ends)
     assert sweep.runs() == code
-    assert sweep.released == len(ends)
+    assert len(sweep.released) == len(ends)
     assert sweep.processes.is_closed
     assert [request.id for request in sweep.processes.begun] == list(range(len(ends)))
     assert sweep.sent == []
@@ -189,7 +184,7 @@ def test_where_a_job_cannot_be_made_or_begun_the_server_ends_and_the_gpus_of_the
     sweep = Pretended(place, monkeypatch, FINE)  # which has no end for the second job
     with pytest.raises(IndexError):
         run_jobs.run_jobs(Console(), [sweep.job(number) for number in range(2)], SweepOptions(at_once=2))
-    assert sweep.released == 2
+    assert len(sweep.released) == 2
     sweep = Pretended(place, monkeypatch)
     monkeypatch.setattr(JobsToCome, "next_job", lambda self: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -198,9 +193,7 @@ def test_where_a_job_cannot_be_made_or_begun_the_server_ends_and_the_gpus_of_the
 
 
 @pytest.mark.parametrize(("at_once", "most"), [(1, 1), (2, 2), (9, 4)])
-def test_no_more_jobs_run_at_a_time_than_asked_for(
-    place: Path, monkeypatch: pytest.MonkeyPatch, at_once: int, most: int
-) -> None:
+def test_no_more_jobs_run_at_a_time_than_asked_for(place: Path, monkeypatch, at_once: int, most: int) -> None:
     clocks: list[str] = []
     monkeypatch.setattr(ReadyJob, "begins", lambda job: clocks.append(job.name))
     sweep = Pretended(place, monkeypatch, *[FINE] * 4)
@@ -217,9 +210,7 @@ def test_no_more_jobs_run_at_a_time_than_asked_for(
     assert (first.cwd, first.environment) == (str(place), {"ITS": "own"})
 
 
-def test_each_request_to_stop_is_stronger_and_reaches_jobs_that_begin_late(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_request_to_stop_is_stronger_and_reaches_jobs_that_begin_late(place: Path, monkeypatch) -> None:
     sweep = Pretended(place, monkeypatch, FINE, FINE)
     runner = sweep.begun_runner(2)
     said: list[str] = []
@@ -245,9 +236,7 @@ def test_a_request_to_stop_counts_only_if_it_left_something_to_do(
     assert runner.run() == code
 
 
-def test_a_job_that_should_stop_is_asked_to_save_and_counts_as_done(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_should_stop_is_asked_to_save_and_counts_as_done(place: Path, monkeypatch) -> None:
     """As a search stops a trial; its last jobs are known only when the first have ended."""
 
     class ToCome(JobsToCome):

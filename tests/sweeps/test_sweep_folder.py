@@ -34,23 +34,12 @@ def test_a_problem_names_three_of_its_jobs_unless_all_have_it(names: str, notes:
     assert [note.split(":")[1].strip() for note in getattr(caught.value, "__notes__", [])] == notes
 
 
-@pytest.mark.parametrize("terminal", [True, False, None])
-def test_the_progress_of_the_checks_is_shown_on_a_terminal_alone(monkeypatch, terminal: bool | None) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr(sweep_folder, "track", lambda jobs, doing, **rules: asked.append(rules) or jobs)
-    console = None if terminal is None else Console(force_terminal=terminal)
-    assert sweep_folder.checked([], console) == []
-    assert asked == [{"console": console, "transient": True, "disable": not terminal}]
-
-
 def jobs_of(*experiments: str, name: str | None) -> Any:
     settings = SimpleNamespace(run=SimpleNamespace(root="runs", name=name))
     return [SimpleNamespace(prepared=SimpleNamespace(experiment=settings, composed=one)) for one in experiments]
 
 
-def test_a_sweep_is_below_its_experiment_and_never_in_a_folder_that_exists(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_is_below_its_experiment_and_never_in_a_folder_that_exists(place: Path, monkeypatch) -> None:
     monkeypatch.setattr(sweep_folder, "experiment_name", lambda composed: composed)
     monkeypatch.setattr("time.strftime", lambda *_: "now")
     runs = place / "runs"
@@ -86,9 +75,7 @@ def test_the_jobs_of_a_sweep_are_read_as_they_were_written(place: Path) -> None:
         assert caught.value.where == "deep/sweep/sweep.json"
 
 
-def test_one_run_that_wandb_recorded_offline_is_told(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_run_that_wandb_recorded_offline_is_told(place: Path, monkeypatch, capsys) -> None:
     for name in "ab":
         (place / name).mkdir()
         (place / name / "config.yaml").touch()

@@ -143,9 +143,7 @@ def test_a_trial_that_was_resumed_on_its_own_counts_and_one_in_training_is_left_
     assert read_status(jobs[1].folder).state == RUNNING
 
 
-def test_after_its_deadline_a_search_begins_no_trial_and_a_resumed_one_has_none(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_its_deadline_a_search_begins_no_trial_and_a_resumed_one_has_none(place: Path, monkeypatch) -> None:
     """The trials of a resumed search were refused, one after the other, because the deadline had passed."""
     deadline = "launch.must_save_by=2090-01-01T06:00"
     first = Searched(place / "sweep", deadline)
@@ -217,9 +215,7 @@ def test_a_worse_trial_is_stopped_and_counts_as_done(place: Path) -> None:
     assert search.tried[-2].state.name == "PRUNED"
 
 
-def test_proposals_that_cannot_be_run_are_told_and_five_in_a_row_end_the_search(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_proposals_that_cannot_be_run_are_told_and_five_in_a_row_end_the_search(place: Path, monkeypatch) -> None:
     search, checked, wrong = Searched(place / "sweep", "sweep.trials=20"), sweep_folder.checked, [2]
 
     def check(jobs: list[SweepJob], **rules: Any) -> list[CheckedJob]:
@@ -374,9 +370,7 @@ def test_a_typed_interval_is_searched_beside_the_section(place: Path) -> None:
         (["rewards.format.weight=interval(0,1)"], "sweep=weights"),
     ],
 )
-def test_mistakes_are_reported_before_the_first_trial(
-    workplace: Path, capsys: pytest.CaptureFixture[str], words: list[str], says: str
-) -> None:
+def test_mistakes_are_reported_before_the_first_trial(workplace: Path, capsys, words: list[str], says: str) -> None:
     assert main(["train", "-m", *SMALL, *words]) == 2
     said = capsys.readouterr().err
     assert [part for part in says.split(" | ") if part not in said] == []

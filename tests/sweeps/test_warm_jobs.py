@@ -86,9 +86,7 @@ def request(number: int, **changes: Any) -> JobRequest:
 
 
 @pytest.mark.parametrize("hangs", [False, True])
-def test_the_sweep_and_its_server_tell_each_other_what_begins_and_ends(
-    place: Path, monkeypatch: pytest.MonkeyPatch, hangs: bool
-) -> None:
+def test_the_sweep_and_its_server_tell_each_other_what_begins_and_ends(place: Path, monkeypatch, hangs: bool) -> None:
     monkeypatch.setattr(subprocess, "Popen", Server)
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     if hangs:

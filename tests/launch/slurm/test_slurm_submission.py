@@ -66,21 +66,6 @@ def test_every_key_is_an_option_of_sbatch(slurm: StandInSlurm) -> None:
     assert commands[-1].startswith(f"exec {sys.executable} ")
 
 
-def test_a_run_is_frozen_queued_and_left(slurm: StandInSlurm, place: Path, capsys) -> None:
-    assert main(["train", *ON_SLURM, "launch.slurm.time=4:00:00"]) == 0
-    folder = RunFolder(place / "runs" / "quickstart" / "one")
-    status = read_status(folder)
-    assert (status.state, status.job_id, status.pid) == ("queued", "42", None)
-    assert folder.read_config()["launch"]["slurm"]["time"] == "4:00:00"
-    assert not folder.model.exists()
-    assert options(slurm.submitted)["time"] == "4:00:00"
-    assert (folder.path / "slurm" / "42_submitted.pkl").is_file()
-    out = capsys.readouterr().out
-    assert "submitted to Slurm: job 42" in out
-    assert "logs:   runs/quickstart/one/slurm/42_0_log.out" in out
-    assert "rlhf status runs/quickstart/one" in out
-
-
 def test_a_sweep_is_one_array(slurm: StandInSlurm, place: Path, capsys) -> None:
     assert main(["train", "-m", *ON_SLURM, "seed=1,2,3", "launch.slurm.max_parallel=2"]) == 0
     runs = [RunFolder(place / "runs" / "quickstart" / "one" / f"seed={seed}") for seed in (1, 2, 3)]
@@ -157,10 +142,20 @@ def test_what_sbatch_refuses_in_the_end_can_be_resumed(slurm: StandInSlurm, plac
     assert read_status(folder).state == "queued"
 
 
-def test_a_queued_run_is_started_by_slurm_alone(slurm: StandInSlurm, place: Path, capsys) -> None:
-    assert main(["train", *ON_SLURM]) == 0
+def test_a_run_is_frozen_queued_and_left_and_started_by_slurm_alone(slurm: StandInSlurm, place: Path, capsys) -> None:
+    assert main(["train", *ON_SLURM, "launch.slurm.time=4:00:00"]) == 0
     folder = RunFolder(place / "runs" / "quickstart" / "one")
-    both = (["resume", str(folder.path)], ["train", *ON_SLURM, "run.resume=auto"])
+    status = read_status(folder)
+    assert (status.state, status.job_id, status.pid) == ("queued", "42", None)
+    assert folder.read_config()["launch"]["slurm"]["time"] == "4:00:00"
+    assert not folder.model.exists()
+    assert options(slurm.submitted)["time"] == "4:00:00"
+    assert (folder.path / "slurm" / "42_submitted.pkl").is_file()
+    out = capsys.readouterr().out
+    assert "logs:   runs/quickstart/one/slurm/42_0_log.out" in out
+    assert "rlhf status runs/quickstart/one" in out
+
+    both = (["resume", str(folder.path)], ["train", *ON_SLURM, "launch.slurm.time=4:00:00", "run.resume=auto"])
     waits = {"output": "42|PENDING|Resources|rlhf:a|/a\n"}
     for said, words in itertools.product((waits, {"error": "slurm_load_jobs error: connect failure\n"}), both):
         slurm.says("squeue", **said)

@@ -1,4 +1,4 @@
-"""Whose run it is: one's own code runs unasked, a folder from elsewhere asks first and names what it would run."""
+"""What is frozen and whose run it is: one's own code runs unasked, a folder from elsewhere asks first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlhf_cli.config import imported_code
 from rlhf_cli.config.imported_code import code_folders
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.errors import RunError
-from rlhf_cli.launch.freeze import create_run, refuse_foreign_code, take_as_ours
+from rlhf_cli.launch.freeze import absolute_paths, create_run, refuse_foreign_code, take_as_ours
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 from rlhf_cli.runs.run_status import refuse_links
@@ -212,3 +212,25 @@ def test_a_command_that_pip_installs_is_not_the_user_s_code(tmp_path: Path, monk
     monkeypatch.setattr(imported_code, "code_folders", lambda experiment: {command.parents[2], tmp_path})
     known = frozenset(sys.modules) - {"__command__", "__mine__"}
     assert list(imported_code.imported_since(known, WITHOUT_CODE).values()) == [mine]
+
+
+def test_paths_are_frozen_with_their_suffix(place: Path) -> None:
+    """The hub's cache holds links to files without one. A pattern and a function are looked up from any folder."""
+    for name in ("blob", "own.py", "sum"):
+        (place / name).write_text("")
+    (place / "rows.jsonl").symlink_to("blob")
+    for typed in ("rows.jsonl", "*.jsonl"):
+        assert absolute_paths({"path": [typed, "a/b"]}) == {"path": [str(place / typed), "a/b"]}
+    for key in ("fn", "class", "callbacks", "aggregate"):
+        assert absolute_paths({key: "./own.py:f"}) == {key: f"{place}/own.py:f"}
+    assert absolute_paths({"aggregate": "sum"}) == {"aggregate": "sum"}
+
+
+def test_what_a_server_calls_its_model_is_no_path(place: Path) -> None:
+    """`hf download --local-dir Qwen/X` makes a folder of that name beside the server that serves it."""
+    (place / "Qwen" / "X").mkdir(parents=True)
+    for typed, frozen in (("Qwen/X", "Qwen/X"), ("./Qwen/X", f"{place}/Qwen/X"), (None, None)):
+        judge = {"args": {"model": typed, "path": "Qwen/X"}, "model": "Qwen/X"}
+        assert absolute_paths({"rewards": {"j": judge}}) == {
+            "rewards": {"j": {"args": {"model": frozen, "path": f"{place}/Qwen/X"}, "model": f"{place}/Qwen/X"}}
+        }
