@@ -77,7 +77,6 @@ def words_of(name: str, strategy: str, *more: str) -> list[str]:
 
 
 def again(folder: RunFolder) -> RunFolder:
-    """The same run, killed after its first checkpoint and gone on with."""
     return RunFolder(folder.path.with_name(folder.path.name + _BEGAN_AGAIN))
 
 
@@ -89,7 +88,6 @@ def run_under(strategy: str, *more: str) -> dict[str, RunFolder]:
 
 
 def prepare_place(place: Path) -> None:
-    """Write the reward functions and the reward model that the runs name, into the folder they are run from."""
     (place / "mine.py").write_text(REWARDS)
     save_random_reward_model(place / "judge")
 

@@ -51,7 +51,6 @@ def folder(tmp_path: Path) -> RunFolder:
 
 @pytest.fixture
 def two(folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """`two(program, grace_s=...)` runs two ranks of that program."""
     monkeypatch.setattr(elastic, "_SAVING_S", 0.2)
 
     def run(program: str, grace_s: float = 30.0) -> None:
@@ -103,8 +102,6 @@ sys.exit(1)
 
 
 def at_once_ready(folder: RunFolder, act: Callable[[], None]) -> None:
-    """Act from a thread when both ranks listen."""
-
     def wait() -> None:
         until(lambda: all((folder.path / f"ready-{rank}").exists() for rank in (0, 1)))
         act()

@@ -30,7 +30,6 @@ REWARD = "from pathlib import Path\nPath('it-ran').touch()\n\ndef mine(completio
 
 @pytest.fixture
 def frozen(place: Path, monkeypatch: pytest.MonkeyPatch):
-    """`frozen(*words)`: a run of this user's, made but not started."""
     monkeypatch.setenv("RLHF_CACHE", str(place / "cache"))
     (place / "mine.py").write_text(REWARD)
 

@@ -16,7 +16,6 @@ from rlhf_cli.launch.gpu_locks import holders_of, take
 
 @pytest.fixture
 def taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the path in the temporary folder where the locks would be."""
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     monkeypatch.setenv("RLHF_CACHE", str(tmp_path / "cache"))

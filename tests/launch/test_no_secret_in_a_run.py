@@ -38,7 +38,6 @@ def told(workplace: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
 
 @pytest.fixture
 def switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turn off hiding secrets and keeping references."""
     monkeypatch.setattr(redaction, "_forms", lambda values: [])
     monkeypatch.setattr(redaction, "_SHAPES", {})
     monkeypatch.setattr(redaction, "_IN_TEXT", ())

@@ -120,7 +120,6 @@ def slow(completions, **_):
 
 
 def seconds(event: dict[str, float]) -> dict[str, float]:
-    """Phase -> seconds of a log event."""
     prefix = "time/share/"
     shares = {name.removeprefix(prefix): value for name, value in event.items() if name.startswith(prefix)}
     return {name: share * event["time/elapsed_s"] for name, share in shares.items()}

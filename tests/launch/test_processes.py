@@ -195,8 +195,6 @@ _LIMIT_S = 240.0
 
 
 class Started:
-    """A command that trains in `place`, and what became of it."""
-
     def __init__(self, place: Path, *words: str) -> None:
         command = [sys.executable, "-m", "rlhf_cli", "train", *SMALL, *LONG, *words]
         pipe = subprocess.PIPE
@@ -204,7 +202,6 @@ class Started:
         self.folder = RunFolder(place / "runs" / "quickstart" / "long")
 
     def until(self, condition: Callable[[], object]) -> None:
-        """Wait for it, while the run goes on."""
         until(lambda: self.process.poll() is not None or condition(), _LIMIT_S)
         assert self.process.poll() is None, self.process.communicate()[1]
 

@@ -55,7 +55,7 @@ EVALUATED = (
 )
 BEST = ("trainer.args.load_best_model_at_end=true", "trainer.args.metric_for_best_model=reward")
 WATCHING = ["trainer.args.logging_steps=2", "trainer.args.eval_steps=5", "track.notes=mine", "track.mode=offline"]
-WAITING = ["guards.no_signal=9", "launch.grace_s=5"]
+WAITING = ["guards.no_signal=9", "launch.grace_s=5.0"]
 RESULT = [LEARNING, "trainer.args.temperature=0.3", "rewards.brevity.weight=0.7", "truncation.policy=exclude"]
 LONGER = f"{MAX_STEPS}=9"
 NEVER = ["seed=3", "model.build.hidden_size=32", "trainer.args.per_device_train_batch_size=4", "launch.processes=2"]

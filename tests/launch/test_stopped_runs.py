@@ -44,8 +44,6 @@ class Asking(transformers.TrainerCallback):
 
 @pytest.fixture
 def asked_at(before_training):
-    """`asked_at(step)`: returns the callback that asks, of the next trainer alone."""
-
     def ask(step: int) -> Asking:
         asking = Asking(step)
         left = [asking]

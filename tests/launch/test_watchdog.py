@@ -79,8 +79,6 @@ def folder(workplace: Path) -> RunFolder:
 
 @pytest.fixture
 def alone(folder: RunFolder, workplace: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
-    """`alone(program)` runs one process of it, to its end."""
-
     def run(program: str) -> subprocess.CompletedProcess[str]:
         script = workplace / "rank.py"
         script.write_text(RANK.format(program=program))
@@ -179,8 +177,6 @@ def go_on(
 
 @pytest.fixture
 def two(folder: RunFolder, workplace: Path) -> Callable[[str], None]:
-    """`two(program)` runs two ranks of it."""
-
     def run(program: str) -> None:
         plan = planned(RANK.format(program=program), workplace, folder, str(TIMEOUT_S), common="")
         end = elastic.run_ranks(folder, plan, Launch(hang_timeout_s=TIMEOUT_S), store=elastic.listening_store())

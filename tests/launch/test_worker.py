@@ -41,7 +41,6 @@ from tests.support.one_rank import FakeTrainer, raising, write_checkpoint
 
 @pytest.fixture(scope="module")
 def frozen() -> str:
-    """The configuration as it lies in a run folder."""
     experiment = prepare(["+exp=quickstart", "launch=cpu", "launch.processes=1", "track=none"], keep_run_names=True)
     return yaml.safe_dump(experiment.experiment.model_dump(mode="json", by_alias=True))
 
@@ -56,7 +55,6 @@ def folder(tmp_path: Path, frozen: str) -> RunFolder:
 
 @pytest.fixture
 def trainer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeTrainer]:
-    """`trainer(work, ends_at=...)`: the one that the next rank gets instead of a real one."""
     import rlhf_cli.trainers.assemble.trainer
 
     def use(work: Callable[[], None] = lambda: None, **named: Any) -> FakeTrainer:

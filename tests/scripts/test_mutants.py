@@ -44,7 +44,6 @@ sys.exit(main(sys.argv[2:], little))
 
 @pytest.fixture
 def judge(tmp_path: Path):
-    """`judge(*words)` runs the tester on the little project, which is the temporary folder."""
     for place in ("little/alone", "tests", "docs/development", "scripts/mutants"):
         (tmp_path / place).mkdir(parents=True)
     (tmp_path / "little" / "price.py").write_text(LITTLE)
@@ -59,7 +58,6 @@ def judge(tmp_path: Path):
 
 
 def outcomes(output: str) -> dict[str, str]:
-    """Return change -> outcome from the progress lines."""
     lines = [line.split("]", 1) for line in output.splitlines() if line[:1].isdigit() and "/" in line.split()[0]]
     return {change.split("  tests")[0].strip(): head.split()[1] for head, change in lines}
 

@@ -151,7 +151,6 @@ class TestOfAnotherUser:
 
     @pytest.fixture
     def evil(self, workplace: Path) -> Path:
-        """The file that appears when code of the folder's author runs."""
         (workplace / "evil.py").write_text(EVIL)
         return workplace / "it-ran"
 

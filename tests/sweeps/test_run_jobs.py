@@ -129,7 +129,6 @@ class Pretended:
         return run_jobs.run_jobs(Console(quiet=True), jobs, SweepOptions(at_once))
 
     def begun_runner(self, jobs: int) -> run_jobs._Runner:
-        """One whose first job has begun."""
         waiting = [self.job(number) for number in range(jobs)]
         runner = run_jobs._Runner(Console(quiet=True), waiting, SweepOptions(jobs), JobsToCome())
         assert runner._may_begin()

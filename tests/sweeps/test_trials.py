@@ -42,8 +42,6 @@ WORDS = ["track=none", "sweep=weights", f"sweep.objective={METRIC}", "sweep.tria
 
 
 class Searched:
-    """A search in a folder whose runs a test writes."""
-
     def __init__(self, folder: Path, *words: str, exp: str = "quickstart") -> None:
         plan = search_plan([f"+exp={exp}", *WORDS, *words])
         assert plan is not None

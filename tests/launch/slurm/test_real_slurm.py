@@ -58,7 +58,6 @@ def daemons(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
 
 @pytest.fixture
 def slurm(daemons: dict[str, str], workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The empty working directory of a user of the cluster."""
     for name, value in daemons.items():
         monkeypatch.setenv(name, value)
     return workplace
@@ -76,7 +75,6 @@ def rows(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, obje
 
 
 def wait_until(capsys, folder: Path, done: Callable[[list[dict[str, object]]], bool]) -> list[dict[str, object]]:
-    """Wait as a user would, by `rlhf status`."""
     until = time.monotonic() + _TIMEOUT_S
     while not done(found := rows(capsys, str(folder))):
         logs = [*folder.glob("slurm/*.out"), *folder.glob("../slurm/*.out")]

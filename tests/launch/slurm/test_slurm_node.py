@@ -54,7 +54,6 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandInSlurm:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
-    """A run that was queued as job 7."""
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
     folder.config.write_text("launch: {}\n")
@@ -78,7 +77,6 @@ def job(folder: RunFolder, tmp_path: Path) -> Callable[..., subprocess.Popen[str
 
 @pytest.fixture
 def job_here(folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
-    """`job_here(program)` runs the job in this process, without signals, and returns its exit code."""
     before = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGCONT)}
     monkeypatch.setattr("rlhf_cli.launch.slurm._POLL_S", 0.02)
 

@@ -104,7 +104,6 @@ class Training:
         return found
 
     def left(self) -> list[int]:
-        """The processes that are still there of all that were."""
         there = [one.pid for one in psutil.process_iter(["status"]) if one.info["status"] != psutil.STATUS_ZOMBIE]
         found = []
         for pid in there:
@@ -121,7 +120,6 @@ def _environment() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Training]]:
-    """`start(*words)` starts a run; the rest of it is killed at the end."""
     started: list[Training] = []
 
     def of(*words: str) -> Training:
@@ -143,7 +141,6 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Tr
 
 
 def check(*words: str) -> str:
-    """What `rlhf check` says of a run that would begin now."""
     command = [sys.executable, "-m", "rlhf_cli", "check", *WORDS, *words]
     done = subprocess.run(command, env=_environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 2
