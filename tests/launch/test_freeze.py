@@ -58,9 +58,17 @@ def with_a_model(run: RunFolder) -> RunFolder:
     return run
 
 
-def test_one_s_own_run_is_not_asked_about_wherever_it_is_moved(with_code: RunFolder, tmp_path: Path) -> None:
+def test_one_s_own_run_is_not_asked_about_until_it_has_other_code(with_code: RunFolder, tmp_path: Path, place) -> None:
+    """Wherever it is moved. One that was shared and comes back with another reward file in it has a real mark."""
     assert not asks(with_code)
-    assert not asks(RunFolder(Path(shutil.move(with_code.path, tmp_path / "elsewhere"))))
+    moved = RunFolder(Path(shutil.move(with_code.path, tmp_path / "elsewhere")))
+    assert not asks(moved)
+    config = moved.config.read_text()
+    moved.config.write_text(config.replace(f"{place}/mine.py:mine", f"{place}/other.py:mine"))
+    assert asks(moved)
+    (key,) = (place / "cache" / "maker").iterdir()
+    assert key.stat().st_mode & 0o777 == 0o600
+    assert key.read_bytes().hex() not in moved.provenance.read_text()
 
 
 def test_another_user_is_asked_and_told_what_would_run(with_code, place: Path, monkeypatch, capsys) -> None:
@@ -88,19 +96,6 @@ def test_a_forged_user_and_host_are_not_believed(with_code: RunFolder, place: Pa
     take_as_ours(with_code)
     monkeypatch.setenv("RLHF_CACHE", str(place / "cache"))
     assert asks(with_code)
-
-
-def test_a_mark_is_for_the_code_it_was_given_for(with_code: RunFolder, place: Path) -> None:
-    """A run that was shared and comes back with another reward file in it: its mark is real."""
-    config = with_code.config.read_text()
-    with_code.config.write_text(config.replace(f"{place}/mine.py:mine", f"{place}/other.py:mine"))
-    assert asks(with_code)
-
-
-def test_the_key_is_for_its_owner_alone(with_code: RunFolder, place: Path) -> None:
-    (key,) = (place / "cache" / "maker").iterdir()
-    assert key.stat().st_mode & 0o777 == 0o600
-    assert key.read_bytes().hex() not in with_code.provenance.read_text()
 
 
 WORDS = {
@@ -154,34 +149,28 @@ class TestLinks:
         assert precious.read_text() == "mine"
 
     @pytest.mark.parametrize("name", ["log.txt", "checkpoints/checkpoint-3/optimizer.pt"])
-    def test_a_pipe_is_refused(self, name: str, workplace: Path, capsys) -> None:
-        """Opening one to write waits for a reader, for ever."""
+    def test_a_pipe_is_refused_and_a_link_within_the_folder_stays(self, name: str, workplace: Path, capsys) -> None:
+        """Opening a pipe to write waits for a reader, for ever. wandb makes such a link: wandb/latest-run."""
         run = begun()
+        (run.path / "latest").symlink_to("checkpoints")
+        refuse_links(run.path)
         (run.path / name).unlink(missing_ok=True)
         os.mkfifo(run.path / name)
         assert main(["resume", str(run.path)]) == 2
         assert name in capsys.readouterr().err
 
-    def test_one_within_the_folder_stays(self, workplace: Path) -> None:
-        """wandb makes such a one: wandb/latest-run."""
-        run = begun()
-        (run.path / "latest").symlink_to("checkpoints")
-        refuse_links(run.path)
-
-    @pytest.mark.parametrize("verb", ["eval", "generate", "export", "sync"])
-    def test_what_writes_beside_a_model_asks_too(self, verb: str, precious: Path, capsys) -> None:
-        run = with_a_model(begun(state="finished"))
-        (run.model / "tokenizer.json").write_text("{}")
-        (run.path / "eval").symlink_to(precious)
-        assert main([verb, str(run.path)]) == 2
-        assert "links" in capsys.readouterr().err
-
-    def test_a_sweep(self, precious: Path, workplace: Path, capsys) -> None:
-        sweep = workplace / "runs" / "swept"
-        sweep.mkdir(parents=True)
-        (sweep / "sweep.json").write_text("{}")
-        (sweep / "comparison.csv").symlink_to(precious)
-        assert main(["resume", str(sweep)]) == 2
+    @pytest.mark.parametrize("verb", ["eval", "generate", "export", "sync", "resume"])
+    def test_what_writes_beside_a_model_or_into_a_sweep_asks_too(self, verb: str, precious: Path, capsys) -> None:
+        if verb == "resume":
+            folder = precious.parent / "runs" / "swept"
+            folder.mkdir(parents=True)
+            (folder / "sweep.json").write_text("{}")
+        else:
+            run = with_a_model(begun(state="finished"))
+            (run.model / "tokenizer.json").write_text("{}")
+            folder = run.path
+        (folder / "eval").symlink_to(precious)
+        assert main([verb, str(folder)]) == 2
         assert "links" in capsys.readouterr().err
 
 

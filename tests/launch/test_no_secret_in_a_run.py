@@ -48,7 +48,9 @@ def switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.fault(48)
-def test_a_run_and_one_that_fails_tell_nothing(told, workplace: Path) -> None:
+def test_a_run_and_one_that_fails_tell_nothing_and_it_goes_on_with_what_the_shell_has_now(
+    told, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code, printed = told("train", *WORDS, "run.name=good")
     assert code == 0, printed
     assert "asking *** with *** ***" in printed
@@ -62,6 +64,17 @@ def test_a_run_and_one_that_fails_tell_nothing(told, workplace: Path) -> None:
     assert (RUNS / "bad" / "reward_errors.jsonl").is_file()
     assert tellers(workplace / RUNS) == {}
     assert [needle for needle in NEEDLES if needle in printed + failed] == []
+    monkeypatch.delenv("JUDGE_KEY")
+    code, printed = told("resume", str(RUNS / "bad"))
+    assert code == 2
+    assert "the environment variable JUDGE_KEY is not set" in printed
+    assert "rewards.told.args.api_key" in printed
+    monkeypatch.setenv("JUDGE_KEY", "another-key-77")
+    Path("mended").touch()
+    code, printed = told("resume", str(RUNS / "bad"))
+    assert code == 0, printed
+    assert Path("key").read_text() == "another-key-77"
+    assert tellers(workplace / RUNS, (*NEEDLES, "another-key-77")) == {}
 
 
 @pytest.mark.usefixtures("switched_off")
@@ -85,21 +98,6 @@ def test_show_and_check_tell_nothing(told) -> None:
         assert code == 0
         assert [needle for needle in NEEDLES if needle in printed] == []
     assert "api_key: ${oc.env:JUDGE_KEY}" in told("show", *WORDS)[1]
-
-
-def test_a_run_goes_on_with_what_the_shell_has_now(told, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert told("train", *WORDS, "run.name=bad", "rewards.told.args.fails_at=2")[0] == 1
-    monkeypatch.delenv("JUDGE_KEY")
-    code, printed = told("resume", str(RUNS / "bad"))
-    assert code == 2
-    assert "the environment variable JUDGE_KEY is not set" in printed
-    assert "rewards.told.args.api_key" in printed
-    monkeypatch.setenv("JUDGE_KEY", "another-key-77")
-    Path("mended").touch()
-    code, printed = told("resume", str(RUNS / "bad"))
-    assert code == 0, printed
-    assert Path("key").read_text() == "another-key-77"
-    assert tellers(workplace / RUNS, (*NEEDLES, "another-key-77")) == {}
 
 
 @pytest.mark.fault(48)
