@@ -43,29 +43,23 @@ WORDS = ["track=none", "sweep=weights", f"sweep.objective={METRIC}", "sweep.tria
 
 class Searched:
     def __init__(self, folder: Path, *words: str, exp: str = "quickstart") -> None:
-        plan = search_plan([f"+exp={exp}", *WORDS, *words])
-        assert plan is not None
-        self.folder = folder
-        self.plan: SearchPlan = plan
+        self.plan: Any = search_plan([f"+exp={exp}", *WORDS, *words])
         self.said: list[str] = []
         if not folder.exists():
             folder.mkdir()
-            begin_sweep(folder, WORDS, list(plan.space), [])
-        self.trials = Trials(folder, plan, self.said.append, ResumeOptions(take_over=True))
+            begin_sweep(folder, WORDS, list(self.plan.space), [])
+        self.trials = Trials(folder, self.plan, self.said.append, ResumeOptions(take_over=True))
 
     @property
     def tried(self) -> list[FrozenTrial]:
         return self.trials.study.trials
 
     def begins(self) -> ReadyJob:
-        job = self.trials.next_job()
-        assert job is not None
+        job: Any = self.trials.next_job()
         job.begins()
         return job
 
-    def logs(
-        self, job: ReadyJob, step: int, value: float | None, *, metric: str = METRIC, max_steps: int | None = 100
-    ) -> None:
+    def logs(self, job: ReadyJob, step: int, value: float | None, metric: str = METRIC, max_steps: Any = 100) -> None:
         event = {"step": step, "time_s": float(step), metric: value, "loss": 0.1}
         with job.folder.metrics.open("a") as stream:
             stream.write(json.dumps(event) + "\n")
@@ -336,8 +330,7 @@ def test_two_trials_are_two_runs_and_the_best_is_shown(workplace: Path, sweep, c
 
 
 def test_a_typed_interval_is_searched_beside_the_section(place: Path) -> None:
-    plan = search_plan([*SMALL, *SEARCH, "trainer.args.learning_rate=tag(log,interval(1e-5,1e-3))"])
-    assert plan is not None
+    plan: Any = search_plan([*SMALL, *SEARCH, "trainer.args.learning_rate=tag(log,interval(1e-5,1e-3))"])
     assert list(plan.space) == ["rewards.format.weight", "rewards.brevity.weight", "trainer.args.learning_rate"]
     assert plan.space["trainer.args.learning_rate"] == FloatDistribution(1e-5, 1e-3, log=True)
     assert [word for word in plan.fixed if "sweep" in word] == []
