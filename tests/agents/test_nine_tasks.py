@@ -56,15 +56,11 @@ def _run_task(place: Path, number: int, body: str) -> list[Answer]:
     return answers
 
 
-def test_there_are_nine(answers: dict[int, list[Answer]]) -> None:
+def test_all_nine_but_verify_exit_with_0(answers: dict[int, list[Answer]]) -> None:
     assert list(answers) == list(range(1, TASKS + 1))
     assert all(answers.values())
-
-
-def test_all_but_verify_exit_with_0(answers: dict[int, list[Answer]]) -> None:
     codes = {answer.command: answer.code for task in answers.values() for answer in task}
-    assert {command for command, code in codes.items() if code} == {"verify runs/quickstart/first --json"}, codes
-    assert set(codes.values()) == {0, 1}
+    assert {command: code for command, code in codes.items() if code} == {"verify runs/quickstart/first --json": 1}
 
 
 def test_each_output_has_the_documented_shape(answers: dict[int, list[Answer]]) -> None:

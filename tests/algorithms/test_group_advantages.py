@@ -98,34 +98,32 @@ def test_parts_add_up_to_trls_advantages_and_shares_to_one(
         assert found["d"] == pytest.approx(0.0, abs=1e-12)  # its weight is 0
 
 
+def shares_of(way: Way, *columns: Tensor) -> dict[str, float]:
+    matrix = torch.stack(columns, dim=1)
+    return way[0].shares(NAMES[: len(columns)], matrix, torch.from_numpy(way[1](matrix.numpy())), GROUP)
+
+
 @each_way
-class TestShares:
-    def given(self, way: Way, *columns: Tensor) -> dict[str, float]:
-        matrix = torch.stack(columns, dim=1)
-        names = NAMES[: len(columns)]
-        return way[0].shares(names, matrix, torch.from_numpy(way[1](matrix.numpy())), GROUP)
+def test_duplicates_share_half_each_and_a_constant_nothing(way: Way) -> None:
+    """There are no shares if every advantage is 0."""
+    one = torch.randn(8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    found = shares_of(way, one, one, torch.full_like(one, 7.0))
+    assert list(found.values()) == pytest.approx([0.5, 0.5, 0.0], abs=1e-9)
+    assert shares_of(way, torch.ones_like(one), torch.full_like(one, 2.0)) == {}
 
-    def test_duplicates_get_half_each_and_a_constant_gets_0(self, way: Way) -> None:
-        one = torch.randn(8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-        found = self.given(way, one, one, torch.full_like(one, 7.0))
-        assert list(found.values()) == pytest.approx([0.5, 0.5, 0.0], abs=1e-9)
 
-    def test_there_are_none_if_every_advantage_is_0(self, way: Way) -> None:
-        one = torch.ones(8, dtype=torch.float64)
-        assert self.given(way, one, 2 * one) == {}
-        assert self.given(way, one, torch.randn(8, dtype=torch.float64))  # negative control
-
-    def test_other_advantages_than_the_trainers_exceed_the_check(self, way: Way) -> None:
-        """In float32, and in a group of nearly equal totals, whose rounding errors GRPO divides by 1e-4."""
-        totals = random_matrix(0).sum(dim=1).float()
-        totals[:GROUP] = 1.68572
-        advantages = way[0].advantages(totals, GROUP)
-        logged = advantages.tolist()
-        assert way[0].excess(advantages, totals, GROUP, logged) <= 0
-        wrong = advantages.clone()
-        wrong[-1] += 10 * SAME * advantages.abs().max()
-        assert way[0].excess(wrong, totals, GROUP, logged) > 0
-        assert way[0].excess(2 * advantages.abs(), totals, GROUP, logged) > 0
+@each_way
+def test_other_advantages_than_the_trainers_exceed_the_check(way: Way) -> None:
+    """In float32, and in a group of nearly equal totals, whose rounding errors GRPO divides by 1e-4."""
+    totals = random_matrix(0).sum(dim=1).float()
+    totals[:GROUP] = 1.68572
+    advantages = way[0].advantages(totals, GROUP)
+    logged = advantages.tolist()
+    assert way[0].excess(advantages, totals, GROUP, logged) <= 0
+    wrong = advantages.clone()
+    wrong[-1] += 10 * SAME * advantages.abs().max()
+    assert way[0].excess(wrong, totals, GROUP, logged) > 0
+    assert way[0].excess(2 * advantages.abs(), totals, GROUP, logged) > 0
 
 
 MATRIX = torch.tensor([[1.0, 0.0], [0.0, 2.0], [0.0, 0.0], [0.0, 0.0]])
@@ -152,20 +150,13 @@ def test_a_kl_must_sum_to_0_and_equal_the_log_of_trl() -> None:
     assert algorithm.excess(advantages + 0.01, totals, 4, (advantages + 0.01).tolist()) > 0
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "expected"),
-    [
-        (Grpo(), True),
-        (Rloo(kl_coef=0.1), True),
-        (Rloo(is_normalized=True), True),
-        (Rloo(clip_range=(0.0, 1.0)), False),
-        (Rloo(is_normalized=True, kl_coef=0.1), False),
-    ],
-)
-def test_advantages_without_parts(algorithm: GroupAlgorithm, expected: bool) -> None:
-    assert algorithm.has_parts("sum", 4) is expected
-    assert not algorithm.has_parts(min, 4)
-    assert not algorithm.has_parts("sum", 1)
+def test_advantages_without_parts() -> None:
+    for algorithm in (Grpo(), Rloo(kl_coef=0.1), Rloo(is_normalized=True)):
+        assert algorithm.has_parts("sum", 4)
+        assert not algorithm.has_parts(min, 4)
+        assert not algorithm.has_parts("sum", 1)
+    for algorithm in (Rloo(clip_range=(0.0, 1.0)), Rloo(is_normalized=True, kl_coef=0.1)):
+        assert not algorithm.has_parts("sum", 4)
 
 
 def test_the_worked_example_of_the_design() -> None:

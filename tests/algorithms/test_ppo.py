@@ -47,28 +47,23 @@ def test_what_is_rounding(changed: dict[str, torch.Tensor], expected: bool) -> N
     assert bool((found.used == 0).all()) is bool((found.raw == 0).all()) is bool((found.returns == 0).all()) is expected
 
 
+def in_rows_of_one_token(scores: list[list[list[float]]], ref_logps: torch.Tensor = ROUND.ref_logps) -> Rollout:
+    is_action, ended = torch.tensor([[True, False]] * 2), torch.tensor([False, False])
+    scored = replace(ROUND, scores=torch.tensor(scores), ref_logps=ref_logps)
+    return replace(scored, is_action=is_action, is_bootstrapped=ended)
+
+
 @pytest.mark.parametrize(("apart", "expected"), [(1.2e-5, True), (3e-5, False)])
 def test_what_is_rounding_is_measured_by_the_largest_score(apart: float, expected: bool) -> None:
-    """Two rows of one token score 1 and 1 + `apart`, in two components: each is `apart` / 2 from their mean."""
-    one, other = torch.tensor([[0.5, 0.0], [0.5, 0.0]]), torch.tensor([[0.5, 0.0], [0.5 + apart, 0.0]])
-    nearly_alike = replace(
-        ROUND,
-        is_action=torch.tensor([[True, False], [True, False]]),
-        scores=torch.stack([one, other]),
-        is_bootstrapped=torch.tensor([False, False]),
-        ref_logps=ROUND.logps,
-    )
+    """Two rows score 1 and 1 + `apart`, in two components: each is `apart` / 2 from their mean."""
+    scores = [[[0.5, 0.0], [0.5, 0.0]], [[0.5, 0.0], [0.5 + apart, 0.0]]]
+    nearly_alike = in_rows_of_one_token(scores, ROUND.logps)
     assert PPO.advantages(nearly_alike, KL, lambda sums: sums).is_rounding is expected
 
 
 def test_equal_advantages_are_rounding_only_if_they_are_whitened() -> None:
-    """One token a row and the same score: whitened they are 0, else each is 1. The critic learns it either way."""
-    alike = replace(
-        ROUND,
-        is_action=torch.tensor([[True, False], [True, False]]),
-        scores=torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]),
-        is_bootstrapped=torch.tensor([False, False]),
-    )
+    """The same score: whitened the advantages are 0, else each is 1. The critic learns it either way."""
+    alike = in_rows_of_one_token([[[1.0, 0.0], [1.0, 0.0]]])
     for whitens in (True, False):
         found = replace(PPO, whiten_advantages=whitens).advantages(alike, KL, lambda sums: sums)
         assert found.is_rounding is whitens

@@ -40,23 +40,22 @@ def change(file: Path, **changes: object) -> None:
     file.write_text(json.dumps(content | changes))
 
 
-def with_code(folder: Path) -> None:
-    (folder / "own.py").write_text(f"open({LEAVES!r}, 'w')\n")
-    change(folder / "config.json", model_type="own", auto_map={"AutoConfig": "own.Config", "AutoModel": "own.Model"})
+def with_code(file: str, **named: object) -> Callable[[Path], None]:
+    def spoil(folder: Path) -> None:
+        (folder / "own.py").write_text(f"open({LEAVES!r}, 'w')\n")
+        change(folder / file, **named)
+
+    return spoil
 
 
-def with_own_tokenizer(folder: Path) -> None:
-    (folder / "own.py").write_text(f"open({LEAVES!r}, 'w')\n")
-    change(folder / "tokenizer_config.json", tokenizer_class="Own", auto_map={"AutoTokenizer": ["own.Own", None]})
+OF_MODEL = with_code("config.json", model_type="own", auto_map={"AutoConfig": "own.Config", "AutoModel": "own.Model"})
+AUTO_TOKENIZER = {"AutoTokenizer": ["own.Own", None]}
+OF_TOKENIZER = with_code("tokenizer_config.json", tokenizer_class="Own", auto_map=AUTO_TOKENIZER)
 
 
 def with_pickle(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     torch.save({"model.embed_tokens.weight": Leaving()}, folder / "pytorch_model.bin")
-
-
-def with_config(folder: Path) -> None:
-    change(folder / "config.json", hidden_act="sillu")
 
 
 def with_template(text: str) -> Callable[[Path], None]:
@@ -78,10 +77,10 @@ OF_FOLDER = [word for word in SMALL if not word.startswith("model.")]
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (with_code, "model.trust_remote_code=true"),
-        (with_own_tokenizer, "model.trust_remote_code=true"),
+        (OF_MODEL, "model.trust_remote_code=true"),
+        (OF_TOKENIZER, "model.trust_remote_code=true"),
         (with_pickle, "pytorch_model.bin"),
-        (with_config, "KeyError: 'sillu'"),
+        (lambda folder: change(folder / "config.json", hidden_act="sillu"), "KeyError: 'sillu'"),
         (with_template(OUT_OF_SANDBOX), "SecurityError"),
         (with_template("{% for message in messages %}{{ message.content"), "TemplateSyntaxError"),
         (with_template("{% for n in range(10 ** 9) %}{% endfor %}"), "Range too big"),
@@ -103,20 +102,18 @@ def test_an_unusual_model_folder(spoil, says: str, model: Path, workplace: Path,
     assert not (workplace / LEAVES).exists()
 
 
-@pytest.mark.parametrize(
-    ("given", "is_named", "place"),
-    [(None, True, "model.path: "), ("own.jinja", True, ""), ("own.jinja", False, "model.path: ")],
-)
-def test_a_template_that_fails_is_the_given_one_or_the_model_s(
-    given: str | None, is_named: bool, place: str, model: Path
-) -> None:
+def test_a_template_that_fails_is_the_given_one_or_the_model_s(model: Path) -> None:
     """A given template belongs to the experiment's model: that of a teacher, say, is the teacher's own."""
     with_template("{{ raise_exception('no') }}")(model)
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    paths = {"model.path": str(model) if is_named else "other", "model.chat_template": given}
-    with pytest.raises(ModelError) as caught, naming_foreign_files(paths):
-        tokenizer.apply_chat_template([{"role": "user", "content": "1+1="}])
-    assert caught.value.where == (f"{place}{model}" if place else "model.chat_template")
+    tokenizer, own = AutoTokenizer.from_pretrained(model), f"model.path: {model}"
+    for path, given, where in (
+        *((str(model), None, own), ("other", "own.jinja", own)),
+        (str(model), "own.jinja", "model.chat_template"),
+    ):
+        paths = {"model.path": path, "model.chat_template": given}
+        with pytest.raises(ModelError) as caught, naming_foreign_files(paths):
+            tokenizer.apply_chat_template([{"role": "user", "content": "1+1="}])
+        assert caught.value.where == where
 
 
 def test_negative_control_torch_load_executes_the_pickle(model: Path, workplace: Path) -> None:
@@ -131,22 +128,23 @@ def test_a_checkpoint_that_was_changed_together_with_its_manifest(train, workpla
     assert code == 0
     checkpoint, whole = folder.checkpoints / "checkpoint-3", workplace / "whole"
     shutil.copytree(checkpoint, whole)
-    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "damaged"):
+    damaged = {"state": {}, "param_groups": [{}, {}, {}]}
+    for name, content, told in (
+        *((name, Leaving(), name) for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth")),
+        *(("optimizer.pt", damaged, "parameter group"), ("trainer_state.json", None, "trainer_state.json")),
+    ):
         shutil.rmtree(checkpoint)
         shutil.copytree(whole, checkpoint)
         (checkpoint / "manifest.json").unlink()
-        if name == "damaged":
-            torch.save({"state": {}, "param_groups": [{}, {}, {}]}, checkpoint / "optimizer.pt")
-        elif name.endswith("json"):
+        if content is None:
             (checkpoint / name).write_text('{"global_step": ')
         else:
-            torch.save(Leaving(), checkpoint / name)
+            torch.save(content, checkpoint / name)
         write_manifest(checkpoint)
         capsys.readouterr()
-        code = main(["resume", str(folder.path), "trainer.args.max_steps=4"])
+        assert main(["resume", str(folder.path), "trainer.args.max_steps=4"]) == 2
         printed = capsys.readouterr()
-        assert code == 2, printed
         assert "Traceback" not in printed.out + printed.err
-        for part in ("checkpoint-3", name if name != "damaged" else "parameter group", "got:", "expected:", "advice:"):
+        for part in ("checkpoint-3", told, "advice:"):
             assert part in printed.err, part
         assert not (workplace / LEAVES).exists()

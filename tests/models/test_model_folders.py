@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from huggingface_hub.errors import GatedRepoError, OfflineModeIsEnabled, RepositoryNotFoundError
 from tokenizers.processors import TemplateProcessing
-from transformers import AutoConfig, TrainingArguments
+from transformers import AutoConfig
 from transformers.integrations import deepspeed
 
 from rlhf_cli.errors import ModelError
@@ -31,38 +33,8 @@ from rlhf_cli.models.tokenizer_files import PromptTokens
 from rlhf_cli.trainers.assemble.policy_loading import loading_unsharded
 from tests.support.model_copies import model_copy
 
-
-@pytest.mark.parametrize("path", ["./nowhere", "/no/such/folder", "a/b/c"])
-def test_no_such_folder(path: str) -> None:
-    """Only a policy may be the embedded model."""
-    for key, may_be_embedded in (("model.path (command line)", True), ("rewards.helpful.model (command line)", False)):
-        with pytest.raises(ModelError) as caught:
-            describe_model(path, where=key)
-        assert (caught.value.where, "model=tiny" in str(caught.value.expected)) == (key, may_be_embedded)
-
-
-def test_what_holds_no_model_is_listed(tmp_path: Path) -> None:
-    listings = ["empty", *(", ".join("abcdef"[:count]) for count in range(1, 7)), "a, b, c, d, e, f, ..."]
-    for name, listing in zip(["", *"abcdefg"], listings, strict=True):
-        if name:
-            (tmp_path / name).touch()
-        for path, got in ((tmp_path, listing), *([(tmp_path / name, "a file")] if name else [])):
-            with pytest.raises(ModelError) as caught:
-                describe_model(str(path), where="w")
-            assert (caught.value.where, caught.value.got) == ("w", f"{path}: {got}")
-
-
-def test_a_model_without_a_tokenizer_needs_another_one(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
-    with pytest.raises(ModelError) as caught:
-        describe_model(str(tmp_path), where="model.path")
-    got, hint = f"{tmp_path}: config.json", "model.tokenizer=FOLDER_OR_HUB_ID"
-    assert (caught.value.where, caught.value.got, caught.value.hint) == ("model.path", got, hint)
-    assert describe_model(str(tmp_path), where="model.path", needs_tokenizer=False).endswith("(LlamaForCausalLM)")
-    (tmp_path / "config.json").rename(tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "a/b"}')
-    with pytest.raises(ModelError) as caught:
-        describe_model(str(tmp_path), where="model.path")
-    assert caught.value.hint == "model.tokenizer=a/b"
+REWARD_MODEL = {"architectures": ["Qwen3ForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
+CAUSAL = {"architectures": ["Qwen3ForCausalLM"]}
 
 
 def folder_of(folder: Path, config: dict[str, object], file: str = "config.json") -> str:
@@ -72,14 +44,37 @@ def folder_of(folder: Path, config: dict[str, object], file: str = "config.json"
     return str(folder)
 
 
-REWARD_MODEL = {"architectures": ["Qwen3ForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
-CAUSAL = {"architectures": ["Qwen3ForCausalLM"]}
-
-
-def refused(path: str, *, conversational: bool = False) -> ModelError:
+def refused(path: Path | str, describe: Callable[..., object] = describe_model, **named: Any) -> ModelError:
     with pytest.raises(ModelError) as caught:
-        describe_reward_model(path, where="w", conversational=conversational)
+        describe(str(path), **{"where": "w"} | named)
+    assert caught.value.where.startswith(named.get("where", "w"))
     return caught.value
+
+
+@pytest.mark.parametrize("path", ["./nowhere", "/no/such/folder", "a/b/c"])
+def test_no_such_folder(path: str) -> None:
+    """Only a policy may be the embedded model."""
+    for key, may_be_embedded in (("model.path", True), ("rewards.helpful.model", False)):
+        error = refused(path, where=f"{key} (command line)")
+        assert ("model=tiny" in str(error.expected)) is may_be_embedded
+
+
+def test_what_holds_no_model_is_listed(tmp_path: Path) -> None:
+    listings = ["empty", *(", ".join("abcdef"[:count]) for count in range(1, 7)), "a, b, c, d, e, f, ..."]
+    for name, listing in zip(["", *"abcdefg"], listings, strict=True):
+        if name:
+            (tmp_path / name).touch()
+            assert refused(tmp_path / name).got == f"{tmp_path / name}: a file"
+        assert refused(tmp_path).got == f"{tmp_path}: {listing}"
+
+
+def test_a_model_without_a_tokenizer_needs_another_one(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    error = refused(tmp_path, where="model.path")
+    assert (error.got, error.hint) == (f"{tmp_path}: config.json", "model.tokenizer=FOLDER_OR_HUB_ID")
+    assert describe_model(str(tmp_path), where="model.path", needs_tokenizer=False).endswith("(LlamaForCausalLM)")
+    (tmp_path / "config.json").rename(tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "a/b"}')
+    assert refused(tmp_path, where="model.path").hint == "model.tokenizer=a/b"
 
 
 def test_reward_models_are_described(tmp_path: Path) -> None:
@@ -88,9 +83,7 @@ def test_reward_models_are_described(tmp_path: Path) -> None:
     assert describe_reward_model("Skywork/Some-RM", where="w") == "Skywork/Some-RM (hub)"
     own = folder_of(tmp_path, {"architectures": ["InternRewardModel"]})  # of its own code: the weights will tell
     assert describe_reward_model(own, where="w").endswith("(InternRewardModel)")
-    with pytest.raises(ModelError) as caught:
-        is_reward_model(own, where="w")
-    assert (caught.value.where, caught.value.got) == ("w", f"{own}: InternRewardModel")
+    assert refused(own, is_reward_model).got == f"{own}: InternRewardModel"
 
 
 @pytest.mark.parametrize(
@@ -112,9 +105,7 @@ def test_one_name_of_a_class_tells_a_language_model(names: list[str], expected: 
 )
 def test_other_models_are_refused_as_reward_models(tmp_path: Path, config, got: str) -> None:
     path = folder_of(tmp_path, config)
-    error = refused(path)
-    assert error.where == "w"
-    assert str(error.got).endswith(got)
+    assert str(refused(path, describe_reward_model).got).endswith(got)
     describe_model(path, where="model.path")  # it is a model
 
 
@@ -127,19 +118,18 @@ def test_an_adapter_names_its_base(tmp_path: Path) -> None:
     assert describe_reward_model(path, where="w") == f"{path} (adapter of {base})"
     assert describe_model(path, where="w") == f"{path} (adapter)"
     assert (is_reward_model(path, where="w"), is_reward_model(base, where="w")) == (True, False)
-    assert refused(path, conversational=True).got == f"{path}, {base}"
+    assert refused(path, describe_reward_model, conversational=True).got == f"{path}, {base}"
     Path(base, "chat_template.jinja").write_text("{{ messages }}")
     describe_reward_model(path, where="w", conversational=True)
     folder_of(tmp_path / "adapter", adapter | {"task_type": "CAUSAL_LM"}, "adapter_config.json")
-    assert refused(path).got == f"{path}: task_type CAUSAL_LM"
+    assert refused(path, describe_reward_model).got == f"{path}: task_type CAUSAL_LM"
     assert not is_reward_model(path, where="w")
     folder_of(tmp_path / "adapter", adapter | {"base_model_name_or_path": "/gone"}, "adapter_config.json")
     critic: Any = functools.partial(describe_critic, policy=base, tokenizer=None)
     for describe in (describe_model, describe_reward_model, is_reward_model, critic):
-        with pytest.raises(ModelError) as caught:
-            describe(path, where="w")
-        named = f"w: the base that {path}/adapter_config.json names"
-        assert (caught.value.where, caught.value.got) == (named, "/gone (looked at /gone)")
+        error = refused(path, describe)
+        assert error.where == f"w: the base that {path}/adapter_config.json names"
+        assert error.got == "/gone (looked at /gone)"
     for base in ("/gone", None):
         folder_of(tmp_path / "adapter", adapter | {"base_model_name_or_path": base}, "adapter_config.json")
         assert describe_model(path, where="w", needs_model=base is None) == f"{path} (adapter)"
@@ -149,8 +139,8 @@ def test_an_adapter_names_its_base(tmp_path: Path) -> None:
 
 def test_conversations_need_a_chat_template(tmp_path: Path) -> None:
     path = folder_of(tmp_path, REWARD_MODEL)
-    error = refused(path, conversational=True)
-    assert (error.where, error.got, "data.prompt" in str(error.advice)) == ("w", path, True)
+    error = refused(path, describe_reward_model, conversational=True)
+    assert (error.got, "data.prompt" in str(error.advice)) == (path, True)
     (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}')
     describe_reward_model(path, where="w", conversational=True)
 
@@ -161,21 +151,15 @@ def test_a_file_that_transformers_would_fail_on_is_named(tmp_path: Path, file: s
     folder = folder_of(tmp_path, CAUSAL)
     (tmp_path / file).write_text(content)
     for describe in (describe_model, describe_reward_model):
-        with pytest.raises(ModelError) as caught:
-            describe(folder, where="model.path")
-        assert caught.value.where == "model.path"
-        assert str(caught.value.got).startswith(f"{tmp_path / file}: ")
+        assert str(refused(folder, describe).got).startswith(f"{tmp_path / file}: ")
 
 
 def test_weights_of_another_config_are_refused(tmp_path: Path) -> None:
     """transformers would fill the third layer with random numbers, and only log it."""
-    folder = model_copy(tmp_path / "model")
-    config = json.loads((folder / "config.json").read_text())
-    describe_model(str(folder), where="model.path")
-    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": config["num_hidden_layers"] + 1}))
-    with pytest.raises(ModelError) as caught:
-        describe_model(str(folder), where="model.path")
-    assert (caught.value.where, str(folder) in str(caught.value.got)) == ("model.path", True)
+    described = describe_model(str(model_copy(tmp_path / "model")), where="w")
+    assert described.startswith(str(tmp_path / "model"))
+    deeper = model_copy(tmp_path / "deeper", config={"num_hidden_layers": 3})
+    assert str(deeper) in str(refused(deeper).got)
 
 
 @pytest.mark.parametrize(("where", "typed"), [("model.path (command line)", "model.path="), ("--model", "--model ")])
@@ -185,9 +169,7 @@ def test_the_model_of_a_run_is_offered(tmp_path: Path, where: str, typed: str) -
     for inside in ("snapshots/abc", "checkpoint-9", "checkpoint-10", "checkpoints/checkpoint-2", "model"):
         (run / inside).mkdir(parents=True)
         folder_of(run / inside, CAUSAL)
-        with pytest.raises(ModelError) as caught:
-            describe_model(str(run), where=where)
-        assert caught.value.hint == f"{typed}{run / inside}"
+        assert refused(run, where=where).hint == f"{typed}{run / inside}"
 
 
 @pytest.mark.parametrize(
@@ -205,24 +187,21 @@ def test_an_error_of_the_hub_becomes_advice(monkeypatch: pytest.MonkeyPatch, kin
         raise OSError("We couldn't do it.\nMore of it.") from kind.__new__(kind)
 
     monkeypatch.setattr(AutoConfig, "from_pretrained", fail)
-    with pytest.raises(ModelError) as caught:
-        require_model("org/model", where="model.path", revision="r1", trust_remote_code=True)
-    assert (caught.value.where, caught.value.got) == ("model.path", "We couldn't do it.")
-    assert hint in f"{caught.value.hint} {caught.value.advice}"
+    error = refused("org/model", require_model, where="model.path", revision="r1", trust_remote_code=True)
+    assert error.got == "We couldn't do it."
+    assert hint in f"{error.hint} {error.advice}"
 
 
 def test_an_architecture_that_transformers_lacks_is_refused_also_in_a_folder(tmp_path: Path) -> None:
     for config in ({"model_type": "unheard"}, {}, {"model_type": "llama", "hidden_size": "wide"}):
         path = folder_of(tmp_path / "model", config)
-        with pytest.raises(ModelError) as caught:
-            require_model(path, where="teacher.path", revision=None, trust_remote_code=False)
-        assert (caught.value.where, "transformers" in str(caught.value.expected)) == ("teacher.path", True)
+        error = refused(path, require_model, where="teacher.path", revision=None, trust_remote_code=False)
+        assert "transformers" in str(error.expected)
     (tmp_path / "adapter").mkdir()
     (tmp_path / "adapter/adapter_config.json").write_text(json.dumps({"base_model_name_or_path": path, "r": 2}))
     require_model(str(tmp_path / "adapter"), where="model.path", revision=None, trust_remote_code=False)
-    with pytest.raises(ModelError):
-        merged_model(str(tmp_path / "adapter"))
     for load in (
+        lambda: merged_model(str(tmp_path / "adapter")),
         lambda: PolicyModel(Path(path)),
         lambda: head_names(path),
         lambda: build_critic("policy", path, dtype="auto", dropout=0.0),
@@ -232,29 +211,20 @@ def test_an_architecture_that_transformers_lacks_is_refused_also_in_a_folder(tmp
             load()
 
 
-class Zero3:
-    """The part of DeepSpeed's configuration that `from_pretrained` reads before it shards."""
-
-    def is_zero3(self) -> bool:
-        return True
-
-
-@pytest.fixture(params=["hf_deepspeed_config", "dschf"])
-def args(request: pytest.FixtureRequest):
-    """TrainingArguments with ZeRO-3 on: by their own argument, or by accelerate's file, whose plugin has it."""
-    zero = Zero3()
+@pytest.mark.parametrize("is_by_file", [False, True])
+def test_models_are_loaded_unsharded_only_inside_the_context(is_by_file: bool) -> None:
+    """ZeRO-3 is on by an argument of TrainingArguments, or by accelerate's file, whose plugin has it."""
+    zero = Mock(is_zero3=lambda: True)  # what `from_pretrained` reads before it shards
     deepspeed.set_hf_deepspeed_config(zero)
-    made = SimpleNamespace(deepspeed_plugin=SimpleNamespace(), **{})
-    setattr(made if request.param == "hf_deepspeed_config" else made.deepspeed_plugin, request.param, zero)
-    yield cast(TrainingArguments, made)
-    deepspeed.unset_hf_deepspeed_config()
-
-
-def test_models_are_loaded_unsharded_only_inside_the_context(args: TrainingArguments) -> None:
-    assert deepspeed.is_deepspeed_zero3_enabled()
-    with loading_unsharded(args):
-        assert not deepspeed.is_deepspeed_zero3_enabled()
-    assert deepspeed.is_deepspeed_zero3_enabled()
+    plugin = SimpleNamespace(dschf=zero) if is_by_file else SimpleNamespace()
+    args: Any = SimpleNamespace(deepspeed_plugin=plugin, **({} if is_by_file else {"hf_deepspeed_config": zero}))
+    try:
+        assert deepspeed.is_deepspeed_zero3_enabled()
+        with loading_unsharded(args):
+            assert not deepspeed.is_deepspeed_zero3_enabled()
+        assert deepspeed.is_deepspeed_zero3_enabled()
+    finally:
+        deepspeed.unset_hf_deepspeed_config()
 
 
 def test_conversations_are_counted_with_their_template() -> None:

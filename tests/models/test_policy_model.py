@@ -32,8 +32,7 @@ def test_completions_are_those_of_one_prompt_at_a_time(policy: PolicyModel) -> N
 
 
 def test_a_template_writes_the_special_tokens_of_a_conversation_itself() -> None:
-    policy = PolicyModel(EMBEDDED_TOKENIZER)
-    asked = [{"role": "user", "content": "1+1="}]
+    policy, asked = PolicyModel(EMBEDDED_TOKENIZER), [{"role": "user", "content": "1+1="}]
     plain = policy._encoded(asked, [], SETTINGS)
     around = TemplateProcessing(single="<eos> $A", special_tokens=[("<eos>", 1)])
     policy.tokenizer.backend_tokenizer.post_processor = around

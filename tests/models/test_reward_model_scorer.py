@@ -111,8 +111,7 @@ def test_other_architectures(kind: str, reward_model: Path, tmp_path: Path) -> N
     scores = scorer(prompts=prompts, completions=completions)
     for prompt, completion, score in zip(prompts, completions, scores, strict=True):
         ids = tokenizer.encode(prompt + completion)[-scorer.max_length :]
-        with torch.no_grad():
-            assert score == pytest.approx(float(model(torch.tensor([ids])).logits[0, 0]), **MODEL)
+        assert score == pytest.approx(alone(model, ids), **MODEL)
 
 
 def test_a_long_row_loses_its_beginning(reward_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,13 +122,10 @@ def test_a_long_row_loses_its_beginning(reward_model: Path, monkeypatch: pytest.
     scorer._tokenizer.model_max_length = 10
     kept = scorer(prompts=["6789"], completions=["abcdef"])
     assert scorer.num_truncated == 0
-    long = scorer(prompts=["0123456789"], completions=["abcdef"])
-    assert long == kept
-    assert scorer.num_truncated == 1
+    assert scorer(prompts=["0123456789"], completions=["abcdef"]) == kept
     assert scorer(prompts=["x"], completions=["99abcdefghij"]) == scorer(prompts=[""], completions=["abcdefghij"])
-    assert scorer.num_truncated == 2
-    assert not warnings
-    assert RewardModelScorer(str(reward_model))(prompts=["0123456789"], completions=["abcdef"]) != long
+    assert (scorer.num_truncated, warnings) == (2, [])
+    assert RewardModelScorer(str(reward_model))(prompts=["0123456789"], completions=["abcdef"]) != kept
     scorer._tokenizer.bos_token = "<eos>"  # a token of the beginning of sequence stays
     assert scorer._fitted([1, *range(20, 32)]) == [1, *range(23, 32)]
     assert scorer._fitted([9, *range(20, 32)]) == list(range(22, 32))
@@ -138,34 +134,32 @@ def test_a_long_row_loses_its_beginning(reward_model: Path, monkeypatch: pytest.
 
 
 def test_the_longest_row_is_that_of_the_model_and_of_its_tokenizer(scorer: RewardModelScorer) -> None:
-    for positions, tokens, expected in ((64, 10**30, 64), (64, 50, 50), (None, 77, 77), (None, 10**30, None)):
+    for positions, tokens, expected in ((None, 77, 77), (None, 10**30, None), (64, 10**30, 64), (64, 50, 50)):
         vars(scorer._model.config)["max_position_embeddings"] = positions
         scorer._tokenizer.model_max_length = tokens
-        assert scorer._limit(None) == expected
-        assert scorer._limit(5) == 5
-        if positions is not None:
-            assert scorer._limit(64) == 64
-            with pytest.raises(ModelError) as caught:
-                scorer._limit(65)
-            assert (caught.value.got, "64" in str(caught.value.expected)) == (65, True)
+        assert [scorer._limit(asked) for asked in (None, 5, 64)] == [expected, 5, 64]
+    with pytest.raises(ModelError) as caught:
+        scorer._limit(65)
+    assert (caught.value.got, "64" in str(caught.value.expected)) == (65, True)
 
 
 def test_rows_are_padded_with_the_end_where_nothing_else_is_there(reward_model: Path, tmp_path: Path) -> None:
     """No token is added to a text, also where the tokenizer begins each with one."""
     folder = Path(shutil.copytree(reward_model, tmp_path / "rm"))
     expected = RewardModelScorer(str(folder), may_pack=False)(*PLAIN)
-    tokens, config = folder / "tokenizer_config.json", folder / "config.json"
-    tokens.write_text(json.dumps({**json.loads(tokens.read_text()), "pad_token": None}))
-    config.write_text(json.dumps({**json.loads(config.read_text()), "pad_token_id": None}))
+    change(folder / "tokenizer_config.json", pad_token=None)
+    change(folder / "config.json", pad_token_id=None)
     scorer = RewardModelScorer(str(folder), may_pack=False)
     around = TemplateProcessing(single="<eos> $A", special_tokens=[("<eos>", 1)])
     scorer._tokenizer.backend_tokenizer.post_processor = around
     assert_scores(scorer(*PLAIN), expected)
     assert (scorer._tokenizer.pad_token, scorer._model.config.pad_token_id) == ("<eos>", 1)
-    tokens.write_text(json.dumps({**json.loads(tokens.read_text()), "eos_token": None}))
-    with pytest.raises(ModelError) as caught:
-        RewardModelScorer(str(folder))
-    assert caught.value.where == f"reward model {folder}"
+    change(folder / "tokenizer_config.json", eos_token=None)
+    refused(folder)
+
+
+def change(file: Path, **values: object) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
 
 
 def test_own_dtype_whatever_is_around(reward_model: Path, tmp_path: Path) -> None:
@@ -178,8 +172,8 @@ def test_own_dtype_whatever_is_around(reward_model: Path, tmp_path: Path) -> Non
         assert full(*PLAIN) == exact
     half._model.save_pretrained(tmp_path)
     full._tokenizer.save_pretrained(tmp_path)
-    assert RewardModelScorer(str(tmp_path))._model.dtype == torch.bfloat16
-    assert RewardModelScorer(str(tmp_path), dtype="float32")._model.dtype == torch.float32
+    for dtype, expected in (("auto", torch.bfloat16), ("float32", torch.float32)):
+        assert RewardModelScorer(str(tmp_path), dtype=dtype)._model.dtype == expected
 
 
 def test_conversations_without_a_template_are_refused_before_training(reward_model: Path, tmp_path: Path) -> None:
@@ -187,9 +181,9 @@ def test_conversations_without_a_template_are_refused_before_training(reward_mod
     (folder / "chat_template.jinja").unlink()
     scorer = RewardModelScorer(str(folder))
     scorer.check_prompt(PLAIN[0][0])
-    for call in (lambda: scorer.check_prompt(CONVERSATION[0][0]), lambda: scorer(*CONVERSATION)):
+    for call, given in ((scorer.check_prompt, CONVERSATION[0][:1]), (scorer, CONVERSATION)):
         with pytest.raises(ModelError) as caught:
-            call()
+            call(*given)
         assert caught.value.where == f"reward model {folder}"
     for mixed in ((CONVERSATION[0], PLAIN[1]), (PLAIN[0], CONVERSATION[1])):
         with pytest.raises(TypeError):
@@ -201,8 +195,7 @@ def test_a_causal_checkpoint_and_lost_weights_are_refused(tmp_path: Path, reward
     LlamaForCausalLM(LlamaConfig.from_pretrained(reward_model)).save_pretrained(tmp_path)
     refused(tmp_path, "LlamaForCausalLM")
     # The config may say otherwise, but not the weights.
-    config = tmp_path / "config.json"
-    config.write_text(config.read_text().replace("LlamaForCausalLM", "LlamaForSequenceClassification"))
+    change(tmp_path / "config.json", architectures=["LlamaForSequenceClassification"])
     refused(tmp_path, "score.weight", "causal")
     model = AutoModelForSequenceClassification.from_pretrained(reward_model)
     for lost, tells in (("score.weight", True), ("q_proj", False)):
@@ -253,9 +246,7 @@ def save_adapter(folder: Path, base: Path, **lora: object) -> list[float]:
     model.save_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(base)
     tokenizer.save_pretrained(folder)
-    with torch.no_grad():
-        texts = [prompt + completion for prompt, completion in zip(*PLAIN, strict=True)]
-        return [float(model(torch.tensor([tokenizer.encode(text)])).logits[0, 0]) for text in texts]
+    return [alone(model, tokenizer.encode(prompt + completion)) for prompt, completion in zip(*PLAIN, strict=True)]
 
 
 @pytest.mark.parametrize("lora", [SEQ_CLS, {"modules_to_save": ["score"]}], ids=["seq_cls", "modules_to_save"])
@@ -284,11 +275,10 @@ def test_an_adapter_on_a_reward_model_may_leave_the_head_alone(reward_model: Pat
 def test_an_adapter_without_its_head_is_refused(causal_base: Path, tmp_path: Path) -> None:
     save_adapter(tmp_path, causal_base)  # no task type, no modules_to_save: PEFT leaves the head out
     refused(tmp_path, "score.weight", str(causal_base))
-    config = tmp_path / "adapter_config.json"
-    config.write_text(json.dumps({**json.loads(config.read_text()), "task_type": "CAUSAL_LM"}))
+    change(tmp_path / "adapter_config.json", task_type="CAUSAL_LM")
     refused(tmp_path, "CAUSAL_LM")
     wanted = save_adapter(tmp_path, causal_base, **SEQ_CLS)
-    config.write_text(json.dumps({**json.loads(config.read_text()), "task_type": None, "modules_to_save": None}))
+    change(tmp_path / "adapter_config.json", task_type=None, modules_to_save=None)
     assert_scores(RewardModelScorer(str(tmp_path))(*PLAIN), wanted)  # PEFT reads a head that the config does not list
 
 
@@ -380,21 +370,20 @@ def test_models_that_cannot_be_packed(kind: str, more: dict[str, Any], why: str)
     assert why in str(why_not_scored_packed(model_of(config)))
 
 
-@pytest.mark.parametrize("batch_size", [16, 1])
+@pytest.mark.parametrize(("batch_size", "num_tried"), [(16, 3), (1, 2)])
 def test_the_trial_detects_a_model_that_attends_to_later_tokens(
-    saved: Path, monkeypatch: pytest.MonkeyPatch, batch_size: int
+    saved: Path, monkeypatch: pytest.MonkeyPatch, batch_size: int, num_tried: int
 ) -> None:
     """Its configuration does not show this, nor does a row that is tried alone; more than a batch may not fit."""
     scorer = RewardModelScorer(str(saved), batch_size=batch_size)
     tried, compare = [], scorer._why_not_as_padded
     monkeypatch.setattr(scorer, "_why_not_as_padded", lambda rows: tried.append(len(rows)) or compare(rows))
-    body = scorer._model.model
-    for layer in body.layers:
+    for layer in scorer._model.model.layers:
         layer.self_attn.register_forward_pre_hook(_forgets_its_rows, with_kwargs=True)
     padded = RewardModelScorer(str(saved), may_pack=False, batch_size=batch_size)
     assert scorer(PROMPTS, COMPLETIONS) == padded(PROMPTS, COMPLETIONS)
     assert scorer.why_not_packed is not None
-    assert tried == [{16: 3, 1: 2}[batch_size]]
+    assert tried == [num_tried]
 
 
 @pytest.mark.parametrize(

@@ -122,34 +122,29 @@ def test_special_tokens_vocabulary_and_templates(
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-@pytest.mark.parametrize("settings", [{}, {"mood": "gay"}])
 def test_a_conversation_is_written_as_transformers_does(
-    ours: TokenizerFiles, theirs: PreTrainedTokenizerBase, template: str, settings: dict[str, str]
+    ours: TokenizerFiles, theirs: PreTrainedTokenizerBase, template: str
 ) -> None:
-    wanted = theirs.apply_chat_template(
-        CONVERSATION, chat_template=template, tokenize=False, add_generation_prompt=True, **settings
-    )
     special = {name: str(ours.special(name)) for name in ("bos_token", "eos_token", "pad_token")}
-    assert render_chat(template, CONVERSATION, special, settings) == wanted
+    for settings in ({}, {"mood": "gay"}):
+        asked = {"chat_template": template, "tokenize": False, "add_generation_prompt": True, **settings}
+        wanted = theirs.apply_chat_template(CONVERSATION, **asked)
+        assert render_chat(template, CONVERSATION, special, settings) == wanted
 
 
 def test_what_a_configuration_says_of_a_model() -> None:
     """Its tokens and its context, which a model of images has in its language part, and its labels."""
-    for config, tokens, context in (
-        ({"vocab_size": 7, "max_position_embeddings": 8}, 7, 8),
-        ({"vocab_size": 1, "text_config": {"vocab_size": 7, "n_positions": 8}}, 7, 8),
-        ({"vocab_size": "7", "max_position_embeddings": None}, None, None),
+    for config, said in (
+        ({"vocab_size": 7, "max_position_embeddings": 8}, (7, 8)),
+        ({"vocab_size": 1, "text_config": {"vocab_size": 7, "n_positions": 8}}, (7, 8)),
+        ({"vocab_size": "7", "max_position_embeddings": None}, (None, None)),
     ):
-        assert (module.vocab_size_of(config), module.context_of(config)) == (tokens, context)
+        assert (module.vocab_size_of(config), module.context_of(config)) == said
     scorer = {"architectures": ["OwnForSequenceClassification", "Own"]}
-    for config, labels in (
-        (scorer | {"id2label": {"0": "a", "1": "b", "2": "c"}, "num_labels": 4}, 3),
-        (scorer | {"num_labels": 1}, 1),
-        (scorer, 2),
-        ({"architectures": ["OwnForCausalLM"]}, None),
-        ({}, None),
-    ):
+    three = {"id2label": {"0": "a", "1": "b", "2": "c"}, "num_labels": 4}
+    for config, labels in ((scorer | three, 3), (scorer | {"num_labels": 1}, 1), (scorer, 2), ({}, None)):
         assert module.num_labels_of(config) == labels
+    assert module.num_labels_of({"architectures": ["OwnForCausalLM"]}) is None
 
 
 def test_tokens_of_a_vocabulary_and_those_that_were_added() -> None:
@@ -175,20 +170,20 @@ def test_what_the_files_say_of_the_end() -> None:
 
 
 def test_a_template_is_a_text_or_a_file_of_at_most_a_million_bytes(tmp_path: Path) -> None:
+    file = tmp_path / "chat"
     for text in ("x" * 1_000_000, "{{ x }}"):
-        (tmp_path / "chat").write_text(text)
-        assert module.chat_template_text(str(tmp_path / "chat"), where="here") == text
+        file.write_text(text)
+        assert module.chat_template_text(str(file), where="here") == text
     assert module.chat_template_text("{{ y }}", where="here") == "{{ y }}"
     for content, got in (
         ("x" * 1_000_001, "[Errno 27] 1,000,001 bytes, more than 1,000,000"),
         ("{{ x }}\n{{ x", "line 2: unexpected end of template"),
         ("{{" + "(" * 3000, "line 1: nested too deeply"),
     ):
-        (tmp_path / "chat").write_text(content)
+        file.write_text(content)
         with pytest.raises(ModelError) as caught:
-            module.chat_template_text(str(tmp_path / "chat"), where="here")
-        assert caught.value.where == "here"
-        assert str(caught.value.got).startswith(f"{tmp_path / 'chat'}: {got}")
+            module.chat_template_text(str(file), where="here")
+        assert (caught.value.where, str(caught.value.got).startswith(f"{file}: {got}")) == ("here", True)
 
 
 def test_a_template_reaches_nothing_of_python() -> None:
@@ -198,17 +193,11 @@ def test_a_template_reaches_nothing_of_python() -> None:
         render_chat("{{ raise_exception('no system') }}", CONVERSATION, {})
 
 
-@pytest.mark.parametrize(
-    ("settings", "wanted"),
-    [
-        ({"chat_template": "one"}, "one"),
-        ({"chat_template": [{"name": "tool_use", "template": "a"}, {"name": "default", "template": "b"}]}, "b"),
-        ({}, None),
-    ],
-)
-def test_where_a_template_stands(tmp_path: Path, settings: dict[str, object], wanted: str | None) -> None:
-    folder = model_copy(tmp_path / "model", without=("chat_template.jinja",), tokenizer_config=settings)
-    assert read_tokenizer(folder, where="model.path").chat_template == wanted
+def test_where_a_template_stands(tmp_path: Path) -> None:
+    listed = [{"name": "tool_use", "template": "a"}, {"name": "default", "template": "b"}]
+    for given, wanted in (({"chat_template": "one"}, "one"), ({"chat_template": listed}, "b"), ({}, None)):
+        folder = model_copy(tmp_path / str(wanted), without=("chat_template.jinja",), tokenizer_config=given)
+        assert read_tokenizer(folder, where="model.path").chat_template == wanted
 
 
 def test_a_damaged_one_names_the_key_or_the_file(tmp_path: Path) -> None:

@@ -269,7 +269,6 @@ BELOW: dict[str, tuple[str, Callable[[str], object]]] = {
         lambda path: write_merged_weights(source(Path(path), **TRUSTED), "team/own", Path("out")),
     ),
     "reward model": ("SEQ_CLS", lambda path: load_reward_model(path, **TRUSTED)),
-    "merged reward model": ("SEQ_CLS", lambda path: merged_model(path, **TRUSTED)),
     "critic of a reward model": ("SEQ_CLS", lambda path: critic(path, {"policy": ""}, **TRUSTED)),
     "critic": ("TOKEN_CLS", lambda path: critic(path, {"policy": ""}, **TRUSTED)),
 }
@@ -303,15 +302,14 @@ def test_a_change_of_what_a_merged_model_has_of_its_base_merges_anew(tmp_path: P
     base, adapter = model_copy(tmp_path / "base"), tmp_path / "adapter"
     model: Any = AutoModelForCausalLM.from_pretrained(base)
     get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=2)).save_pretrained(adapter)
-    first = merged_model(str(adapter))
+    merged = [merged_model(str(adapter))]
     change(base / "generation_config.json", eos_token_id=[1, 7])
-    second = merged_model(str(adapter))
-    assert GenerationConfig.from_pretrained(second).eos_token_id == [1, 7]
+    merged.append(merged_model(str(adapter)))
     (base / "chat_template.jinja").write_text("another")
-    third = merged_model(str(adapter))
-    assert AutoTokenizer.from_pretrained(third).chat_template == "another"
-    assert len({first, second, third}) == 3
-    assert merged_model(str(adapter)) == third
+    merged += [merged_model(str(adapter)) for _ in range(2)]
+    assert GenerationConfig.from_pretrained(merged[1]).eos_token_id == [1, 7]
+    assert AutoTokenizer.from_pretrained(merged[2]).chat_template == "another"
+    assert (len({*merged}), merged[3]) == (3, merged[2])
 
 
 def test_tokens_are_compared_by_tokenizers_that_may_run_code(models: dict[str, Path], hub: str, tmp_path: Path) -> None:

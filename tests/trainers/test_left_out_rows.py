@@ -320,38 +320,28 @@ def test_nothing_left_is_nothing_to_learn(trainer_of, name: str) -> None:
     assert all(math.isnan(value) for value in logged.values()), logged
 
 
-class Alone(LeftOutMixin):
-    """A trainer of one rank with nothing below the mixin."""
-
-    def __init__(self) -> None:
-        self.accelerator: Any = SimpleNamespace(gather=lambda tensor: tensor, reduce=lambda tensor, reduction: tensor)
-        self.args: Any = SimpleNamespace(gradient_accumulation_steps=1)
-
-
-def batch() -> dict[str, Any]:
-    """Return two rows of three and two tokens; a tool wrote one token of each."""
-    return {
+def test_a_row_without_a_score_counts_nowhere() -> None:
+    """Of the first row's three tokens the policy wrote two; half of the rows are left, and the only micro-batch."""
+    trainer = LeftOutMixin()
+    trainer.accelerator = SimpleNamespace(gather=lambda tensor: tensor, reduce=lambda tensor, reduction: tensor)
+    trainer.args = SimpleNamespace(gradient_accumulation_steps=1)
+    output: dict[str, Any] = {
         "completion_mask": torch.tensor([[1, 1, 1], [1, 1, 0]]),
         "tool_mask": torch.tensor([[1, 0, 1], [0, 1, 1]]),
         "old_logps": torch.tensor([-3.0, -900.0]),
         "old_per_token_logps": torch.tensor([[-1.0, -1.0, -1.0], [-800.0, -100.0, 0.0]]),
         "num_items_in_batch": torch.tensor(3),
     }
-
-
-def test_a_row_without_a_score_counts_nowhere() -> None:
-    """Of the first row's three tokens the policy wrote two; half of the rows are left, and the only micro-batch."""
-    output = batch()
-    Alone().drop_rows(output, torch.tensor([False, True]))
+    trainer.drop_rows(output, torch.tensor([False, True]))
     assert output["completion_mask"].tolist() == [[1, 1, 1], [0, 0, 0]]
     assert output["tool_mask"].tolist() == [[1, 0, 1], [0, 0, 0]]
     assert output["old_logps"].tolist() == [-3.0, 0.0]
     assert output["old_per_token_logps"].tolist() == [[-1.0] * 3, [0.0] * 3]
     assert int(output["num_items_in_batch"]) == 2
     kept = (left_out_mixin.KEPT_ROWS, left_out_mixin.KEPT_BATCHES)
-    assert [Alone()._counted([output])[0][name] for name in kept] == [0.5, 1.0]
-    Alone().drop_rows(output, torch.tensor([True, True]))  # with nothing left there is nothing to correct
-    assert [Alone()._counted([output])[0][name] for name in kept] == [1.0, 1.0]
+    assert [trainer._counted([output])[0][name] for name in kept] == [0.5, 1.0]
+    trainer.drop_rows(output, torch.tensor([True, True]))  # with nothing left there is nothing to correct
+    assert [trainer._counted([output])[0][name] for name in kept] == [1.0, 1.0]
 
 
 def test_a_metric_over_rows_counts_those_of_all_processes() -> None:

@@ -24,6 +24,7 @@ from rlhf_cli.trainers.reward_mixin import make_columns_storable, parts_as_json,
 from tests.analysis.whatif.whatif_runs import BASE, ROWS, begin, table
 from tests.support.small_runs import SMALL
 from tests.support.tolerances import ARITHMETIC
+from tests.trainers.test_turns import rounds
 
 pytestmark = pytest.mark.whole
 
@@ -47,41 +48,22 @@ def test_spans_with_text_reward_and_advantage(train, workplace: Any, says, befor
     tokenizer = byte_tokenizer(64)
     says(*([*tokenizer.encode(text), tokenizer.eos_token_id] for text in ("12", "abc", "x", "hello", "a b")))
     (workplace / "mine.py").write_text(HALVES)
-    taken: list[torch.Tensor] = []
-
-    def watch(trainer: Any) -> None:
-        generate = trainer._generate_and_score_completions
-
-        def watched(inputs: Any) -> Any:
-            output = generate(inputs)
-            taken.append(output["advantages"].clone())
-            return output
-
-        trainer._generate_and_score_completions = watched
-
-    before_training(watch)
+    found = rounds(before_training)
     words = ["rewards.halves.fn=./mine.py:halves", "trainer.args.max_steps=1", "trainer.args.max_completion_length=6"]
     code, folder = train(*trainer, *words)
     assert code == 0
     (file,) = folder.path.glob("completions/*.parquet")
-    rows = pyarrow.parquet.read_table(file).to_pylist()
-    (advantages,) = taken
-    assert len(rows) == len(advantages)
-    seen = 0
-    for place, (row, of_tokens) in enumerate(zip(rows, advantages, strict=True)):
-        text = row["completion"]
-        if row["halves.parts"] is None:
-            assert len(text) < 2
-            continue
-        parts = json.loads(row["halves.parts"])
-        assert [part["text"] for part in parts] == [text[: len(text) // 2], text[len(text) // 2 :]]
-        assert [part["reward"] for part in parts] == [-1.0, 1.0 + place]
-        assert row["halves"] == pytest.approx(sum(part["reward"] for part in parts), **ARITHMETIC)
-        for part in parts:
-            mean = of_tokens[part["start"] : part["end"]].mean().item()
-            assert part["advantage"] == pytest.approx(mean, **ARITHMETIC)
-        seen += 1
-    assert seen >= 4
+    rows, seen = pyarrow.parquet.read_table(file).to_pylist(), 0
+    for place, (row, of_tokens) in enumerate(zip(rows, found[0]["advantages"], strict=True)):
+        text, parts = row["completion"], json.loads(row["halves.parts"] or "[]")
+        middle = len(text) // 2
+        spans = [(0, middle, -1.0), (middle, len(text), 1.0 + place)] if middle else []
+        for part, (start, end, reward) in zip(parts, spans, strict=True):
+            assert (part["text"], part["start"], part["end"], part["reward"]) == (text[start:end], start, end, reward)
+            assert part["advantage"] == pytest.approx(of_tokens[start:end].mean().item(), **ARITHMETIC)
+            seen += 1
+        assert not parts or row["halves"] == pytest.approx(place, **ARITHMETIC)
+    assert seen >= 8
 
 
 def test_a_rank_without_parts_has_the_columns_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

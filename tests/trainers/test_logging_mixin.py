@@ -51,7 +51,7 @@ def noting(name: str) -> Callable[..., str]:
 
 
 class Trl:
-    """Stands for TRL's trainer: each method notes what it is given, and the phase it runs in."""
+    """Stands for TRL's trainer: each method notes what it is given, and the phase it runs in. It packs into one row."""
 
     model, ref_model = MODEL, REFERENCE
 
@@ -59,8 +59,9 @@ class Trl:
         self.extensions, self.seen = extensions, list[Any]()
         self.accelerator = SimpleNamespace(num_processes=1)
 
-    def _prepare_dataset(self, dataset: Dataset, processing_class: Any, args: Any, name: str) -> Dataset:
-        return dataset.filter(lambda row: args.max_length is None or len(row["ids"]) <= args.max_length)
+    def _prepare_dataset(self, dataset: Dataset, _: Any, args: Any, *more: Any) -> Dataset:
+        longest = args.max_length or math.inf
+        return dataset.select([0]) if more[0] is True else dataset.filter(lambda row: row["size"] <= longest)
 
 
 class Logged(LoggingMixin, type("Methods", (Trl,), {name: noting(name) for name in CALLS})):  # type: ignore[misc]
@@ -154,7 +155,8 @@ def test_what_an_evaluation_counts_has_the_name_of_its_set() -> None:
 
 def test_rows_that_trl_prepares_are_measured_by_the_name_of_the_data(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "rlhf")
-    rows, args = Dataset.from_list([{"ids": [1] * length} for length in (2, 5, 9)]), SimpleNamespace(max_length=5)
+    rows = Dataset.from_list([{"ids": [1] * length, "size": length} for length in (2, 5, 9)])
+    args = SimpleNamespace(max_length=5)
     trainer: Any = Logged(Extensions())
     assert len(trainer._prepare_dataset(rows, None, args, "train")) == 2
     assert not hasattr(trainer, "lengths")
@@ -177,26 +179,12 @@ def test_rows_that_trl_prepares_are_measured_by_the_name_of_the_data(caplog: pyt
     ],
 )
 def test_a_row_is_as_long_as_its_prompt_and_its_longest_answer_and_packing_drops_none(
-    caplog: Any,
-    monkeypatch: Any,
-    others: Any,
-    strategy: str,
-    limit: int | None,
-    prepared: int,
-    expected: Any,
-    said: str,
+    caplog: Any, others: Any, strategy: str, limit: int | None, prepared: int, expected: Any, said: str
 ) -> None:
     """Rows of 2, 5 and 9 tokens. Packed into one, a longer row is cut, or goes on in the next one."""
-
-    def prepare(self: Any, dataset: Dataset, _: Any, args: Any, *more: Any) -> Dataset:
-        assert more[-1] == "train"
-        longest = args.max_length or math.inf
-        return dataset.select([0]) if more[0] is True else dataset.filter(lambda row: row["size"] <= longest)
-
     sizes = [(1, 1, 1), (1, 4, 2), (1, 2, 8)]
     rows = [{"p": [0] * p, "yes": [0] * yes, "no": [0] * no, "size": p + max(yes, no)} for p, yes, no in sizes]
     args: Any = SimpleNamespace(max_length=limit, packing_strategy=strategy)
-    monkeypatch.setattr(Trl, "_prepare_dataset", prepare)
     trainer: Any = Logged(Extensions(measured=(("p",), ("yes", "no"))))
     caplog.set_level(logging.INFO, "rlhf")
     found = trainer._prepare_dataset(Dataset.from_list(rows), None, args, *others)

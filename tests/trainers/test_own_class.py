@@ -1,4 +1,4 @@
-"""A class of the user's in TRL's place, TRL's experimental trainers, and callbacks: with our seams, for a few steps."""
+"""A class, advantages, callbacks and rewards of the user's, in TRL's place or beside it, for a few steps."""
 
 from __future__ import annotations
 
@@ -8,17 +8,21 @@ from typing import Any
 import pytest
 
 from rlhf_cli.cli import main
+from rlhf_cli.config.imported_code import asked_of
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder, read_json
+from rlhf_cli.trainers.pass_mixin import PassMixin
+from tests.analysis.whatif.whatif_runs import advantages_if, answer, table
 from tests.support.cut_runs import cut
 from tests.support.small_runs import PPO_SMALL, SMALL
 
 pytestmark = pytest.mark.whole
 
 OWN = """
-from trl import GRPOTrainer, RLOOTrainer
+import numpy as np
+from trl import GRPOTrainer
 
 class Halved(GRPOTrainer):
     '''Its loss is half of GRPO's.'''
@@ -30,12 +34,6 @@ class MaxRL(GRPOTrainer):
     def _generate_and_score_completions(self, inputs):
         output = super()._generate_and_score_completions(inputs)
         output["advantages"] = 2 * output["advantages"].abs()
-        return output
-
-class OwnBaseline(RLOOTrainer):
-    def _generate_and_score_completions(self, inputs):
-        output = super()._generate_and_score_completions(inputs)
-        output["advantages"] = 2 * output["advantages"]
         return output
 
 def staged(prompts, trainer):
@@ -50,6 +48,12 @@ def staged(prompts, trainer):
 class Staged(GRPOTrainer):
     def __init__(self, *args, **named):
         super().__init__(*args, rollout_func=staged, **named)
+
+def ranks(totals, groups):
+    return totals - np.arange(len(totals)) / 10
+
+def tokens(totals, lengths):
+    return [[float(t) for t in range(n)] for n in lengths]
 """
 
 
@@ -97,7 +101,6 @@ def shares(folder: RunFolder) -> list[dict[str, float]]:
     "words",
     [
         ("trainer.class=./mine.py:Halved",),
-        ("trainer=rloo", "trainer.args.normalize_advantages=true", "trainer.args.beta=0"),
         ("trainer=rloo", "trainer.args.beta=0.1"),
         ("aggregate=normalize_then_sum", "truncation=eos_penalty"),
         (*PPO_SMALL, "kl.coef=0.1"),
@@ -112,22 +115,49 @@ def test_shares_of_the_advantages_add_up(train, mine: Path, words: tuple[str, ..
         assert sum(one.values()) == pytest.approx(1.0, abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("trainer.class=./mine.py:MaxRL",),
-        ("trainer.class=./mine.py:OwnBaseline", "trainer=rloo", "trainer.args.beta=0.1"),
-    ],
-    ids=" ".join,
-)
-def test_advantages_of_ones_own_have_no_shares(train, mine: Path, words: tuple[str, ...]) -> None:
+def test_advantages_of_ones_own_have_no_shares(train, mine: Path) -> None:
     """Their parts are not known, and by TRL's formula they would sum to anything; the log says so once."""
-    code, folder = train(*words, "guards.no_signal=off")
-    assert code == 0
-    assert shares(folder) == [{}] * 3
-    name = words[0].rpartition(":")[2]
-    assert sum("advantage_share" in line and name in line for line in folder.log.read_text().splitlines()) == 1
+    code, folder = train("trainer.class=./mine.py:MaxRL", "guards.no_signal=off")
+    assert (code, shares(folder)) == (0, [{}] * 3)
+    assert sum("advantage_share" in line and "MaxRL" in line for line in folder.log.read_text().splitlines()) == 1
     assert main(["report", str(folder.path)]) == 0
+
+
+@pytest.mark.parametrize("words", [(), ("trainer=rloo", "trainer.args.beta=0")], ids=["grpo", "rloo"])
+def test_a_function_of_rows(train, mine: Path, words: tuple[str, ...]) -> None:
+    """`whatif` calls it on the stored scores with the new weights."""
+    code, folder = train("advantages.fn=./mine.py:ranks", "trainer.args.max_steps=1", *words)
+    assert code == 0
+    stored = table(folder, 1)
+    expected = [total - row / 10 for row, total in enumerate(stored["total"])]
+    assert stored["advantage"] == pytest.approx(expected, abs=1e-6)
+    assert not [name for name in read_metrics(folder.metrics)[0] if name.endswith("/advantage_share")]
+    assert read_json(folder.provenance)["sha256"]["advantages"]
+    assert f"advantages.fn: {mine}:ranks" in asked_of(folder.read_config())
+    halved = [x - 0.5 * c for x, c in zip(stored["advantage"], stored["correct"], strict=True)]
+    assert advantages_if(folder, "rewards.correct.weight=0.5")[1] == pytest.approx(halved, abs=1e-6)
+
+
+def test_a_function_of_tokens(train, mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss of GRPO is given them, one of rows refuses them."""
+    found: list[Any] = []
+    compute = PassMixin._compute_loss
+
+    def watch(self: Any, model: Any, inputs: Any) -> Any:
+        found.extend(zip(inputs["advantages"].tolist(), inputs["completion_mask"].sum(dim=1).tolist(), strict=True))
+        return compute(self, model, inputs)
+
+    monkeypatch.setattr(PassMixin, "_compute_loss", watch)
+    code, folder = train("advantages.fn=./mine.py:tokens", "trainer.args.max_steps=1")
+    assert code == 0
+    assert found
+    for row, length in found:
+        assert row == [*map(float, range(length)), *[0.0] * (len(row) - length)]
+    (first,) = answer(folder, "rewards.correct.weight=0.5").rounds
+    assert first.why is not None
+    code, folder = train("advantages.fn=./mine.py:tokens", "trainer=rloo", "trainer.args.beta=0", name="two")
+    assert code != 0
+    assert not (folder.model / "model.safetensors").exists()
 
 
 def test_a_class_that_needs_another_argument_is_refused(place: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,13 +29,10 @@ def test_the_training_draws_as_if_there_had_been_no_evaluation(is_cut: bool) -> 
         torch.manual_seed(0)
         seen = [drawn()]
         for _ in range(2 * evaluates):
-            try:
-                with EvaluationMixin._own_randomness(trainer):
-                    of_evaluations.append(drawn())
-                    if is_cut:
-                        raise KeyboardInterrupt
-            except KeyboardInterrupt:
-                pass
+            with suppress(KeyboardInterrupt), EvaluationMixin._own_randomness(trainer):
+                of_evaluations.append(drawn())
+                if is_cut:
+                    raise KeyboardInterrupt
         of_training.append([*seen, drawn()])
     assert of_training[0] == of_training[1]
     assert of_evaluations[0] == of_evaluations[1]

@@ -21,7 +21,6 @@ def same(completions, **columns):
     return [1.0 for _ in completions]
 """
 KEEP = ("rewards.odd.fn=./mine.py:odd", "rewards.odd.weight=0.0", "rewards.odd.eager=true")
-FOUR = "trainer.args.per_device_train_batch_size=16"
 SAME = ("rewards.same.fn=./mine.py:same", "sampling.keep_groups.by=same")
 
 
@@ -61,14 +60,6 @@ def test_a_stopped_run_goes_on_bit_for_bit(whole, workplace: Path, step: int) ->
     run = whole(*words)
     assert any(event["sampling/draws"] > 1 for event in read_metrics(run.metrics)[:-1])
     goes_on_as(run, step, workplace / "cut")
-
-
-def test_rows_in_order_are_followed_by_the_next_ones(train, mine: Path) -> None:
-    code, run = train(*SAME, "trainer.args.shuffle_dataset=false", FOUR)
-    assert code == 0
-    prompts = list(dict.fromkeys(table(run, 1)["prompt"]))
-    assert prompts[4:8] == list(dict.fromkeys(table(run, 2)["prompt"]))[:4]  # the second round's own
-    assert len(prompts) == 12
 
 
 @pytest.mark.parametrize(

@@ -58,14 +58,6 @@ def names(trainer: Any) -> list[str]:
     return sorted(path.name for path in Path(trainer.args.output_dir, "checkpoints").iterdir())
 
 
-@pytest.mark.fault(15)
-def test_only_as_many_as_asked_are_kept_and_each_verifies(sft, tmp_path: Path) -> None:
-    trainer = sft(save_total_limit=2)
-    trainer.train()
-    assert names(trainer) == ["checkpoint-2", "checkpoint-3"]
-    assert [problem_with(path) for path in (tmp_path / "run" / "checkpoints").iterdir()] == [None, None]
-
-
 @pytest.mark.parametrize(("greater_is_better", "best"), [(True, 1), (False, 3)])
 @pytest.mark.fault(15)
 def test_the_best_one_is_kept_named_and_loaded(sft, greater_is_better: bool, best: int) -> None:

@@ -152,19 +152,17 @@ def test_sharded_weights_are_generated_with_by_transformers_loop(monkeypatch: py
     """A rank whose rows have ended must still take part in the others' passes, as in transformers' own loop."""
     model = model_of("llama")
     assert not live_generation.is_in_parts(model)
-    two = SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, get_world_size=lambda: 2)
-    monkeypatch.setattr(live_generation.torch, "distributed", two)
+    ranks = SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, get_world_size=lambda: 2)
+    monkeypatch.setattr(live_generation.torch, "distributed", ranks)
     assert not live_generation.is_in_parts(model)  # every rank has all of them
     for name, sharded in (("is_deepspeed_zero3_enabled", lambda: True), ("is_fsdp_managed_module", lambda one: True)):
         with monkeypatch.context() as patched:
             patched.setattr(live_generation, name, sharded)
             assert live_generation.is_in_parts(model)
-    monkeypatch.setattr(live_generation, "is_deepspeed_zero3_enabled", lambda: True)
-    two.is_initialized = lambda: False
-    assert not live_generation.is_in_parts(model)
-    two.is_initialized = lambda: True
-    two.get_world_size = lambda: 1
-    assert not live_generation.is_in_parts(model)  # a single rank
+            patched.setattr(ranks, "get_world_size", lambda: 1)
+            assert not live_generation.is_in_parts(model)  # a single rank
+            patched.setattr(ranks, "is_initialized", lambda: False)
+            assert not live_generation.is_in_parts(model)
     monkeypatch.undo()
     monkeypatch.setattr(live_generation, "is_in_parts", lambda model: True)
     generating = Generating()
