@@ -43,10 +43,14 @@ def mine(write: Write, text: str) -> None:
         ("rewards:\n  short:\n", "rewards.short", 7, "'~rewards.short'"),
         ('rewards:\n  short:\n    weight: "0.1"\n', "rewards.short.weight", 8, "rewards.short.weight=0.1"),
         ("output_dir: out\n", "output_dir", 6, RESERVED_ARGS["output_dir"]),
+        ("trainer.args.max_steps: 3\n", "trainer.args.max_steps", 6, "trainer: {args: {max_steps: VALUE}}"),
+        ("trainer:\n  args.max_steps: 3\n", "trainer.args.max_steps", 7, "args: {max_steps: VALUE}"),
+        ("track: null\n", "track", 6, "- override /track: none"),
+        ("data: {_target_: os.system}\n", "data._target_", 6, None),
     ],
 )
 @pytest.mark.fault(39)
-def test_a_typo_in_a_file(write: Write, text: str, key: str, line: int, hint: str) -> None:
+def test_a_typo_in_a_file(write: Write, text: str, key: str, line: int, hint: str | None) -> None:
     mine(write, text)
     with pytest.raises(ConfigError) as caught:
         prepare(["exp=mine"], keep_run_names=True)
@@ -86,19 +90,6 @@ def test_an_argument_that_another_key_replaces(refused: Refused, name: str) -> N
     assert (error.where, error.hint) == (f"trainer.args.{name} (command line)", RESERVED_ARGS[name])
 
 
-def test_target_is_refused(refused: Refused, write: Write) -> None:
-    error = refused("exp=quickstart", "rewards.format.args._target_=os.system")
-    assert ("_target_" in error.what, error.got) == (True, "os.system")
-    mine(write, "data: {_target_: os.system}\n")
-    assert refused("exp=mine").where == "data._target_ (conf/exp/mine.yaml:6)"
-
-
-@pytest.mark.parametrize("key", ["rewards.format.args.deep.password", "track.api_key", "trainer.args.hub_token"])
-def test_a_secret_is_refused_and_not_repeated(refused: Refused, key: str) -> None:
-    error = str(refused("exp=quickstart", f"{key}=s3cr3t"))
-    assert ("s3cr3t" in error, "HF_TOKEN" in error) == (False, True)
-
-
 def test_trust_remote_code_is_for_the_command_line(write: Write, refused: Refused, judged: Judged) -> None:
     mine(write, "model:\n  trust_remote_code: true\n")
     error = refused("exp=mine")
@@ -112,8 +103,11 @@ def test_trust_remote_code_is_for_the_command_line(write: Write, refused: Refuse
 def test_broken_yaml(write: Write, refused: Refused) -> None:
     mine(write, "seed: 3\nrun: {name: a\n")
     error = refused("exp=mine")
-    assert str(error.where).endswith("conf/exp/mine.yaml:8")
+    assert error.where == "conf/exp/mine.yaml:8"
     assert error.expected == "`key: value` lines, indented with spaces"
+    mine(write, "seed: 1\nseed: 2\n")
+    error = refused("exp=mine")
+    assert (error.got, error.expected) == ("found duplicate key seed", "each key once")
 
 
 @pytest.mark.fault(39)
@@ -132,27 +126,25 @@ def test_several_problems_are_reported_together(write: Write) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "kind"),
+    ("typed", "said"),
     [
+        ("rewards.format.args.deep.password=s3cr3tpw", "HF_TOKEN"),
+        ("track.api_key=s3cr3tpw", "HF_TOKEN"),
+        ("trainer.args.hub_token=s3cr3tpw", "HF_TOKEN"),
+        # by its shape, or the value of a variable
         ("track.notes=hf_AbCdEfGhIjKlMnOpQrStUvWxYz", "a Hugging Face token"),
         ("rewards.format.args.url=https://me:s3cr3tpw@host/", "a password in an address"),
         ("rewards.format.args.url='https://host/?api_key=s3cr3tpw'", "a key in an address"),
         ("trainer.args.vllm_server_base_url=http://me:s3cr3tpw@host:8000", "a password in an address"),
+        ("track.notes=with plain-words-1", "'track.notes=${oc.env:SERVICE_PASSWORD}'"),
     ],
 )
-def test_a_secret_is_recognised_by_its_shape(refused: Refused, typed: str, kind: str) -> None:
-    error = refused("exp=quickstart", typed)
-    assert (error.where, kind in error.what) == (f"{typed.partition('=')[0]} (command line)", True)
-    assert "${oc.env:NAME}" in str(error.advice)
-    assert not re.search("s3cr3tpw|AbCdEf", str(error))
-
-
-def test_the_value_of_a_secret_variable_is_refused(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_is_refused_and_not_repeated(refused: Refused, monkeypatch, typed: str, said: str) -> None:
     monkeypatch.setenv("SERVICE_PASSWORD", "plain-words-1")
-    error = refused("exp=quickstart", "track.notes=with plain-words-1")
-    assert "SERVICE_PASSWORD" in error.what
-    assert error.hint == "'track.notes=${oc.env:SERVICE_PASSWORD}'"
-    assert "plain-words-1" not in str(error)
+    error = refused("exp=quickstart", typed)
+    assert (error.where, said in str(error)) == (f"{typed.partition('=')[0]} (command line)", True)
+    assert not re.search("s3cr3tpw|AbCdEf|plain-words-1", str(error))
+    assert said == "HF_TOKEN" or "${oc.env:" in f"{error.hint}{error.advice}"
 
 
 @pytest.mark.parametrize(
@@ -283,59 +275,38 @@ def test_every_value_of_a_section_of_another_tool_is_answered(refused: Refused) 
     assert refused("exp=quickstart", "traner={name: x, args: {max_steps: 3}}").hint == "trainer"
 
 
+SOURCES = """\
+# @package _global_
+defaults: [quickstart, {override /data: file}, {override /model: local}, _self_]
+data: {path: a.jsonl}
+model: {path: o/n}
+"""
+
+
 @pytest.mark.parametrize(
-    ("typed", "hint"),
+    ("file", "typed", "hint"),
     [
-        ("data.world=toy_sums", "data.path=null"),
-        ("model.build={hidden_size: 16, num_layers: 1, num_heads: 2, context_tokens: 64}", "model.path=null"),
+        (SOURCES, ["data.world=toy_sums"], "data.path=null"),
+        (
+            SOURCES,
+            ["model.build={hidden_size: 16, num_layers: 1, num_heads: 2, context_tokens: 64}"],
+            "model.path=null",
+        ),
+        (MINE + "data: {world: toy_sums}\n", ["trainer=grpo", "model=tiny", "data.path=a.jsonl"], "data.world=null"),
     ],
 )
-def test_what_is_typed_beside_a_path_of_a_file(write: Write, refused: Refused, judged: Judged, typed, hint) -> None:
-    sources = "{override /data: file}, {override /model: local}"
-    text = f"defaults: [quickstart, {sources}, _self_]\ndata: {{path: a.jsonl}}\nmodel: {{path: o/n}}\n"
-    write("conf/exp/mine.yaml", "# @package _global_\n" + text)
-    assert refused("exp=mine", typed).hint == hint
-    assert judged("exp=mine", typed, hint)
-
-
-def test_a_path_typed_beside_what_an_experiment_says_itself(write: Write, refused: Refused, judged: Judged) -> None:
-    mine(write, "data: {world: toy_sums}\n")
-    words = ("exp=mine", "trainer=grpo", "model=tiny", "data.path=a.jsonl")
-    assert refused(*words).hint == "data.world=null"
-    assert judged(*words, "data.world=null").data.path
+def test_what_is_typed_beside_another_source_of_a_file(
+    write: Write, refused: Refused, judged: Judged, file: str, typed: list[str], hint: str
+) -> None:
+    write("conf/exp/mine.yaml", file)
+    assert refused("exp=mine", *typed).hint == hint
+    assert judged("exp=mine", *typed, hint)
 
 
 @pytest.mark.parametrize("word", ["select=4", "rename.q=a", "sort=a", "keep={column: a, between: [0,1]}"])
 def test_a_mix_selects_in_its_sources(refused: Refused, word: str) -> None:
     error = refused("exp=quickstart", "data.world=null", "data.mix.a.path=mine.jsonl", f"data.{word}")
     assert str(error.expected).endswith("data.mix.NAME." + re.split("[.=]", word)[0])
-
-
-@pytest.mark.parametrize(
-    ("text", "hint", "line"),
-    [
-        ("trainer.args.max_steps: 3\n", "trainer: {args: {max_steps: VALUE}}", 6),
-        ("trainer:\n  args.max_steps: 3\n", "args: {max_steps: VALUE}", 7),
-    ],
-)
-def test_a_key_with_dots_in_a_file_must_be_nested(write: Write, refused: Refused, text, hint: str, line: int) -> None:
-    mine(write, text)
-    error = refused("exp=mine")
-    assert (error.hint, str(error.where).partition(" ")[2]) == (hint, f"(conf/exp/mine.yaml:{line})")
-
-
-def test_null_for_a_ready_made_section_in_a_file(write: Write, refused: Refused, judged: Judged) -> None:
-    mine(write, "track: null\n")
-    error = refused("exp=mine")
-    assert error.hint == "- override /track: none"
-    write("conf/exp/mine.yaml", MINE.replace("_self_\n", f"_self_\n  {error.hint}\n"))
-    assert judged("exp=mine").track.mode == "none"
-
-
-def test_a_key_twice_in_a_file(write: Write, refused: Refused) -> None:
-    mine(write, "seed: 1\nseed: 2\n")
-    error = refused("exp=mine")
-    assert (error.got, error.expected) == ("found duplicate key seed", "each key once")
 
 
 @pytest.mark.parametrize("key", ["model.attn_implementation", "trainer.args.rpo_alpha", "flash_attn", "tools.x.args"])

@@ -59,23 +59,16 @@ def said(content: object, role: str = "assistant", **more: object) -> list[dict[
         ([{"from": "function_call", "value": json.dumps(F["function"])}], said("", tool_calls=[F])),
         ([{"role": "assistant", "function_call": {"name": "f", "arguments": '{"x": 1}'}}], said("", tool_calls=[F])),
         (said("a", tool_calls=F), said("a", tool_calls=[F])),
-        (
-            said(
-                "",
-                tool_calls=[
-                    {"function": {"name": "f", "arguments": ""}},
-                    {"name": "g"},
+        *(
+            (said("", tool_calls=[call]), said("", tool_calls=[{"type": "function", "function": function}]))
+            for call, function in (
+                ({"type": "function", "function": {"name": "f", "arguments": ""}}, {"name": "f", "arguments": {}}),
+                ({"name": "g"}, {"name": "g", "arguments": {}}),
+                (
                     {"name": "h", "id": None, "arguments": {"x": None, "y": [{"z": None}]}},
-                ],
-            ),
-            said(
-                "",
-                tool_calls=[
-                    {"function": {"name": "f", "arguments": {}}},
-                    {"type": "function", "function": {"name": "g", "arguments": {}}},
-                    {"type": "function", "function": {"name": "h", "arguments": {"y": [{}]}}},
-                ],
-            ),
+                    {"name": "h", "arguments": {"y": [{}]}},
+                ),
+            )
         ),
         (said([{"type": "text", "text": "a"}, {"value": "b"}, "c"]), said("abc")),
         (said([{"type": "image", "text": "a"}, "b"]), said([{"type": "image", "text": "a"}, "b"])),

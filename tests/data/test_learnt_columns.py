@@ -82,8 +82,8 @@ def test_token_ids_are_no_texts(trainer: str, is_read: bool, refusal) -> None:
         ("DPO", {"prompt": "p", "chosen": "c", "x": {"loser": "r"}}, "data.rename.rejected=x.loser"),
         (
             "SFT",
-            {"extra": '{"question": "q", "answer": "a"}'},
-            "data.rename.prompt=extra.question data.rename.completion=extra.answer",
+            {"e": '{"question": "q", "answer": "a"}'},
+            "data.rename.prompt=e.question data.rename.completion=e.answer",
         ),
         ("SFT", {"x": {"y": 1}, "z": "{"}, "data.rename.prompt=EXISTING_COLUMN data.rename.completion=EXISTING_COLUMN"),
     ],
@@ -119,11 +119,9 @@ def test_the_column_of_plain_text_can_have_another_name(refusal) -> None:
     assert learnt_columns(of, [*row], text_field="body") == ("body",)
     assert check_columns(RowTable([row], [*row]), of, text_field="body") == ["body"]
     assert only_learnt(datasets.Dataset.from_list([row]), of, text_field="body").column_names == ["body"]
-    other = datasets.Dataset.from_list([{"x": "a"}])
-    for function, given in ((learnt_columns, (of, ["x"])), (check_columns, (other, of)), (only_learnt, (other, of))):
-        error = refusal(function, *given, text_field="body", name="data.eval")
-        assert (error.where, error.hint.split()[0]) == ("data.eval", "data.eval.rename.prompt=EXISTING_COLUMN")
-        assert "body" in error.expected
+    error = refusal(check_columns, RowTable([{"x": "a"}], ["x"]), of, text_field="body", name="data.eval")
+    assert (error.where, error.hint.split()[0]) == ("data.eval", "data.eval.rename.prompt=EXISTING_COLUMN")
+    assert "body" in error.expected
 
 
 def test_trainers_that_rewrite_messages_get_those_of_a_role_and_a_text() -> None:
@@ -135,8 +133,20 @@ def test_trainers_that_rewrite_messages_get_those_of_a_role_and_a_text() -> None
 ASKED, TOLD = CHAT
 CALLED = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": {}}}]}
 RESULT, MODEL = {"role": "tool", "content": "2"}, {"role": "model", "content": "ho"}
-PICTURE, FIRST = {"type": "image"}, {"where": "data.eval, row 1 (the first row is 1)"}
+PICTURE, FIRST = {"type": "image"}, "data.eval, row 1 (the first row is 1)"
+RENAME, TEMPLATE = "data.eval.rename", "data.prompt='{instruction} {context}'"
+KINDS = "chosen is {0}, rejected is {0}, prompt is {1}"
 PAIR = {"prompt": CHAT[:1], "chosen": CHAT[1:], "rejected": [{**CHAT[1], "content": "no"}]}
+
+
+def asked(**changes: object) -> list[dict[str, Any]]:
+    return [{**ASKED, **changes}, TOLD]
+
+
+def told(**changes: object) -> list[dict[str, Any]]:
+    return [ASKED, {**TOLD, **changes}]
+
+
 ROWS: dict[str, dict[str, Any]] = {
     "KTO": {"prompt": "p", "completion": "c", "label": True},
     **{name: {"messages": CHAT} for name in ("SFT", "GKD")},
@@ -165,34 +175,18 @@ ROWS: dict[str, dict[str, Any]] = {
             "SFT",
             "messages",
             [
-                CHAT,
-                [*CHAT, ASKED],
-                [ASKED, CALLED, RESULT, MODEL],
-                [{**ASKED, "content": ""}, TOLD],
-                [{**ASKED, "weight": 0}, {**TOLD, "weight": 1, "train": True}],
-                [ASKED, {**TOLD, "train": "all"}],
-                [ASKED, {**TOLD, "loss_scale": 1.0, "train_detail": [{"begin_offset": 0, "train": True}]}],
-                [ASKED, {**CALLED, "content": None}],
-                [{**ASKED, "content": [{"type": "text"}]}, TOLD],
+                *(CHAT, [*CHAT, ASKED], [ASKED, CALLED, RESULT, MODEL], [ASKED, {**CALLED, "content": None}]),
+                *(asked(content=""), asked(content=[{"type": "text"}]), asked(weight=0), told(train="all")),
+                told(weight=1, train=True),
+                told(loss_scale=1.0, train_detail=[{"begin_offset": 0, "train": True}]),
             ],
             [
-                CHAT[:1],
-                "text",
-                ["x"],
-                [ASKED, {**TOLD, "content": 5}],
-                [ASKED, {**TOLD, "content": None}],
-                [{**ASKED, "content": None}, TOLD],
-                [ASKED, {**MODEL, "content": " "}],
-                [*CHAT, {**TOLD, "content": ""}],
-                [{**ASKED, "content": [{"type": "text"}, PICTURE]}, TOLD],
-                [ASKED, {**TOLD, "weight": 0}],
-                [ASKED, {**MODEL, "train": False}],
-                [ASKED, {**TOLD, "loss": None}],
-                [ASKED, {**TOLD, "weight": 0.5}],
-                [ASKED, {**TOLD, "loss_mask": 0}],
-                [ASKED, {**TOLD, "train": "False"}],
-                [ASKED, {**TOLD, "train_detail": [{"begin_offset": 0, "end_offset": 1, "train": False}]}],
-                [{**TOLD, "role": "system"}, ASKED],
+                *(CHAT[:1], "text", ["x"], [{**TOLD, "role": "system"}, ASKED], [*CHAT, {**TOLD, "content": ""}]),
+                *(told(content=5), told(content=None), told(role="model", content=" ")),
+                *(asked(content=None), asked(content=[{"type": "text"}, PICTURE])),
+                *(told(weight=0), told(weight=0.5), told(role="model", train=False), told(train="False")),
+                *(told(loss=None), told(loss_mask=0)),
+                told(train_detail=[{"begin_offset": 0, "end_offset": 1, "train": False}]),
             ],
         ),
         (
@@ -231,66 +225,53 @@ def test_values_that_a_trainer_reads_and_that_it_refuses_by_their_row(
 
 
 @pytest.mark.parametrize(
-    ("trainer", "row", "expected"),
+    ("trainer", "row", "columns"),
     [
-        (
-            "SFT",
-            {"text": "a", "role": "user"},
-            {"hint": "data.eval.rename.speaker=role  # learns each text alone", "got": "the columns 'text' and 'role'"},
-        ),
-        ("GRPO", {"prompt": "a", "prompts": "b", "role": "user"}, {"hint": "data.eval.rename.data_prompts=prompts"}),
-        ("GRPO", {"prompt": "a", "completions": "b"}, {"hint": "data.eval.rename.data_completions=completions"}),
         ("GRPO", {"prompt": [{**ASKED, "content": [PICTURE]}], "image": 5}, ["prompt", "image"]),
         ("DPO", {"prompt": "hi", "chosen": CHAT, "rejected": [ASKED, MODEL]}, ["chosen", "rejected"]),
-        ("DPO", {"chosen": CHAT, "rejected": [{**ASKED, "content": "x"}, MODEL]}, FIRST),
-        ("DPO", {"chosen": CHAT, "rejected": [TOLD]}, {"hint": "data.eval.rename.prompt=EXISTING_COLUMN"}),
-        (
-            "DPO",
-            {"chosen": [MODEL], "rejected": CHAT, "messages": CHAT[:1]},
-            {"hint": "data.eval.rename.prompt=messages"},
-        ),
-        (
-            "DPO",
-            {"chosen": [TOLD], "rejected": [TOLD], "query": "q"},
-            {
-                "hint": "data.prompt='[{role: user, content: \"{query}\"}]'",
-                "expected": "the question in the column prompt; it may be in query",
-            },
-        ),
         ("DPO", {"chosen": "q? a", "rejected": "q? b", "query": " q? "}, ["chosen", "rejected"]),
-        ("DPO", {"chosen": "q? a", "rejected": "b", "query": "q?"}, {"hint": "data.eval.rename.prompt=query"}),
-        (
-            "DPO",
-            {"chosen": "a", "rejected": "q? b", "instruction": "q?", "context": "c"},
-            {"hint": "data.prompt='{instruction} {context}'"},
-        ),
-        *(("SFT", {name: value}, FIRST) for name, value in (("messages", "text"), ("text", CHAT))),
-        ("GRPO", {"prompt": " "}, FIRST),
-        ("DPO", {"chosen": "a", "rejected": ""}, FIRST),
-        (
-            "Reward",
-            {"chosen": "c", "rejected": "r", "prompt": CHAT[:1]},
-            {"got": "chosen is text, rejected is text, prompt is messages"},
-        ),
-        (
-            "Reward",
-            {"chosen": CHAT[1:], "rejected": CHAT[1:], "prompt": "p"},
-            {"got": "chosen is messages, rejected is messages, prompt is text"},
-        ),
-        ("DPO", {"chosen": [1, 2], "rejected": [1, 3]}, {"got": "[1, 2] (list)"}),
     ],
 )
-def test_columns_that_fit_or_are_refused(trainer: str, row: dict[str, Any], expected: Any, refusal) -> None:
+def test_columns_that_fit(trainer: str, row: dict[str, Any], columns: list[str], refusal) -> None:
     table = RowTable([row], list(row))
-    if isinstance(expected, list):
-        for reads_images in (None, True):
-            assert check_columns(table, OF[trainer], reads_images=reads_images) == expected
-    else:
-        error = refusal(check_columns, table, OF[trainer], name="data.eval")
-        assert {"where": "data.eval", **expected}.items() <= vars(error).items()
-        assert error.expected
-        assert error.hint or error.got
+    for reads_images in (None, True):
+        assert check_columns(table, OF[trainer], reads_images=reads_images) == columns
     if "image" in row:
         error = refusal(check_columns, table, OF[trainer], reads_images=False)
         assert (error.where, error.hint, "vision" in error.expected) == ("data", None, True)
         assert "data.rename.picture=image" in error.advice
+
+
+@pytest.mark.parametrize(
+    ("trainer", "row", "key", "told"),
+    [
+        ("SFT", {"text": "a", "role": "user"}, "hint", f"{RENAME}.speaker=role  # learns each text alone"),
+        ("GRPO", {"prompt": "a", "prompts": "b", "role": "user"}, "hint", f"{RENAME}.data_prompts=prompts"),
+        ("GRPO", {"prompt": "a", "completions": "b"}, "hint", f"{RENAME}.data_completions=completions"),
+        ("DPO", {"chosen": CHAT, "rejected": [TOLD]}, "hint", f"{RENAME}.prompt=EXISTING_COLUMN"),
+        ("DPO", {"chosen": [MODEL], "rejected": CHAT, "messages": CHAT[:1]}, "hint", f"{RENAME}.prompt=messages"),
+        ("DPO", {"chosen": [TOLD], "rejected": [TOLD], "query": "q"}, "hint", XLAM),
+        ("DPO", {"chosen": "q? a", "rejected": "b", "query": "q?"}, "hint", f"{RENAME}.prompt=query"),
+        (
+            "DPO",
+            {"chosen": "a", "rejected": "b", "query": {"question": "q"}},
+            "hint",
+            f"{RENAME}.prompt=query.question",
+        ),
+        ("DPO", {"chosen": "a", "rejected": "q? b", "instruction": "q?", "context": "c"}, "hint", TEMPLATE),
+        # the kind of a column
+        ("SFT", {"messages": "text"}, "where", FIRST),
+        ("SFT", {"text": CHAT}, "where", FIRST),
+        ("GRPO", {"prompt": " "}, "where", FIRST),
+        ("DPO", {"chosen": "a", "rejected": ""}, "where", FIRST),
+        ("DPO", {"chosen": CHAT, "rejected": [{**ASKED, "content": "x"}, MODEL]}, "where", FIRST),
+        ("DPO", {"chosen": [1, 2], "rejected": [1, 3]}, "got", "[1, 2] (list)"),
+        ("Reward", {"chosen": "c", "rejected": "r", "prompt": CHAT[:1]}, "got", KINDS.format("text", "messages")),
+        ("Reward", {"chosen": [TOLD], "rejected": [TOLD], "prompt": "p"}, "got", KINDS.format("messages", "text")),
+    ],
+)
+def test_columns_that_are_refused(trainer: str, row: dict[str, Any], key: str, told: str, refusal) -> None:
+    error = refusal(check_columns, RowTable([row], list(row)), OF[trainer], name="data.eval")
+    assert {"where": "data.eval", key: told}.items() <= vars(error).items()
+    assert error.expected
+    assert error.hint or error.got

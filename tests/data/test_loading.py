@@ -30,17 +30,12 @@ def numbered(count: int) -> list[dict[str, object]]:
     return [{"prompt": f"p{number}", "n": number} for number in range(count)]
 
 
-def test_text_stays_text(jsonl) -> None:
-    """`datasets` itself makes a timestamp of the first and, in a column named so, a date of the second."""
-    rows = [{"answer": "2020-01-01", "created_at": "12", "late": None}] * 1500 + [
-        {"answer": "2021-05-05", "created_at": "13", "late": 0.5}
-    ]
-    assert load(DataSource(path=jsonl(rows))).to_list() == rows
-
-
 @pytest.mark.parametrize("text", ["hi", "5", "true", "null", '{"a": 1}', '"quoted"'])
-def test_messages_with_uneven_keys_and_contents(text: str, jsonl) -> None:
-    """A text stays one, also if it is JSON."""
+def test_text_stays_text(text: str, jsonl) -> None:
+    """Also JSON in messages of uneven keys; `datasets` itself makes timestamps of the first two columns."""
+    rows = [{"answer": "2020-01-01", "created_at": "12", "late": None}] * 1500
+    rows += [{"answer": "2021-05-05", "created_at": "13", "late": 0.5}]
+    assert load(DataSource(path=jsonl(rows))).to_list() == rows
     messages = [{"role": "user", "content": text}, {"role": "tool", "content": [{"type": "text"}], "name": "t"}]
     (row,) = load(DataSource(path=jsonl([{"prompt": messages}]))).to_list()
     assert [message["content"] for message in row["prompt"]] == [text, [{"type": "text"}]]

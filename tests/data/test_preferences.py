@@ -28,13 +28,15 @@ def pairs(*more: dict[str, object]) -> list[dict[str, object]]:
     return [{"chosen": f"good {row}", "rejected": f"bad {row}", **fields} for row, fields in enumerate(more, 1)]
 
 
-def test_without_a_rule_a_margin_column_is_removed() -> None:
+def test_without_a_rule_a_margin_column_is_removed_as_are_texts_beside_token_ids() -> None:
     rows = pairs({"margin": 3.0, "other": 1})
     kept, counts = prepare(rows)
-    assert kept.column_names == ["chosen", "rejected", "other"]
-    assert counts == {}
+    assert (kept.column_names, counts) == (["chosen", "rejected", "other"], {})
     assert prepare(rows, PairRules(column="other", scale=3.0))[0]["margin"] == [1.0]
     assert prepare(rows, PairRules(column="margin"))[0]["margin"] == [3.0]
+    ids = {"chosen_ids": [1, 0], "rejected_ids": [2]}
+    assert prepare([{"chosen": "same", "rejected": "same", "prompt": "p", **ids}])[0].column_names == ["prompt", *ids]
+    assert prepare([ids])[0].column_names == [*ids]
 
 
 @pytest.mark.parametrize(
@@ -69,18 +71,16 @@ def test_a_value_that_is_not_a_margin_is_refused_with_its_row(refusal: Refusal, 
     assert ("reward_model.margin.on_bad=drop" in error.advice, "finite" in error.expected) == (True, True)
 
 
-def test_bad_margins_are_dropped_and_counted() -> None:
+def test_bad_margins_are_dropped_and_counted(refusal: Refusal) -> None:
     rows = pairs({"m": 1.0}, {"m": math.nan}, {"m": -1.0}, {"m": 0.0}, {"m": None})
     kept, counts = prepare(rows, PairRules(column="m", drops_bad_margins=True))
     assert (kept["chosen"][:], kept["margin"][:]) == (["good 1", "good 4"], [1.0, 0.0])
     assert (counts, "_left_out" in kept.column_names) == ({"no_sound_margin": 3}, False)
-
-
-def test_a_chosen_score_below_the_rejected_one_is_refused_or_dropped(refusal: Refusal) -> None:
+    # A chosen score below the rejected one, and ranks among those that stay.
     rows = pairs({"sc": 1.0, "sr": 0.0}, {"sc": 0.25, "sr": 1.0})
     assert refusal(prepare, rows, SCORES).got.startswith("row 2: -0.75")
-    kept, counts = prepare(rows, PairRules(chosen="sc", rejected="sr", transform="rank", drops_bad_margins=True))
-    assert (kept["margin"], counts) == ([1.0], {"no_sound_margin": 1})  # ranked among those that stay
+    kept, counts = prepare(rows, replace(SCORES, transform="rank", drops_bad_margins=True))
+    assert (kept["margin"], counts) == ([1.0], {"no_sound_margin": 1})
 
 
 def test_equal_and_empty_pairs_are_dropped_and_counted(refusal: Refusal) -> None:
@@ -115,9 +115,3 @@ def test_dropping_bad_pairs_does_not_change_which_rows_are_held_out() -> None:
         kept, counts = leave_out(part)
         assert kept["prompt"] == [row["prompt"] for row in plain if row["chosen"] != row["rejected"]]
         assert len(kept) + counts.get("identical_answers", 0) == len(plain)
-
-
-def test_texts_beside_token_ids_are_removed() -> None:
-    row = {"chosen": "same", "rejected": "same", "prompt": "p", "chosen_ids": [1, 0], "rejected_ids": [2]}
-    assert prepare([row])[0].column_names == ["prompt", "chosen_ids", "rejected_ids"]
-    assert prepare([{"chosen_ids": [1, 0], "rejected_ids": [2]}])[0].column_names == ["chosen_ids", "rejected_ids"]

@@ -34,24 +34,21 @@ def test_not_a_hub_id(workplace: Path) -> None:
         assert not DataSource(**source).is_hub  # type: ignore[arg-type]
 
 
-def test_exactly_one_of_world_and_path(refusal) -> None:
-    both = {"world": "toy_sums", "path": "a.csv"}
+def test_exactly_one_of_world_and_path_and_a_subset_of_the_hub_only(refusal) -> None:
+    both: dict[str, Any] = {"world": "toy_sums", "path": "a.csv"}
     for given, got in (({}, "neither"), (both, "world='toy_sums' and path='a.csv'")):
         error = refusal(DataSource, **given)
         assert (error.where, error.got, error.hint) == ("data", got, "data.world=toy_sums, or data.path=FILE")
-
-
-@pytest.mark.parametrize("arguments", [{"world": "toy_sums", "subset": "main"}, {"path": "a.csv", "subset": "x"}])
-def test_only_a_hub_dataset_has_a_subset(arguments: dict[str, Any], refusal) -> None:
-    error = refusal(DataSource, **arguments)
-    assert (error.where, error.got, error.hint, error.expected) == ("data.subset", None, "'~data.subset'", None)
+    for key, value in both.items():
+        error = refusal(DataSource, **{key: value}, subset="main")
+        assert (error.where, error.got, error.hint, error.expected) == ("data.subset", None, "'~data.subset'", None)
+    assert refusal(DataSource, path=[]).where == "data.path"
 
 
 @pytest.mark.parametrize("select", [0, (5, 5), (-1, 5), (1, 2, 3)])
 def test_a_selection_that_selects_nothing(select: Any, refusal) -> None:
     error = refusal(DataSource, world="toy_sums", select=select)
     assert (error.where, error.got, error.hint, bool(error.expected)) == ("data.select", select, None, True)
-    assert refusal(DataSource, path=[]).where == "data.path"
 
 
 def test_a_missing_file_is_reported_with_a_similar_name(workplace: Path, jsonl, refusal) -> None:

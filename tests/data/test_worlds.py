@@ -122,13 +122,9 @@ def test_preferences_agree_with_the_true_score_and_judgements_are_their_answers_
 def test_wrong_world_arguments(world: str, args: dict[str, object], where: str, hint: str | None, refusal) -> None:
     for error in (refusal(peek, DataSource(world=world, args=args)), refusal(worlds.generate, world, args, seed=0)):
         assert (error.where, error.hint) == (where, hint)
-
-
-def test_peek_at_a_world() -> None:
     found = peek(DataSource(world="toy_sums", args={"num_rows": 30, "seed": 5}), limit=4)
     assert (found.num_rows, found.rows) == (30, toy_tasks.generate(30, 5)[:4])
-    assert found.columns == ("prompt", "answer", "a", "b")
-    assert peek(DataSource(world="toy_sums")).num_rows == 1000
+    assert (found.columns, peek(DataSource(world="toy_sums")).num_rows) == (("prompt", "answer", "a", "b"), 1000)
 
 
 def test_demonstrations_of_a_world_by_its_name(refusal) -> None:
