@@ -92,12 +92,6 @@ def test_accepted_expectations(judged: Judged, word: str, names: list[str]) -> N
     assert list(entries_of(judged("exp=quickstart", word).expect)) == names
 
 
-def test_what_is_frozen_is_read_again() -> None:
-    """A frozen expectation has nulls for the bounds it has not."""
-    before = Expectation(metric="loss", at="last-3", between=(0.0, 1.0))
-    assert read_expectations([before.model_dump(mode="json")]) == {"0": before}
-
-
 PLACES = "end, best, first, last-K (K log events) or the number of a step"
 ONE_BOUND = "exactly one bound to compare with: at_least, at_most, or between"
 
@@ -126,22 +120,23 @@ def test_a_step_that_never_comes(refused: Refused) -> None:
     error = refused("exp=quickstart", "expect={right: {metric: correct, at: 121, at_least: 0.5}}")
     assert (error.got, error.hint) == ("at: 121", "expect.right.at=end")
     assert "ends at step 120" in error.what
+    before = Expectation(metric="loss", at="last-3", between=(0.0, 1.0))  # frozen, it has nulls for other bounds
+    assert read_expectations([before.model_dump(mode="json")]) == {"0": before}
 
 
 def test_an_evaluation_needs_rows(judged: Judged, refused: Refused) -> None:
-    judged(*QUICK, "trainer.args.eval_strategy=steps")
+    every = "trainer.args.eval_strategy=steps"
+    judged(*QUICK, every)
     judged("exp=quickstart", "trainer.args.eval_strategy=no")
     assert "eval_on_start=true" in str(refused("exp=quickstart", "trainer.args.eval_on_start=true").got)
-    error = refused("exp=quickstart", "trainer.args.eval_strategy=steps")
+    error = refused("exp=quickstart", every)
     assert error.where == "trainer.args.eval_strategy (command line)"
     assert str(error.hint).startswith("data.eval.fraction=0.1")
-
-
-def test_the_best_checkpoint_of_a_trainer_of_rows_needs_one_too(refused: Refused, judged: Judged) -> None:
-    steps = ("trainer.args.eval_strategy=steps", "data.eval.fraction=0.1")
-    for exp, near, meant in (("toy_sft", "acuracy", "mean_token_accuracy"), ("toy_reward", "acuracy", "accuracy")):
-        assert refused(f"exp={exp}", *steps, f"{BEST}=eval_{near}").hint == f"{BEST}=eval_{meant}"
-        judged(f"exp={exp}", *steps, f"{BEST}=eval_{meant}")
+    # the best checkpoint of a trainer of rows
+    for exp, meant in (("toy_sft", "mean_token_accuracy"), ("toy_reward", "accuracy")):
+        words = (f"exp={exp}", every, "data.eval.fraction=0.1")
+        assert refused(*words, f"{BEST}=eval_acuracy").hint == f"{BEST}=eval_{meant}"
+        judged(*words, f"{BEST}=eval_{meant}")
 
 
 def test_a_typo_in_watch(judged: Judged) -> None:
@@ -154,11 +149,9 @@ def test_a_typo_in_watch(judged: Judged) -> None:
         assert caught.value.hint == f"--watch {meant}"
 
 
-def test_every_kind_has_a_switch_and_a_function() -> None:
+def test_switches(judged: Judged, refused: Refused) -> None:
+    """Every kind has one, and a function."""
     assert list(Warn.model_fields) == list(FINDING_KINDS) == list(CHECKS)
-
-
-def test_switches(judged: Judged) -> None:
     for word, off in (
         ("seed=1", set()),
         ("warn.redundant=off", {"redundant"}),
@@ -166,8 +159,5 @@ def test_switches(judged: Judged) -> None:
         ("warn=off", set(FINDING_KINDS)),
     ):
         assert {kind for kind, is_on in judged("exp=quickstart", word).warn if not is_on} == off, word
-
-
-def test_what_is_no_switch(refused: Refused) -> None:
     assert refused("exp=quickstart", "warn.redundnt=off").hint == "warn.redundant"
     assert refused("exp=quickstart", "warn.kl=3").expected == "on or off"

@@ -110,16 +110,12 @@ def test_a_time_limit_must_be_below_the_watchdogs(judged: Judged, refused: Refus
     assert judged(*late, "launch.hang_timeout_s=off")
 
 
-def test_primary_gates_every_other_reward(judged: Judged) -> None:
+def test_primary_gates_every_reward_but_those_that_it_waits_for(judged: Judged) -> None:
+    """correct waits for format: a gate on format would be a circle. Neither is what format waits for, and so on."""
     experiment = judged(QUICK, PRIMARY)
     assert gates(experiment) == {"correct": [], "format": ["correct"], "brevity": ["correct"]}
-    assert experiment.primary is None
     (gate,) = experiment.rewards["format"].gates
-    assert (gate.at_least, gate.otherwise) == (1.0, "zero")
-
-
-def test_the_rewards_before_the_primary_are_not_gated(judged: Judged) -> None:
-    """correct waits for format: a gate on format would be a circle. Neither is what format waits for, and so on."""
+    assert (experiment.primary, gate.at_least, gate.otherwise) == (None, 1.0, "zero")
     words = (QUICK, PRIMARY, "rewards.correct.gate={by: format, at_least: 0.5}")
     assert gates(judged(*words)) == {"correct": ["format"], "format": [], "brevity": ["correct"]}
     chain = judged(*words, "rewards.format.gate={by: brevity, at_most: 9}")

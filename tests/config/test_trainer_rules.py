@@ -59,15 +59,11 @@ def test_settings_that_ppo_cannot_use(refused: Refused, words: str) -> None:
 
 
 def test_trainer_grpo_on_an_experiment_for_ppo_removes_critic_and_kl(write: Write, judged: Judged) -> None:
-    lines = "defaults:\n  - quickstart\n  - override /trainer: ppo\n  - _self_\n"
-    write("conf/exp/mine.yaml", f"# @package _global_\n# mine\n{lines}")
+    write("conf/exp/mine.yaml", "# @package _global_\ndefaults: [quickstart, {override /trainer: ppo}, _self_]\n")
     assert judged("exp=mine").trainer.baseline == "critic"
-    experiment = judged("exp=mine", "trainer=grpo")
-    assert (experiment.trainer.baseline, experiment.trainer.dense) == ("group", False)
-    assert (experiment.critic, experiment.kl) == (None, None)
-
-
-def test_negative_control_what_ppo_or_the_trainer_without_a_critic_takes(judged: Judged) -> None:
+    grpo = judged("exp=mine", "trainer=grpo")
+    assert (grpo.trainer.baseline, grpo.trainer.dense, grpo.critic, grpo.kl) == ("group", False, None, None)
+    # and each of both takes its own coefficient
     assert judged(*PPO, "kl.coef=0.1").kl == Kl(coef=0.1)
     assert judged(QUICK, "trainer.args.beta=0.1").trainer.args["beta"] == 0.1
 
@@ -77,9 +73,9 @@ def test_negative_control_what_ppo_or_the_trainer_without_a_critic_takes(judged:
     [("gamma=0", "0", "above 0"), ("gamma=1.5", "1.5", "at most 1"), ("whiten_advantages=1", "1", "true or false")],
 )
 def test_values_of_ppos_arguments(refused: Refused, typed: str, got: str, expected: str) -> None:
-    error = refused(*PPO, f"trainer.args.{typed}")
-    key = f"trainer.args.{typed.partition('=')[0]}"
-    assert (error.where, error.got, error.expected) == (f"{key} (command line)", got, expected)
+    error = refused(*PPO, f"{ARGS}{typed}")
+    key = f"{ARGS}{typed.partition('=')[0]} (command line)"
+    assert (error.where, error.got, error.expected) == (key, got, expected)
 
 
 @pytest.mark.parametrize(
@@ -151,18 +147,18 @@ def test_an_initialisation_that_adds_nothing_at_first_goes_with_a_reference(judg
 
 
 @pytest.mark.parametrize(
-    ("policy", "typed", "expected"),
+    ("policy", "key", "expected"),
     [
-        ("none", "penalty=2", "eos_penalty or soft_overlong, which read it"),
-        ("soft_overlong", "mode=replace", "eos_penalty or bootstrap, which read it"),
-        ("eos_penalty", "cache=4", "soft_overlong, which reads it"),
+        ("none", "penalty", "eos_penalty or soft_overlong, which read it"),
+        ("soft_overlong", "mode", "eos_penalty or bootstrap, which read it"),
+        ("eos_penalty", "cache", "soft_overlong, which reads it"),
     ],
 )
-def test_a_key_that_the_policy_does_not_read(refused: Refused, policy: str, typed: str, expected: str) -> None:
+def test_a_key_that_the_policy_does_not_read(refused: Refused, policy: str, key: str, expected: str) -> None:
     """Even where it is given its default: who wrote it thinks that it does something."""
-    key = f"truncation.{typed.partition('=')[0]}"
-    error = refused(QUICK, f"truncation={policy}", f"truncation.{typed}")
-    assert error.where == f"{key} (command line)"
+    value = {"penalty": "2", "mode": "replace", "cache": "4"}[key]
+    error = refused(QUICK, f"truncation={policy}", f"truncation.{key}={value}")
+    assert error.where == f"truncation.{key} (command line)"
     assert (error.got, error.expected) == (f"truncation.policy={policy}", expected)
     assert str(error.hint).startswith(f"truncation={policy}, or truncation=")
 
@@ -295,29 +291,27 @@ def test_a_class_of_trls_by_any_of_its_names(judged: Judged, trl: str, named: st
 
 
 def test_a_class_that_inherits_from_one_that_does_not_run_or_is_not_python(refused: Refused, mine: Path) -> None:
-    mine.write_text("from trl.experimental.online_dpo import OnlineDPOTrainer as Other\nclass Mine(Other): pass\n")
-    assert refused(QUICK, "trainer.class=./mine.py:Mine").got == "Mine"
-    mine.write_text("class Mine(:\n")
-    error = refused(QUICK, "trainer.class=./mine.py:Mine")
-    assert (error.where, "invalid syntax" in str(error.got)) == ("trainer.class (command line)", True)
+    for text, got in (
+        ("from trl.experimental.online_dpo import OnlineDPOTrainer as Other\nclass Mine(Other): pass\n", "Mine"),
+        ("class Mine(:\n", "invalid syntax"),
+    ):
+        mine.write_text(text)
+        error = refused(QUICK, "trainer.class=./mine.py:Mine")
+        assert (error.where, got in str(error.got)) == ("trainer.class (command line)", True)
 
 
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("", "./mine.py:Watch"),
-        ("class Watch: ...\n", "./mine.py:Watch"),
-        ("class Watch(X):\n    def __init__(self, step): ...\n", "./mine.py:Watch"),
-        ("class Watch: ...\n", "./nowhere.py:Watch"),
-        ("class Watch(:\n", "./mine.py:Watch"),
+        *(("", "mine"), ("class Watch: ...\n", "mine"), ("class Watch(:\n", "mine")),
+        ("class Watch(X):\n    def __init__(self, step): ...\n", "mine"),
+        ("class Watch(TrainerCallback): ...\n", "nowhere"),
     ],
 )
-def test_callbacks_that_cannot_be_called(refused: Refused, mine: Path, text: str, named: str) -> None:
+def test_callbacks_that_cannot_be_called(refused: Refused, judged: Judged, mine: Path, text: str, named: str) -> None:
     mine.write_text(text)
-    assert refused(QUICK, f"trainer.callbacks=[{named}]").where == "trainer.callbacks.0 (command line)"
-
-
-def test_callbacks_of_the_user_and_of_trl(judged: Judged, mine: Path) -> None:
+    error = refused(QUICK, f"trainer.callbacks=[./{named}.py:Watch]")
+    assert error.where == "trainer.callbacks.0 (command line)"
     mine.write_text("from transformers import TrainerCallback\nclass Watch(TrainerCallback): ...\n")
     words = "trainer.callbacks=[./mine.py:Watch,trl:RichProgressCallback]"
     assert len(judged(QUICK, words).trainer.callbacks) == 2

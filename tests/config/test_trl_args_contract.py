@@ -59,38 +59,27 @@ def test_a_row_says_what_the_class_is(row: TrainerRow) -> None:
     assert bool(row.learns_from) == bool(row.expected_columns) == (not row.generates)
 
 
-def test_the_losses_are_those_of_trl() -> None:
-    assert set(POLICY_LOSSES) == set(trl_args.fields_of("GRPOTrainer")["loss_type"].choices)
-
-
-def test_what_the_batch_plan_reads_is_there() -> None:
-    """plan/batches.py asks for these; a renamed one would silently become None."""
+def test_what_plans_and_rules_read_is_there() -> None:
+    """plan/batches.py and the rules ask for these; a renamed one would silently become None, and be refused no more."""
     for name in ("GRPOTrainer", "RLOOTrainer"):
         fields = trl_args.fields_of(name)
         for read in ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations", "num_iterations"):
             assert isinstance(fields[read].default, int)
         assert {"generation_batch_size", "steps_per_generation", "max_steps", "num_train_epochs"} <= set(fields)
-
-
-def test_what_we_own_is_a_field_of_some_trainer() -> None:
-    every = {field for name in NAMES for field in real_fields(name)}
-    assert set(RESERVED_ARGS) - every <= {"push_to_hub_token"}  # gone from transformers 5, still a secret
-    assert set(RESERVED_WITH_A_CRITIC) - set(RESERVED_ARGS) <= set(real_fields("GRPOTrainer"))
-
-
-def test_ppos_own_arguments_are_not_trls() -> None:
-    """They stand side by side in `trainer.args`; a namesake in a later TRL would be taken from it without a word."""
-    assert not set(PpoArgs.model_fields) & {field for name in NAMES for field in real_fields(name)}
-
-
-def test_what_the_rules_of_ppo_read_is_there() -> None:
-    """The rules of PPO and of truncation ask for these; a renamed one would never be refused again."""
     fields = trl_args.fields_of("GRPOTrainer")
-    assert {"grpo", "bnpo", "dr_grpo", "dapo"} < set(fields["loss_type"].choices)
+    assert set(POLICY_LOSSES) == set(fields["loss_type"].choices) > {"grpo", "bnpo", "dr_grpo", "dapo"}
     assert {"scale_rewards", "off_policy_mask_threshold", "use_bias_correction_kl"} <= set(fields)
     assert fields["importance_sampling_level"].default == "token"
     assert fields["gradient_checkpointing"].default is True
     assert isinstance(fields["max_completion_length"].default, int)
+
+
+def test_what_we_own_is_a_field_of_some_trainer_and_ppos_arguments_of_none() -> None:
+    """PPO's stand beside TRL's in `trainer.args`; a namesake in a later TRL would be taken from it without a word."""
+    every = {field for name in NAMES for field in real_fields(name)}
+    assert set(RESERVED_ARGS) - every <= {"push_to_hub_token"}  # gone from transformers 5, still a secret
+    assert set(RESERVED_WITH_A_CRITIC) - set(RESERVED_ARGS) <= set(real_fields("GRPOTrainer"))
+    assert not set(PpoArgs.model_fields) & every
 
 
 @pytest.mark.parametrize(
