@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from rlhf_cli.display.audit_table import answers_table
@@ -66,20 +67,17 @@ def test_each_part_has_its_reward_behind_it() -> None:
     ]
 
 
-def pair(**values: Any) -> ScoredPair:
-    given = {"step": 1, "row": 1, "prompt": "p", "chosen": "c", "rejected": "r", "margin": None}
-    return ScoredPair(**{**given, "score_chosen": 1.0, "score_rejected": 0.0, **values})
-
-
 def test_pairs_have_the_prompts_end_and_a_margin_where_there_is_one() -> None:
-    long = pair(prompt="\n\nHuman: " + "x" * 50 + " why?\n\nAssistant:", chosen="a\nb" * 40, margin=0.25)
-    shown = "\n".join(drawn(pair_table([long, pair(score_chosen=0.0)]), 100))
+    given: dict[str, Any] = {"step": 1, "row": 1, "prompt": "p", "chosen": "c", "rejected": "r", "margin": None}
+    tie = ScoredPair(**given, score_chosen=0.0, score_rejected=0.0)
+    long_prompt = "\n\nHuman: " + "x" * 50 + " why?\n\nAssistant:"
+    long = replace(tie, prompt=long_prompt, chosen="a\nb" * 40, margin=0.25, score_chosen=1.0)
+    shown = "\n".join(drawn(pair_table([long, tie]), 100))
     assert all(text in shown for text in ("step 1: 1 of 2 pairs in the right order", "x why?", "0.250", "tie"))
     assert "Human" not in shown
-    assert "margin" not in "\n".join(drawn(pair_table([pair()])))
+    assert "margin" not in "\n".join(drawn(pair_table([tie])))
     narrow = drawn(pair_table([long]))
-    assert len(narrow) == 3
-    assert narrow[2].split()[-2:] == ["0.250", "right"]
+    assert (len(narrow), narrow[2].split()[-2:]) == (3, ["0.250", "right"])
 
 
 def test_a_policy() -> None:

@@ -31,31 +31,21 @@ def test_what_will_happen(place: Path) -> None:
     lines = read("seed=7", folder="runs/sums/one")
     assert lines["trainer"] == "grpo  (GRPOTrainer of TRL, seed 7)"
     assert lines["processes"] == "1 (device cpu, precision float32)"
-    assert lines["run"].split() == ["folder", "runs/sums/one"]
+    assert (lines["run"].split(), lines["passes"]) == (["folder", "runs/sums/one"], "packed")
     assert lines["correct"].split()[0] == "1"
-    assert lines["passes"] == "packed"
-    assert read("trainer.args.torch_compile=true")["passes"] == "trimmed: it is compiled for rows of one shape"
     assert not {"critic", "advantages"} & lines.keys()
-    assert "published:pass_at_k" in read("advantages=pass_at_k")["advantages"]
-
-
-@pytest.mark.parametrize(
-    ("words", "shown"),
-    [
-        (("truncation=soft_overlong", "truncation.penalty=3"), "soft_overlong 3"),
-        (("truncation=eos_penalty", "truncation.penalty=2"), "eos_penalty, subtract 2"),
-    ],
-)
-def test_the_penalty_of_every_policy_that_has_one(place: Path, words: tuple[str, ...], shown: str) -> None:
-    assert read(*words)["truncation"] == shown
-
-
-def test_gates_and_schedules(place: Path) -> None:
     gate = "rewards.brevity.gate={by: correct, at_least: 1, otherwise: exclude}"
-    lines = read(gate, "rewards.format.weight={start: 0, end: 1, steps: 3}")
+    weight = "rewards.format.weight={start: 0, end: 1, steps: 3}"
+    lines = read("trainer.args.torch_compile=true", "advantages=pass_at_k", gate, weight)
+    assert lines["passes"] == "trimmed: it is compiled for rows of one shape"
+    assert "published:pass_at_k" in lines["advantages"]
     assert lines["reward"].split() == ["weight", "only", "where", "scored", "by"]
-    assert lines["brevity"].split()[:4] == ["0.2", "correct", ">=", "1"]
-    assert lines["format"].startswith("0 to 1")
+    assert (lines["brevity"].split()[:4], lines["format"][:6]) == (["0.2", "correct", ">=", "1"], "0 to 1")
+    for policy, penalty, shown in (
+        ("soft_overlong", 3, "soft_overlong 3"),
+        ("eos_penalty", 2, "eos_penalty, subtract 2"),
+    ):
+        assert read(f"truncation={policy}", f"truncation.penalty={penalty}")["truncation"] == shown
 
 
 def test_a_reward_models_stage(place: Path) -> None:

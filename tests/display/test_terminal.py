@@ -24,21 +24,12 @@ def test_a_table_too_wide_is_split_and_each_part_repeats_the_heads() -> None:
     metrics = [(name.ljust(20, "-"), ["0.1", "0.2"]) for name in ("run", "b", "c")]
     heads = [("run", ["1-1", "long name"]), ("n", ["2", "10"])]
     lines = printed(lambda console: show_blocks(console, heads, metrics), 40)
-    assert lines[:4] == [
-        f"run         n  {metrics[0][0]}",
-        f"1-1         2  {'0.1':>20}",
-        f"long name  10  {'0.2':>20}",
-        "",
-    ]
+    of_first = [f"run         n  {metrics[0][0]}", f"1-1         2  {'0.1':>20}", f"long name  10  {'0.2':>20}", ""]
+    assert lines[:4] == of_first
     assert [line for line in lines if line.startswith("run")] == [f"run         n  {title}" for title, _ in metrics]
-
-
-def test_a_row_may_be_dim() -> None:
-    out = io.StringIO()
-    console = Console(file=out, width=30, force_terminal=True, color_system="standard")
+    console = Console(file=(out := io.StringIO()), width=30, force_terminal=True, color_system="standard")
     show_blocks(console, [("run", ["a", "b"])], [("m", ["0.1", "0.3"])], ["", "dim"])
-    assert "\x1b[2m0.3" in out.getvalue()
-    assert "\x1b[2m0.1" not in out.getvalue()
+    assert ("\x1b[2m0.3" in out.getvalue(), "\x1b[2m0.1" in out.getvalue()) == (True, False)
 
 
 @pytest.mark.parametrize(

@@ -45,14 +45,10 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 def test_a_pipe_gets_a_line_every_tenth_with_the_time_so_far_and_the_time_left(capsys) -> None:
+    """TRL logs the reward once a round; 16 steps a round make 2.5 rounds of 40 steps, and never show the loss."""
     trained(TrainingBar(), arguments(**POLICY), range(1, 13))
     assert lines(capsys) == [*(f"step {step}/40  reward {step}.000  T, left T" for step in (4, 8, 12)), "one sample"]
-
-
-def test_several_steps_a_round_count_in_rounds_and_never_show_the_loss(capsys: pytest.CaptureFixture[str]) -> None:
-    """TRL logs the reward once a round; 16 steps a round make 2.5 rounds of 40 steps."""
-    args = arguments(**POLICY, num_iterations=4, steps_per_generation=4)
-    trained(TrainingBar(), args, range(13, 17))
+    trained(TrainingBar(), arguments(**POLICY, num_iterations=4, steps_per_generation=4), range(13, 17))
     assert lines(capsys) == ["round 2/3, step 16/40  reward 16.000  T, left T", "one sample"]
 
 
@@ -127,14 +123,14 @@ def test_the_time_left_counts_evaluations() -> None:
     assert str(left) == "left 0:01:06", "it counts down until the next estimate"
 
 
-def test_the_time_left_leaves_out_that_the_process_was_stopped(tmp_path: Path) -> None:
+def test_the_time_left_leaves_out_that_the_process_was_stopped(tmp_path: Path, monkeypatch) -> None:
     heartbeat = Heartbeat(tmp_path, 0)
     left = TrainingBar(heartbeat).left
     for _ in range(2):
         left.step_ends()
     heartbeat.stopped_s += 3600  # as the watchdog notes it: the clock has gone on
     monotonic = time.monotonic
-    with pytest.MonkeyPatch.context() as patched:
+    with monkeypatch.context() as patched:
         patched.setattr("rlhf_cli.runs.heartbeat.time.monotonic", lambda: monotonic() + 3600)
         left.estimate(10, 0)
         assert str(left) < "left 0:10:00"
