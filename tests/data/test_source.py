@@ -9,13 +9,17 @@ from typing import Any, cast
 import pytest
 import yaml
 from omegaconf import OmegaConf
+from PIL import Image
 
 from rlhf_cli.data.data_files import find_files
+from rlhf_cli.data.images import opened, with_images
 from rlhf_cli.data.loading import load_split
 from rlhf_cli.data.peeking import first_rows, peek, prepare_preview
 from rlhf_cli.data.preparing import renamed, template_columns
 from rlhf_cli.data.rows import RowTable, check_rows
 from rlhf_cli.data.source import DataSource
+from rlhf_cli.evaluation.score_completions import read_completions, score_each
+from rlhf_cli.plan.prepare import prepare
 
 
 @pytest.mark.parametrize("path", ["openai/gsm8k", "imdb", "HuggingFaceH4/ultra_feedback-v1.2"])
@@ -223,3 +227,38 @@ def test_a_folder_of_test_files_alone_is_read(workplace: Path, jsonl, refusal) -
     assert len(find_files(DataSource(path="part"))[0]) == 2
     jsonl([{"prompt": "a"}], "part/train.jsonl")
     assert "test or validation" in refusal(find_files, DataSource(path="part")).what
+
+
+@pytest.mark.parametrize("path", ["p/1.png", "https://host.invalid/1.png", "/pics/1.png", None, {"bytes": b""}])
+def test_a_path_is_seen_from_the_folder_of_its_data_file(workplace: Path, path: object, refusal) -> None:
+    for folder in ("a", "b"):
+        (workplace / folder).mkdir()
+        (workplace / folder / "rows.jsonl").write_text("{}\n")
+
+    def table(path: object) -> RowTable:
+        return RowTable([{"prompt": "q", "image": path, "images": [path]}], ("prompt", "image", "images"))
+
+    whole = str(workplace / "a" / "p/1.png") if path == "p/1.png" else path
+    assert with_images(table(path), DataSource(path="a/rows.jsonl"))[0] == table(whole)[0]
+    of_both = DataSource(path="*/rows.jsonl", name="data.eval")  # beside which of the two?
+    if whole == path:
+        assert with_images(table(path), of_both)[0] == table(path)[0]
+    else:
+        error = refusal(with_images, table(path), of_both)
+        assert (error.where, str(error.got)[:7]) == ("data.eval.path", "p/1.png")
+
+
+@pytest.mark.parametrize("value", ["nowhere.png", "iVBORw0KGgo" * 500, "nul\0", 5, None])
+def test_what_is_no_file_is_left_as_it_is(value: object) -> None:
+    """Pictures in base64 are longer than a file's name may be."""
+    assert opened({"image": value, "images": [value]}) == {"image": value, "images": [value]}
+
+
+def test_a_reward_gets_opened_pictures_as_in_training() -> None:
+    Path("d").mkdir()
+    Image.new("RGB", (2, 3)).save("d/p.png")
+    Path("d/c.jsonl").write_text('{"prompt": "q", "completion": "a", "image": "p.png"}\n')
+    Path("mine.py").write_text("def wide(completions, image, **columns): return [one.width for one in image]\n")
+    experiment = prepare(["exp=quickstart", "~rewards.correct", "rewards.wide.fn=./mine.py:wide"]).experiment
+    (row,) = read_completions(Path("d/c.jsonl"), limit=None, experiment=experiment)
+    assert score_each(experiment, [[row]])[0].rows[0].rewards["wide"].raw == 2
