@@ -36,6 +36,8 @@ def test_curves_and_nulls() -> None:
     assert log.curve("nothing", "eval_loss").metric == "eval_loss"
     assert log.curve("nothing", "none").metric == "nothing"
     assert (Log().step, Log().too_early(1.0)) == (0, None)
+    log.take(4, {"loss": 2.0})
+    assert log.curve("loss").values.tolist() == [1.0, 0.5, 2.0]
 
 
 def test_a_step_that_no_training_has_is_taken_as_the_nearest() -> None:
@@ -45,49 +47,28 @@ def test_a_step_that_no_training_has_is_taken_as_the_nearest() -> None:
 
 
 def test_rewards_and_weights() -> None:
+    """A weight is the last one, unless it has changed by more than rounding: a billionth."""
     entry = {"rewards/a/mean": 1.0, "rewards/a/weight": 0.0, "rewards/b/mean": None, "rewards/truncation/mean": 0.0}
     log = Log.of([{"step": step, **entry, "rewards/c/mean": 1.0, "rewards/c/weight": step} for step in (1, 2)])
     assert (log.rewards(), log.weight("a"), log.weight("b"), log.weight("c")) == (["a", "c", "b"], 0.0, 1.0, None)
-
-
-@pytest.mark.parametrize(
-    ("weights", "weight"),
-    [
-        ((1e6, 1e6 + 1e-4), 1e6 + 1e-4),  # the last; it differs by less than a billionth
-        ((0.1, 0.1 + 5e-10), 0.1 + 5e-10),
-        ((0.5, 0.5 + 1.5e-9), None),
-        ((-1e6, -1e6 - 1e-4), -1e6 - 1e-4),
-    ],
-)
-def test_rounding_does_not_change_a_weight(weights: tuple[float, float], weight: float | None) -> None:
-    log = Log.of([{"step": step, "rewards/a/weight": one} for step, one in enumerate(weights)])
-    assert log.weight("a") == weight
+    for first, last in ((0.1, 0.1 + 5e-10), (-1e6, -1e6 - 1e-4)):
+        log = Log.of([{"step": step, "rewards/a/weight": one} for step, one in enumerate((first, last))])
+        assert log.weight("a") == last
+    log = Log.of([{"step": step, "rewards/a/weight": 0.5 + 1.5e-9 * step} for step in (0, 1)])
+    assert log.weight("a") is None
 
 
 def test_a_share_of_a_curve_is_rounded_to_points() -> None:
     """Of 19 points a tenth is 1.9, two points; of 3 it is 0.3, and one is the least."""
-    log = Log.of([{"step": step, "loss": float(step)} for step in range(1, 20)])
-    last = log.curve("loss").last(0.1)
-    assert last.values.tolist() == last.steps.tolist() == [18.0, 19.0]
-    assert log.curve("loss").first(0.1).steps.tolist() == [1.0, 2.0]
-    short = Log.of([{"step": step, "loss": float(step)} for step in range(1, 4)]).curve("loss")
+    long, short, none = (curve(range(1, count + 1)) for count in (19, 3, 0))
+    assert long.last(0.1).values.tolist() == long.last(0.1).steps.tolist() == [18.0, 19.0]
+    assert long.first(0.1).steps.tolist() == [1.0, 2.0]
     assert (short.last(0.1).values.tolist(), short.first(0.1).values.tolist()) == ([3.0], [1.0])
-    none = log.curve("nothing")
     assert (len(none.last(0.1)), len(none.first(0.1))) == (0, 0)
     assert "not logged" in str(none.too_few(1))
     assert "3 log events" in str(short.too_few(4))
-
-
-def test_evidence_fits_in_a_line_of_a_terminal() -> None:
-    """Of 119 points each is drawn, of 120 every second."""
+    # Evidence fits in a line of a terminal: of 120 points every second is drawn.
     assert [len(curve(range(count)).evidence().steps) for count in (119, 120)] == [119, 60]
-
-
-def test_a_curve_that_grows_is_seen_growing() -> None:
-    log = Log.of([{"step": 1, "loss": 1.0}])
-    assert len(log.curve("loss")) == 1
-    log.take(2, {"loss": 2.0})
-    assert log.curve("loss").values.tolist() == [1.0, 2.0]
 
 
 def curve(values: Any, steps: Any = None) -> Curve:
