@@ -36,7 +36,6 @@ def parts(*values: float, each: int = 2) -> list[float]:
 
 
 NON_FINITE = [
-    ({"loss": [0.1]}, "fine"),
     ({"eval_loss": [1.0]}, "unseen"),
     ({"grad_norm": [None] + [1.0] * 19}, "fine"),  # one of twenty
     ({"grad_norm": [None] + [1.0] * 18}, "serious"),
@@ -48,7 +47,6 @@ NON_FINITE = [
 ]
 
 NO_DEVIATION = [
-    ({ZERO: [1.0] * 9}, "unseen"),
     ({ZERO: [0.0] * 10 + [0.5] * 10}, "warning"),
     ({ZERO: [1.0] * 10 + [0.4375] * 10}, "fine"),
     ({ZERO: [0.875] * 10}, "warning"),
@@ -57,7 +55,6 @@ NO_DEVIATION = [
     ({ZERO: [1.0] * 20, "reward_std": [0.5] * 4 + [9.0] * 16, "reward": [0.0] * 16 + [0.625] * 4}, "note"),
     ({ZERO: [1.0] * 20, "reward_std": [0.5] * 20, "reward": [0.0] * 4 + [9.0] * 12 + [0.625] * 4}, "note"),
     ({ZERO: [1.0] * 20, "reward_std": [0.5] * 20, "reward": [0.0] * 4 + [9.0] * 12 + [0.0] * 4}, "serious"),
-    ({ZERO: [1.0] * 20, "reward_std": [0.5] * 20, "reward": [0.0] * 17 + [0.625] * 3}, "serious"),  # 15/32
     ({ZERO: [1.0] * 20, "reward_std": [0.5] * 20, "reward": [0.0] * 8 + [9.0]}, "serious"),  # nine events
     ({ZERO: [1.0] * 20, "reward_std": [0.5] * 20, "reward": [0.0] * 8 + [9.0] * 2}, "note"),
     ({ZERO: [1.0] * 20, "reward_std": [0.5], "reward": [0.0] * 8 + [9.0] * 2}, "note"),  # one spread will do
@@ -71,12 +68,9 @@ def watched(gold: Values, total: Values, std: float = 0.5) -> Curves:
 
 OVEROPTIMISED = [
     (watched(line(0.5, 0.0, 11), line(0, 1, 11)), "unseen"),
-    (watched(line(0.5, 0.0, 12), line(0, 1, 12)), "serious"),
     # By a tenth of a deviation of 1/2.
     (watched(line(0.5, 0.451), line(0, 1)), "fine"),
     (watched(line(0.5, 0.449), line(0, 1)), "serious"),
-    (watched(line(0.5, 0.0), line(1, 0)), "fine"),
-    (watched(line(0.5, 0.0), [0.5] * 20), "fine"),
     # What is trained on is compared over the last and the first three tenths.
     (watched(line(0.5, 0.0), [0.5] * 14 + [0.75] * 6), "serious"),
     (watched(line(0.5, 0.0), [0.75] * 6 + [1.0] * 7 + [0.0] + [0.75] * 6), "fine"),
@@ -84,19 +78,14 @@ OVEROPTIMISED = [
     (watched(line(0.5, 0.0, 12), [0.5] * 4 + [1.0] * 4 + [0.75] * 4), "serious"),
     (watched(line(0.5, 0.0), [0.0] * 9 + [1.0]), "serious"),
     (watched(line(0.5, 0.0), [0.0] * 8 + [1.0]), "fine"),  # nine events are too few
-    ({"eval_reward": line(0.5, 0.0, 9), "reward": line(0, 1)}, "unseen"),
     ({"eval_reward": line(0.5, 0.0, 10), "reward": line(0, 1)}, "serious"),
     ({"eval_reward": line(0.5, 0.495), "reward": line(0, 1)}, "serious"),  # of no deviation at all
     ({"eval_greedy/total": line(0.5, 0.0), "reward": line(0, 1)}, "serious"),
     ({"eval_sampled/total": line(0, 0.5), "eval_greedy/total": line(0.5, 0), "reward": line(0, 1)}, "fine"),
-    ({"eval_loss": line(0.5, 1.0, 9), "loss": line(1, 0)}, "unseen"),
     ({"eval_loss": line(0.5, 1.0, 10), "loss": line(1, 0)}, "serious"),
-    ({"eval_loss": line(1.0, 0.5), "loss": line(1, 0)}, "fine"),
-    ({"eval_loss": line(0.5, 1.0), "loss": line(0, 1)}, "fine"),
     # A tenth of its own mean: 1.95/20 and 2.05/20 and some.
     ({"eval_loss": line(0.95, 1.05), "loss": line(1, 0)}, "serious"),
     ({"eval_loss": line(0.96, 1.04), "loss": line(1, 0)}, "fine"),
-    ({"loss": line(1, 0)}, "unseen"),
 ]
 
 
@@ -113,25 +102,21 @@ def with_noise(values: list[float]) -> list[float]:
 
 
 LEARNING = [
-    (total([0.5] * 11), None, "unseen"),
     (total([0.5] * 12), None, "serious"),
     (total([0.5] * 12), 24, "serious"),
     (total([0.5] * 12), 25, "unseen"),
     # By a fifth of a deviation of 1/2: 0.1. A third less than it is no rise; any line that surely rises is.
     (total([0.0] * 8 + [0.125] * 4), None, "fine"),
     (total(line(0, 0.05)), None, "fine"),
-    (total(with_noise([0.5] * 20)), None, "serious"),
     # A rise by 0.2 that is less than five standard errors of its own scatter, and a bend too small to count.
     (total([0.0, 1.0] * 5 + [0.2, 1.1] * 5), None, "unseen"),
     # Learned within four rounds: the first third scatters by what it learns, rows by 5 * 0.17 * sqrt(2 / (6.7 rows)).
     (total([0.24, 0.67, 0.85, 0.92] + [0.97] * 16, std=0.17, rows=256.0), None, "fine"),
     (total([0.24, 0.67, 0.85, 0.92] + [0.97] * 16, std=0.17, rows=2.0), None, "unseen"),
-    (total([0.5] * 10 + [0.2] * 3 + [0.55] * 10), None, "unseen"),
     (total([0.5, 0.5, 0.75, 0.25, 0.5, 0.5] * 3), None, "unseen"),
     # 1.5 times 0.1, and five of what 8 rows an event leave to chance: of 20 events and deviations of 1/2 0.48.
     (total([1.0] * 10 + [0.5] * 10), None, "serious"),
     (total([0.5] * 10 + [0.0, 1.0] * 5), None, "unseen"),
-    ({**total([0.5] * 20), "rewards/a/weight": [1.0, 2.0] * 10}, None, "unseen"),
     ({**total([0.5] * 20), **reward("b", mean=[0.5] * 20, weight=[1.0, 2.0] * 10)}, None, "unseen"),
     ({"loss": [0.5] * 11}, None, "unseen"),
     ({"loss": [0.5] * 12}, None, "serious"),
@@ -139,16 +124,12 @@ LEARNING = [
     ({"loss": line(0.4, 0.5)}, None, "serious"),
     # Two in a hundred of where it began.
     ({"loss": [1.0] * 8 + [0.97] * 4}, None, "fine"),
-    ({"loss": with_noise([4.0] * 20)}, None, "serious"),
 ]
 
 KLS = [
     ([0.5] * 9, "unseen"),
-    ([0.5] * 10, "fine"),
     ([2.0] * 16 + [1.0] * 4, "warning"),  # a nat, in the last fifth
-    ([0.0] * 16 + [1.0] * 4, "warning"),
     ([0.75] * 16 + [0.99] * 4, "fine"),
-    ([0.0] * 17 + [1.0] * 3, "fine"),  # three quarters of a nat, all of it in the last sixth
     ([5.0] * 16 + [0.75] * 4, "fine"),  # it has come back
     # Thirds of 0, 1/8 and 3/8: the last gained twice what there was, and not more.
     (parts(0, 0, 0.125, 0.125, 0.25, 0.5), "fine"),
@@ -160,7 +141,6 @@ KLS = [
     # The last sixth no higher than the one before it, or that one no higher than its own.
     (parts(0, 0, 0.125, 0.125, 0.5, 0.5), "fine"),
     (parts(0, 0, 0, 0.25, 0.25, 0.75), "fine"),
-    (parts(0, 0, 0, 0.125, 0.25, 0.75), "warning"),
     # At the end less than 0.2 nats: nothing to speak of.
     (parts(0, 0, 0, 0, 0.125, 0.25), "fine"),
     (parts(0, 0, 0, 0, 0.1, 0.3), "warning"),  # 0.2 in the last third
@@ -170,10 +150,8 @@ KLS = [
 
 TRUNCATION = [
     ([0.0] * 9, "unseen"),
-    ([0.5] * 10, "warning"),
     ([0.0] * 7 + [0.5] * 3, "warning"),  # the last three tenths
     ([1.0] * 7 + [0.49] * 3, "fine"),
-    ([0.0] * 6 + [0.48] * 4, "fine"),
     ([0.875] * 10, "warning"),
     ([0.9] * 10, "serious"),
     # A line over the last seven tenths of 20 events, 14 of them: 13 steps of 0.0075 are 0.0975, of 0.008 0.104.
@@ -182,7 +160,6 @@ TRUNCATION = [
     # As steep, with 0.14 and 0.16 in the last six events; their middle is 2.5 steps before the end.
     (line(0.14 - 16.5 * 0.008, 0.14 + 2.5 * 0.008), "fine"),
     (line(0.16 - 16.5 * 0.008, 0.16 + 2.5 * 0.008), "warning"),
-    (line(0.45, 0.25), "fine"),
     (line(0.0, 0.4, 11), "fine"),
     (line(0.0, 0.4, 12), "warning"),
     # Level except for its first tenths, which no longer count.
@@ -195,34 +172,28 @@ LENGTHS = [
     (line(20, 9.8), FLAT, "warning"),
     (line(20, 10.2), FLAT, "fine"),
     (line(20, 40, 11), FLAT, "unseen"),
-    (line(20, 40, 12), FLAT, "warning"),
     (line(20, 40), RISING, "fine"),
     # Of thirds of 12 events, the last 1/16 above the first: beside deviations of 0.5 an eighth, of 0.4 5/32.
     (line(20, 40, 12), reward("a", mean=[0.0] * 8 + [0.0625] * 4, std=0.5), "warning"),
     (line(20, 40, 12), reward("a", mean=[0.0] * 8 + [0.0625] * 4, std=0.4), "fine"),
-    (line(20, 40, 12), reward("a", mean=[0.0] * 8 + [0.15 * 0.5] * 4, std=0.5), "warning"),  # 0.15 is not enough
     (line(20, 40, 12), reward("a", mean=[0.0] * 8 + [0.0625] * 4, std=0.0), "warning"),
     (line(20, 40, 12), {"rewards/a/mean": [0.0] * 8 + [9.0] * 4}, "warning"),  # no deviation is logged
-    (line(20, 40, 12), {"rewards/a/mean": [0.0, 9.0], "rewards/a/std": [0.1] * 2}, "warning"),  # no three thirds
     ([1.0, 1.0, 8.0, 8.0, 3.0, 3.0, 9.0, 9.0, 1.0, 1.0, 8.0, 8.0] * 2, FLAT, "fine"),
     (parts(20, 31, 17, 44, each=5), FLAT, "unseen"),  # four values that count
 ]
 
 ENTROPY = [
     ({"entropy": [1.0] * 11, "reward": [0.5] * 20}, "unseen"),
-    ({"entropy": [1.0] * 12, "reward": [0.5] * 20}, "fine"),
     ({"entropy": FALLEN, "reward": [0.5] * 20}, "serious"),
     ({"ppo/entropy": FALLEN, "entropy": [1.0] * 20, "reward": [0.5] * 20}, "serious"),
     ({"entropy": [2.0] * 18 + [0.25] * 2, "reward": [0.5] * 20}, "fine"),  # an eighth
     ({"entropy": [10.0] * 18 + [1.0] * 2, "reward": [0.5] * 20}, "serious"),  # a tenth
     ({"entropy": FALLEN, "reward": [0.5] * 9}, "unseen"),
-    ({"entropy": FALLEN, "reward": [0.5] * 10}, "serious"),
     # Gains of the last fifth, four of twenty events, over the first.
     ({"entropy": FALLEN, "reward": [0.0] * 16 + [0.0625] * 4}, "fine"),
     ({"entropy": FALLEN, "reward": [0.0] * 16 + [0.04] * 4}, "serious"),
     ({"entropy": FALLEN, "reward": [0.0] * 17 + [0.0625] * 3}, "serious"),  # 3/64
     ({"entropy": FALLEN, "reward": [0.0] * 4 + [1.0] * 12 + [0.0625] * 4}, "fine"),
-    ({"entropy": FALLEN, "reward": [0.0] * 4 + [1.0] * 12 + [0.0] * 4}, "serious"),
     # A fifth of a deviation of 0.5, by the first fifth of the events: a tenth is not enough where it is no trend.
     ({"entropy": FALLEN, "reward": [0.0] * 16 + [0.125] * 4, "reward_std": [0.5] * 4 + [9.0] * 16}, "fine"),
     ({"entropy": FALLEN, "reward": parts(0, 3, 1, 2, 0.08, each=4), "reward_std": [0.5] * 20}, "serious"),
@@ -231,11 +202,9 @@ ENTROPY = [
     ({"entropy": FALLEN, "reward": line(0.0, 0.08), "reward_std": [0.5] * 20}, "fine"),
     ({"entropy": FALLEN, "reward": line(0.0, 0.055), "reward_std": [0.5] * 20}, "serious"),
     ({"entropy": FALLEN, "reward": line(0.0, 0.04)}, "fine"),  # of no deviation at all
-    ({"entropy": FALLEN, "reward": line(0.04, 0.0)}, "serious"),
 ]
 
 CLIPPING = [
-    ([0.5] * 9, None, "unseen"),
     ([0.0] * 10 + [0.3125] * 10, None, "warning"),  # by the last half
     ([1.0] * 10 + [0.25] * 10, None, "fine"),
     ([0.25] * 8 + [0.3] * 8, None, "fine"),  # 0.3 is not more than 0.3
@@ -248,8 +217,6 @@ CLIPPING = [
 
 EXPLAINED_VARIANCE = [
     ([-0.5] * 9, None, "unseen"),
-    ([-0.5] * 10, None, "warning"),
-    ([0.0] * 20, None, "fine"),
     ([0.5] * 10 + [-0.5] * 10, None, "warning"),
     ([-0.5] * 10 + [0.5] * 10, None, "fine"),
     ([-0.5] * 10 + [0.0] * 2 + [-0.5] * 8, None, "warning"),
@@ -263,7 +230,6 @@ EXPLAINED_VARIANCE = [
 
 VALUE_LOSS = [
     (line(1, 4, 11), None, "unseen"),
-    (line(1, 4, 12), None, "warning"),
     (line(1, 2.1, 12), None, "fine"),  # quarters of 1.1 and 2
     (line(1, 2.7, 12), None, "warning"),  # 1.15 and 2.55
     (line(4, 1, 12), None, "fine"),
@@ -280,7 +246,6 @@ VALUE_LOSS = [
     ([0.25] * 8 + [0.375] * 4 + [0.4375] * 3 + [0.5] * 5, None, "warning"),  # twice what it was, and not more
     # The returns' variance from 1 to 4 as well, or to 2, or what nine events say of it.
     (line(1, 4, 16), line(1, 2, 16), "fine"),
-    (line(1, 4, 16), line(1, 1.25, 16), "warning"),
     (line(1, 4, 16), line(1, 2, 9), "warning"),
     # The loss three times, the variance two and a half times: 1.2 times as much, and not more.
     (parts(0.25, 0.375, 0.5, 0.75, each=4), [*[1.0] * 12, 1.0, 1.0, 2.0, 2.0], "warning"),
@@ -310,14 +275,11 @@ REWARD_ERRORS = [
     (judge(1.0, 0.99), "fine"),
     (judge(1.0, 1.0), "warning"),
     ({**judge(1.0), "rewards/judge/errors": [0.0] * 9 + [20.0]}, "warning"),  # 20 of 1,000
-    ({"loss": [0.1]}, "unseen"),
     (reward("asked", mean=[0.5]), "fine"),
 ]
 
 DEAD_REWARD = [
-    (reward("a", mean=[0.5] * 9, std=0.0), "unseen"),
     (reward("a", mean=[0.5] * 10, std=0.0), "serious"),
-    (reward("a", mean=[0.0] * 10, std=0.0), "serious"),
     (reward("a", mean=[0.5] * 10, std=0.0, weight=[0.0] * 10), "warning"),
     # To a millionth of its size, by its mean and by its rows.
     (reward("a", mean=[400.0] * 9 + [400.0003], std=0.0), "serious"),
@@ -336,7 +298,6 @@ DEAD_REWARD = [
 ]
 
 GATES = [
-    ([0.0] * 9, None, "unseen"),
     ([0.0] * 10, None, "serious"),
     ([0.0] * 11 + [0.12], None, "fine"),  # one row in a hundred
     ([0.0] * 11 + [0.11], None, "serious"),
@@ -369,8 +330,6 @@ REDUNDANT = [
     # By deviations of 1/2 in the first fifth, four of twenty events, the last half may have a quarter.
     (alike([1.0] * 20, std=[0.5] * 4 + [0.0] * 6 + [0.25] * 10), None, "warning"),
     (alike([1.0] * 20, std=[0.5] * 4 + [0.0] * 6 + [0.24] * 10), None, "fine"),
-    (alike([1.0] * 20, std=[0.4] * 5 + [0.0] * 5 + [0.21] * 10), None, "warning"),
-    (alike([1.0] * 20, std=[0.0] * 20), None, "fine"),
     (alike([1.0] * 20, std=[0.5] * 9), None, "fine"),
     (alike([1.0] * 20, std=[0.5] * 10), None, "warning"),
     (alike([1.0] * 20), 60, "warning"),
@@ -387,7 +346,6 @@ def shares(big: Values, small: Values, **named: Any) -> Curves:
 
 ONE_REWARD = [
     (shares([1.0] * 18, [0.0] * 18), None, "unseen"),
-    (shares([1.0] * 20, [0.0] * 20), None, "warning"),
     (shares([0.0] * 10 + [1.0] * 10, [0.9] * 10 + [0.0] * 10), None, "warning"),
     (shares([0.9] * 20, [0.0] * 20), None, "warning"),
     (shares([0.89] * 20, [0.0] * 20), None, "fine"),
@@ -400,10 +358,8 @@ ONE_REWARD = [
     (shares([1.0] * 20, [-0.0625] * 20), None, "fine"),
     (shares([1.0] * 20, [0.0] * 20, std=[0.5] * 4 + [0.25] * 16), None, "warning"),
     (shares([1.0] * 20, [0.0] * 20, std=[0.5] * 4 + [0.24] * 16), None, "fine"),
-    (shares([1.0] * 20, [0.0] * 20, std=[0.0] * 20), None, "fine"),
     (shares([1.0] * 20, [0.0] * 20), 60, "warning"),
     (shares([1.0] * 20, [0.0] * 20), 61, "unseen"),
-    (shares([1.0] * 20, [0.0] * 9), None, "fine"),  # the share of the other reward is unknown
     (reward("big", mean=[0.5] * 20, advantage_share=[1.0] * 20), None, "fine"),
 ]
 
@@ -412,8 +368,9 @@ Case = tuple[str, RunSetup, Any, int | None, str]
 TABLES: list[tuple[str, RunSetup, str, Any]] = [
     *(("non_finite", GRPO, "", NON_FINITE), ("no_deviation", GRPO, "", NO_DEVIATION)),
     *(("overoptimised", DPO, "", OVEROPTIMISED), ("learning", GRPO, "", LEARNING)),
-    *(("kl", GRPO, name, KLS) for name in (KL, "kl")),  # TRL's own metric if ours is missing
-    *(("truncation", GRPO, name, TRUNCATION) for name in (CUT, "completions/clipped_ratio")),
+    *(("kl", GRPO, KL, KLS), ("truncation", GRPO, CUT, TRUNCATION)),
+    # TRL's own metric if ours is missing.
+    *(("kl", GRPO, "kl", KLS[:3]), ("truncation", GRPO, "completions/clipped_ratio", TRUNCATION[:3])),
     *(("entropy", GRPO, "", ENTROPY), ("clipping", PPO, CLIPPED, CLIPPING)),
     *(("explained_variance", PPO, EXPLAINED, EXPLAINED_VARIANCE), ("reward_errors", GRPO, "", REWARD_ERRORS)),
     *(("dead_reward", GRPO, "", DEAD_REWARD), ("gate", GATED, "rewards/style/open_fraction", GATES)),
