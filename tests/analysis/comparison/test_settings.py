@@ -77,29 +77,22 @@ def test_a_configuration_as_leaves() -> None:
 
 def test_the_figures_of_evaluations(place: Path) -> None:
     """The newest first, of equal times by their names. Files that are no evaluations are passed over."""
-    folder = RunFolder(place)
     (place / "eval").mkdir()
-    parts = {"greedy": part(1.5, a=0.5, b=None)}
     attempts = {"a": Attempts(pass_at={1: sure(0.5), 8: sure(0.75), 16: sure(1.0)}, maj_at={})}
-    answers = policy(parts=parts, attempts=attempts)
-    others = policy(parts={"greedy": part(0.5)})
-    evaluations = {"a": headed(answers, time=0.5), "c": headed(others), "b": headed(answers)}
-    evaluations["pairs"] = headed(reward_model(), time=0.0)
+    answers = policy(parts={"greedy": part(1.5, a=0.5, b=None)}, attempts=attempts)
+    model = reward_model()
+    evaluations = {"c": headed(policy()), "a": headed(answers, time=0.5), "b": headed(answers)}
+    evaluations["pairs"] = headed(model, time=0.0)
     contents: dict[str, object] = {name: evaluation_json(one) for name, one in evaluations.items()}
-    for name, content in {**contents, "nothing": {}, "list": [1]}.items():
-        (place / "eval" / f"{name}.json").write_text(json.dumps(content))
-    for number in range(6):
-        (place / "eval" / f"{number}broken.json").write_text("{")
-    found = read_figures(folder)
+    for name, content in {"broken": "{", "nothing": {}, "list": [1], **contents}.items():
+        text = content if isinstance(content, str) else json.dumps(content)
+        (place / "eval" / f"{name}.json").write_text(text)
+    found = read_figures(RunFolder(place))
     assert list(found) == ["b", "c", "a", "pairs"]
-    assert found["b"] == {
-        **{"greedy/total": 1.5, "greedy/a": 0.5, "greedy/truncated": 0.125, "greedy/tokens": 5.5},
-        "pass@16/a": 1.0,
-    }
-    calibration = reward_model().calibration
-    assert found["pairs"] == {
-        **{"accuracy": reward_model().accuracy.mean, "log_loss": calibration.log_loss, "ece": calibration.ece}
-    }
+    of_greedy = {"greedy/total": 1.5, "greedy/a": 0.5, "greedy/truncated": 0.125, "greedy/tokens": 5.5}
+    assert found["b"] == {**of_greedy, "pass@16/a": 1.0}
+    calibrated = {"log_loss": model.calibration.log_loss, "ece": model.calibration.ece}
+    assert found["pairs"] == {"accuracy": model.accuracy.mean, **calibrated}
     assert read_figures(RunFolder(place / "nowhere")) == {}
 
 
@@ -157,19 +150,11 @@ def test_keys_that_change_together_are_named_by_the_first_that_is_no_condition()
     assert [run.name for run in of_conditions] == ["path=x", "path=y"]
 
 
-@pytest.mark.parametrize(
-    ("key", "keys", "short"),
-    [
-        ("a.b.c", ["a.b.c"], "c"),
-        ("a.b.c", ["a.b.c", "x.c"], "b.c"),
-        ("a.b.c", ["a.b.c", "c"], "b.c"),
-        ("a.b.c", ["a.b.c", "x.b.c"], "a.b.c"),
-        ("a.b.c", ["a.b.c", "xc"], "c"),
-        ("a", ["a", "b.a"], "a"),
-    ],
-)
-def test_the_shortest_end_of_a_key_that_is_no_end_of_another(key: str, keys: list[str], short: str) -> None:
-    assert short_key(key, keys) == short
+def test_the_shortest_end_of_a_key_that_is_no_end_of_another() -> None:
+    assert [short_key("a.b.c", ["a.b.c", *others]) for others in ([], ["xc"], ["c"], ["x.c"], ["x.b.c"])] == [
+        *("c", "c", "b.c", "b.c", "a.b.c")
+    ]
+    assert short_key("a", ["a", "b.a"]) == "a"
 
 
 BOTH = {"a": 1, "b": 1}, {"a": 2, "b": 2}
@@ -197,13 +182,9 @@ def test_a_chosen_group_names_its_keys_only_where_it_stands_for_several(
 FLAT = {"reward": [0.5, 0.5]}
 
 
-def read(place: Path, *configs: Any, **named: Any) -> list[LoggedRun]:
-    folders = [write_run(place / "runs" / str(number), one, FLAT, **named) for number, one in enumerate(configs)]
+def read(place: Path, *configs: Any) -> list[LoggedRun]:
+    folders = [write_run(place / "runs" / str(number), one, FLAT) for number, one in enumerate(configs)]
     return read_runs(folders)[0]
-
-
-def names(runs: list[LoggedRun]) -> list[str]:
-    return [run.name for run in runs]
 
 
 def test_keys_that_do_not_affect_training_are_ignored(place: Path) -> None:
@@ -211,7 +192,7 @@ def test_keys_that_do_not_affect_training_are_ignored(place: Path) -> None:
     saving = configured(track={"mode": "none"})
     saving["trainer"]["args"]["save_steps"] = 5  # type: ignore[index, call-overload]
     runs = read(place, configured(track={"mode": "online"}), saving, configured(0.0, 0, run={"name": "x"}))
-    assert (differences(runs), names(runs)) == ([], ["0", "1", "2"])
+    assert (differences(runs), [run.name for run in runs]) == ([], ["0", "1", "2"])
 
 
 @pytest.mark.parametrize(
@@ -272,13 +253,12 @@ def test_values_are_shown_as_typed(value: object, text: str) -> None:
 
 def test_keys_of_a_search_stay_separate(place: Path) -> None:
     """Every trial has another value of both weights, so that either would tell the trials apart."""
-    folders = []
-    for number, (correct, brevity) in enumerate([(0.8473095986776095, 1.25), (1.2055267521432877, 0.5)]):
-        one = configured(brevity)
+    trials = [configured(1.25), configured(0.5)]
+    for one, correct in zip(trials, (0.8473095986776095, 1.2055267521432877), strict=True):
         one["rewards"]["correct"]["weight"] = correct  # type: ignore[index, call-overload]
-        folders.append(write_run(place / "search" / str(number), one, FLAT))
-    write_json(place / "search" / "sweep.json", {"swept": ["rewards.correct.weight", "rewards.brevity.weight"]})
-    assert names(read_runs(folders)[0]) == [
+    (place / "runs").mkdir()
+    write_json(place / "runs" / "sweep.json", {"swept": ["rewards.correct.weight", "rewards.brevity.weight"]})
+    assert [run.name for run in read(place, *trials)] == [
         "correct.weight=0.84731,brevity.weight=1.25",
         "correct.weight=1.20553,brevity.weight=0.5",
     ]
@@ -293,8 +273,8 @@ def run_of(weight: float, settings: dict[str, Any], **facts: Any) -> LoggedRun:
     return replace(run, place=f"runs/{weight}-{sorted(settings.items())}", **facts)
 
 
-def unfair(first: LoggedRun, *others: LoggedRun) -> str | None:
-    grouped = group_over_seeds(named([first, *others]))
+def unfair(*runs: LoggedRun) -> str | None:
+    grouped = group_over_seeds(named(runs))
     return why_unfair(grouped, next(axis for axis in grouped.axes if axis.short == "weight"))
 
 
@@ -305,7 +285,6 @@ def said(what: str | None) -> str | None:
 @pytest.mark.parametrize(
     ("one", "other", "what"),
     [
-        ({}, {}, None),
         ({}, {"trainer.args.learning_rate": 1e-4, "trainer.args.save_steps": 7}, None),  # no conditions
         ({STEPS: 10}, {STEPS: 20}, f"steps differ with it ({STEPS} 10, 20)"),
         ({STEPS: -1, EPOCHS: 1}, {STEPS: -1, EPOCHS: 2}, f"steps differ with it ({EPOCHS} 1, 2)"),
@@ -318,11 +297,10 @@ def said(what: str | None) -> str | None:
         ({}, {"launch.processes": "auto"}, None),  # a number that one of them does not know
         ({"data.name": "a"}, {}, "data differ with it (data.name a, not set)"),
         ({"data.seed": 1}, {"data.seed": 2}, None),
-        ({"model.path": "a"}, {"model.path": "b"}, "model differs with it (model.path a, b)"),
         (
-            {STEPS: 10, "data.name": "a"},
-            {STEPS: 20, "data.name": "b"},
-            f"steps differ with it ({STEPS} 10, 20), data differ with it (data.name a, b)",
+            {STEPS: 10, "model.path": "a"},
+            {STEPS: 20, "model.path": "b"},
+            f"steps differ with it ({STEPS} 10, 20), model differs with it (model.path a, b)",
         ),
     ],
 )
@@ -331,28 +309,27 @@ def test_settings_that_differ_with_the_weight(one: dict[str, Any], other: dict[s
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "what"),
+    ("fact", "one", "other", "what"),
     [
-        ({"step": 10}, {"step": 9}, "steps differ with it (finished at step 10, 9)"),
-        ({"step": 10}, {"step": 9, "state": "failed"}, None),  # how far it would have gone is not known
-        ({"provenance": {"world_size": 2}}, {}, "batch differs with it (rows per step 16, 8)"),
-        ({"provenance": {"world_size": 2}}, {"provenance": {"world_size": 2}}, None),
-        (
-            {"provenance": {"sha256": {"data": "0123456789", "other": "1"}}},
-            {"provenance": {"sha256": {"data": "abcdefghij", "other": "2"}}},
-            "data differ with it (content of data 01234567, abcdefgh)",
-        ),
-        ({"provenance": {"sha256": {"data": "0123456789"}}}, {}, None),
-        (
-            {"provenance": {"starting_model": {"commit": "0123456789"}}},
-            {"provenance": {"starting_model": {"commit": "abcdefghij"}}},
-            "model differs with it (initial weights 01234567, abcdefgh)",
-        ),
-        ({"provenance": {"starting_model": {"commit": "0123456789"}}}, {}, None),
+        ("world_size", 2, 2, None),
+        ("world_size", 2, None, "batch differs with it (rows per step 16, 8)"),
+        ("sha256", {"data": "0123456789", "other": "1"}, {"data": "abcdefghij", "other": "2"},
+         "data differ with it (content of data 01234567, abcdefgh)"),
+        ("sha256", {"data": "0123456789"}, None, None),
+        ("starting_model", {"commit": "0123456789"}, {"commit": "abcdefghij"},
+         "model differs with it (initial weights 01234567, abcdefgh)"),
+        ("starting_model", {"commit": "0123456789"}, None, None),
     ],
-)
-def test_facts_that_differ_with_the_weight(one: dict[str, Any], other: dict[str, Any], what: str | None) -> None:
-    assert unfair(run_of(0.0, {}, **one), run_of(0.5, {}, **other)) == said(what)
+)  # fmt: skip
+def test_facts_that_differ_with_the_weight(fact: str, one: object, other: object, what: str | None) -> None:
+    known = [{} if value is None else {fact: value} for value in (one, other)]
+    assert unfair(*(run_of(0.5 * place, {}, provenance=of) for place, of in enumerate(known))) == said(what)
+
+
+def test_steps_at_which_runs_ended_with_the_weight() -> None:
+    ten, nine = run_of(0.0, {}, step=10), run_of(0.5, {}, step=9)
+    assert unfair(ten, nine) == said("steps differ with it (finished at step 10, 9)")
+    assert unfair(ten, replace(nine, state="failed")) is None, "how far it would have gone is not known"
 
 
 def test_values_that_were_never_run_with_the_same_of_the_others() -> None:
@@ -386,26 +363,19 @@ def test_which_of_several_keys_a_verdict_may_be_about() -> None:
     assert why.endswith("; --by weight gives a verdict on one of them")
 
 
-WHY = "steps differ with it (trainer.args.max_steps 30, 12; finished at step 30, 12)"
-
-
-@pytest.fixture
-def confounded(place: Path) -> list[RunFolder]:
+def test_the_screen_and_the_report_name_every_key_that_differs_with_a_weight(place: Path) -> None:
     """Three seeds of weight 0, and of weight 0.5, which is far better and has other steps and learning rates."""
     folders = []
     for weight, steps, rate in ((0.0, 30, 1e-3), (0.5, 12, 5e-4)):
         for seed in range(3):
-            trainer = {"name": "grpo", "args": {"max_steps": steps, "learning_rate": rate}}
+            trainer: Any = {"name": "grpo", "args": {"max_steps": steps, "learning_rate": rate}}
             value = [0.4 + weight + 0.01 * seed * (1 + weight)] * steps
             curves = {"rewards/correct/mean": value, "rewards/brevity/mean": value}
             config = {**configured(weight, seed), "trainer": trainer}
-            folders.append(write_run(place / "s" / f"{weight:g}-{seed}", config, curves))  # type: ignore[arg-type]
+            folders.append(write_run(place / "s" / f"{weight:g}-{seed}", config, curves))
     (place / "s" / "sweep.json").write_text('{"swept": ["rewards.brevity.weight"]}')
-    return folders
-
-
-def test_the_screen_names_every_key_with_its_values(confounded: list[RunFolder]) -> None:
-    found = compared(confounded)
+    why = "steps differ with it (trainer.args.max_steps 30, 12; finished at step 30, 12)"
+    found = compared(folders)
     lines = printed(lambda console: show_comparison(console, found), 80)
     assert lines[1:4] == [
         "rewards.brevity.weight        0, 0.5",
@@ -413,15 +383,9 @@ def test_the_screen_names_every_key_with_its_values(confounded: list[RunFolder])
         "  trainer.args.learning_rate  0.001, 0.0005",
     ]
     text = " ".join(" ".join(lines).split())
-    assert WHY in text
-    assert "beats" not in text
-    assert "●" not in text, "the front is a verdict too"
-
-
-def test_the_report_says_why(confounded: list[RunFolder], place: Path) -> None:
+    assert (why in text, "beats" in text, "●" in text) == (True, False, False), "the front is a verdict too"
     html = write_report(place / "s", place / "report.html").read_text()
     verdict = html[html.index('id="verdict"') : html.index('id="settings"')]
-    assert WHY in verdict
-    for key in ("trainer.args.max_steps", "trainer.args.learning_rate", "rewards.brevity.weight"):
-        assert key in verdict
+    for said_there in (why, "trainer.args.max_steps", "trainer.args.learning_rate", "rewards.brevity.weight"):
+        assert said_there in verdict
     assert "beats" not in html
