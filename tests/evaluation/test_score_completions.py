@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
@@ -59,13 +60,9 @@ ROWS: list[dict[str, Any]] = [{"prompt": "p", "completion": "abc"}, {"prompt": "
 
 
 def experiment(model: dict[str, object], **rewards: object) -> Experiment:
-    sections = {name: {} for name in ("launch", "track", "run")}
-    return Experiment.model_validate(
-        {
-            **{"seed": 0, "trainer": {"name": "grpo", "trl": "GRPOTrainer"}, "data": {"world": "toy_sums"}},
-            **{"model": model, "rewards": rewards, **sections},
-        }
-    )
+    trainer, empty = {"name": "grpo", "trl": "GRPOTrainer"}, {name: {} for name in ("launch", "track", "run")}
+    given = {"seed": 0, "trainer": trainer, "data": {"world": "toy_sums"}, "model": model, "rewards": rewards}
+    return Experiment.model_validate({**given, **empty})
 
 
 @pytest.fixture
@@ -95,12 +92,9 @@ def test_a_hub_is_asked_for_a_tokenizer_alone_and_loads_its_revision(
     monkeypatch.setattr(score_completions, "require_on_hub", lambda *given, **rules: asked.append((given, rules)))
     monkeypatch.setattr(score_completions, "load_tokenizer", lambda *given, **rules: asked.append((given, rules)))
     policy_tokenizer(experiment({"path": "org/model", "revision": "r2", key: "org/there"}), wanted_by="test")
-    where = f"model.{key}"
+    question, where = HubQuestion("model", "org/there", revision, needs_weights=False), f"model.{key}"
     assert asked == [
-        (
-            (HubQuestion("model", "org/there", revision, needs_weights=False),),
-            {"where": where, "local": f"{where}=FOLDER"},
-        ),
+        ((question,), {"where": where, "local": f"{where}=FOLDER"}),
         (("org/there", None), {"where": where, "revision": revision, "trust_remote_code": False}),
     ]
 
@@ -158,12 +152,8 @@ def test_an_answers_tokens_are_those_of_its_text_and_its_end(
 @pytest.mark.parametrize(("where", "hint"), [("--completions", "answr"), ("data", "data.rename.answer=answr")])
 def test_a_column_that_a_reward_reads_and_the_rows_lack(where: str, hint: str) -> None:
     asked = experiment({"path": NOT_GIVEN}, match=MATCH)
-    stack = reward_stack(asked, device="cpu")
-    try:
-        with pytest.raises(DataError) as caught:
-            score_with(stack, asked, [{**row, "answr": "x"} for row in ROWS], where=where)
-    finally:
-        stack.close()
+    with contextlib.closing(reward_stack(asked, device="cpu")) as stack, pytest.raises(DataError) as caught:
+        score_with(stack, asked, [{**row, "answr": "x"} for row in ROWS], where=where)
     assert (caught.value.where, caught.value.hint) == (where, hint)
 
 
@@ -171,11 +161,11 @@ def same(completions: Any, answer: Any) -> list[float]:
     return [float(text == right) for text, right in zip(completions, answer, strict=True)]
 
 
-def test_a_column_that_only_some_rows_have() -> None:
-    for has_it in (0, 1):
-        rows = [{**row, "answer": row["completion"]} if place == has_it else row for place, row in enumerate(ROWS)]
-        (found,) = score_each(experiment({"path": NOT_GIVEN}, same={"fn": f"{__name__}:same"}), [rows])
-        assert [row.rewards["same"].raw for row in found.rows] == [float(place == has_it) for place in (0, 1)]
+@pytest.mark.parametrize("has_it", [0, 1])
+def test_a_column_that_only_some_rows_have(has_it: int) -> None:
+    rows = [{**row, "answer": row["completion"]} if place == has_it else row for place, row in enumerate(ROWS)]
+    (found,) = score_each(experiment({"path": NOT_GIVEN}, same={"fn": f"{__name__}:same"}), [rows])
+    assert [row.rewards["same"].raw for row in found.rows] == [float(place == has_it) for place in (0, 1)]
 
 
 LABELLED: list[dict[str, object]] = [
@@ -185,20 +175,15 @@ LABELLED: list[dict[str, object]] = [
 ]
 
 
-def with_summary(*totals: float | None, raw: float = 1.0) -> CompletionScores:
-    """A reward `one` whose raw score is the total times `raw`, and `two`, which has no scores."""
-    rows = [
-        ScoredRow(
-            total,
-            {
-                "one": ScoredReward(None if total is None else raw * total, total, total, open=True, error=None),
-                "two": ScoredReward(None, None, None, open=False, error=None),
-            },
-        )
-        for total in totals
-    ]
+def with_summary(*totals: float | None, raw: float = 1.0, names: Sequence[str] = ("one", "two")) -> CompletionScores:
+    """The first reward's raw score is the total times `raw`; the others have no scores."""
+    nothing = ScoredReward(None, None, None, open=False, error=None)
+    rows = []
+    for total in totals:
+        scored = ScoredReward(None if total is None else raw * total, total, total, open=True, error=None)
+        rows.append(ScoredRow(total, dict(zip(names, [scored, nothing], strict=False))))
     summary = RewardSummary(1.0, 1.0, 1.0, open_fraction=1.0, excluded=0, errors=0, calls=3)
-    return CompletionScores(rows, {"one": summary, "two": summary})
+    return CompletionScores(rows, dict.fromkeys(names, summary))
 
 
 def test_what_is_summed_up() -> None:
@@ -212,22 +197,17 @@ def test_what_is_summed_up() -> None:
         *(("total", "characters"), ("total", "ok"), ("characters", "ok")),
     ]
     assert ([one.ranks for one in found.correlations][-3:], found.label) == (pytest.approx([1.0, -1.0, -1.0]), "ok")
+    unlabelled = score_bench(LABELLED, with_summary(1.0, 3.0, 2.0))
+    assert (unlabelled.label, "ok" in {one.second for one in unlabelled.correlations}) == (None, False)
+    untotalled = score_bench(LABELLED, with_summary(None, None, None), label="ok")
+    assert list(untotalled.distributions) == ["one", "two", "characters"]
 
 
 def test_labels_and_lengths_may_have_the_name_of_a_reward() -> None:
-    given, rows = with_summary(1.0, 3.0, None), [{**row, "characters": row["ok"]} for row in LABELLED]
-    scored = [ScoredRow(row.total, {"characters": row.rewards["one"]}) for row in given.rows]
-    found = score_bench(rows, CompletionScores(scored, {"characters": given.summary["one"]}), label="characters")
+    rows = [{**row, "characters": row["ok"]} for row in LABELLED]
+    found = score_bench(rows, with_summary(1.0, 3.0, None, names=["characters"]), label="characters")
     ranks = {one.second: one.ranks for one in found.correlations if one.first == "characters"}
     assert ranks == pytest.approx({"total": 1.0, "completion.characters": 1.0, "characters (label)": -1.0})
-
-
-def test_without_labels_and_totals_there_is_less() -> None:
-    unlabelled = score_bench(LABELLED, with_summary(1.0, 3.0, 2.0))
-    assert unlabelled.label is None
-    assert "ok" not in {one.second for one in unlabelled.correlations}
-    untotalled = score_bench(LABELLED, with_summary(None, None, None), label="ok")
-    assert list(untotalled.distributions) == ["one", "two", "characters"]
 
 
 def test_as_pandas_has_it() -> None:
@@ -268,29 +248,44 @@ def test_labels_as_people_write_them() -> None:
     """JSON lines have the keys that were written: who labels later leaves the key out, which is an empty cell."""
     rows: list[dict[str, object]] = [{"ok": value} for value in (True, 0, "yes", " False", None, "", 1.0, "wrong")]
     assert labels_of([{"prompt": "q"}, *rows], "ok") == [None, 1.0, 0.0, 1.0, 0.0, None, None, 1.0, 0.0]
+    with pytest.raises(DataError) as caught:
+        labels_of([{"grade": 1}, {"grade": 3}], "grade")
+    assert (caught.value.where, caught.value.got) == ("--label grade, row 2 (the first row is 1)", "3")
+    assert caught.value.advice is not None
+    with pytest.raises(DataError) as caught:
+        labels_of([{"is_correct": 1}, {"other": 1}], "is_corect")
+    assert (caught.value.where, caught.value.got) == ("--label", "columns is_correct, other")
+    assert caught.value.hint == "is_correct"
+
+
+def read(place: Path, *rows: dict[str, object], words: Sequence[str] = (), **given: Any) -> list[dict[str, Any]]:
+    """Return rows of a file c.jsonl of the working directory as they are read for quickstart and these words."""
+    (place / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = prepare(["exp=quickstart", *words], adjust=fill_in_policy_and_data).experiment
+    return read_completions(Path("c.jsonl"), limit=None, experiment=asked, **given)
+
+
+GOOD: dict[str, object] = {"prompt": "q", "completion": "a"}
 
 
 @pytest.mark.parametrize(
-    ("rows", "where", "advised"),
+    ("rows", "given", "where", "hint"),
     [
-        (
-            [{"prompt": "q", "completion": "a"}, {"prompt": "q", "completion": None}],
-            "c.jsonl, row 2 (the first row is 1)",
-            None,
-        ),
-        ([{"prompt": "q", "completion": ["a", "b"]}], "c.jsonl, row 1 (the first row is 1)", None),
-        ([{"question": "q", "completion": "a"}], "c.jsonl", "question"),
+        ([GOOD, {**GOOD, "completion": None}], {}, "c.jsonl, row 2 (the first row is 1)", None),
+        ([{**GOOD, "completion": ["a", "b"]}], {}, "c.jsonl, row 1 (the first row is 1)", None),
+        ([{"question": "q", "completion": "a"}], {}, "c.jsonl", "data.rename.prompt=question"),
+        ([{"prompt": "q", "answer": "2", "output": "2"}], {"words": ["+reward@rewards.match=exact_match"]},
+         "c.jsonl", "data.rename.completion=output"),
+        ([{**GOOD, "ok": True}, {**GOOD, "ok": "no"}], {"label": "ok"}, "c.jsonl:2", None),
     ],
-)
+)  # fmt: skip
 def test_rows_that_cannot_be_scored(
-    rows: list[dict[str, object]], where: str, advised: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rows: list[dict[str, object]], given: dict[str, Any], where: str, hint: str | None, place: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(DataError) as caught:
-        read_completions(Path("c.jsonl"), limit=None, experiment=experiment({"path": "given"}))
+        read(place, *rows, **given)
     assert caught.value.where == where
-    assert advised is None or advised in str(caught.value.hint)
+    assert hint is None or caught.value.hint == hint
 
 
 @pytest.mark.parametrize(
@@ -302,38 +297,11 @@ def test_rows_that_cannot_be_scored(
     ],
 )
 def test_completions_are_read_under_the_names_of_the_experiment(
-    row: dict[str, object], typed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    row: dict[str, object], typed: list[str], place: Path
 ) -> None:
     """An unread column may hold anything."""
-    monkeypatch.chdir(tmp_path)
-    Path("c.jsonl").write_text("".join(json.dumps(row | {"meta": meta, "answer": "2"}) + "\n" for meta in ("x", 1)))
-    experiment = prepare(["exp=quickstart", *typed], adjust=fill_in_policy_and_data).experiment
-    read = read_completions(Path("c.jsonl"), limit=None, experiment=experiment)
-    assert [(one["prompt"], one["completion"], "meta" in one) for one in read] == [("1+1=", "2", False)] * 2
-
-
-def test_what_a_reward_or_a_label_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("c.jsonl").write_text('{"prompt": "q", "answer": "2", "output": "2"}\n')
-    experiment = prepare(["exp=quickstart", "+reward@rewards.match=exact_match"]).experiment
-    with pytest.raises(DataError) as caught:
-        read_completions(Path("c.jsonl"), limit=None, experiment=experiment)
-    assert caught.value.hint == "data.rename.completion=output"
-    Path("c.jsonl").write_text("".join(f'{{"prompt": "q","completion": "2", "ok": {ok}}}\n' for ok in ("true", '"no"')))
-    with pytest.raises(DataError) as caught:
-        read_completions(Path("c.jsonl"), limit=None, experiment=experiment, label="ok")
-    assert caught.value.where == "c.jsonl:2"
-
-
-def test_what_is_no_label_is_refused() -> None:
-    with pytest.raises(DataError) as caught:
-        labels_of([{"grade": 1}, {"grade": 3}], "grade")
-    assert (caught.value.where, caught.value.got) == ("--label grade, row 2 (the first row is 1)", "3")
-    assert caught.value.advice is not None
-    with pytest.raises(DataError) as caught:
-        labels_of([{"is_correct": 1}, {"other": 1}], "is_corect")
-    assert (caught.value.where, caught.value.got) == ("--label", "columns is_correct, other")
-    assert caught.value.hint == "is_correct"
+    found = read(place, *(row | {"meta": meta, "answer": "2"} for meta in ("x", 1)), words=typed)
+    assert [(one["prompt"], one["completion"], "meta" in one) for one in found] == [("1+1=", "2", False)] * 2
 
 
 def test_fields_are_those_of_the_dataclass() -> None:
@@ -393,32 +361,31 @@ def test_special_tokens_have_no_text(folder: Path) -> None:
     ]  # fmt: skip
 
 
-WAITING = """
-def called(name, completions):
-    with open("calls.txt", "a") as file:
-        print(name, len(completions), file=file)
+CALLED: list[tuple[str, int]] = []
 
-def plain(completions, **columns):
-    called("plain", completions)
+
+def plain(completions: Any, **columns: Any) -> list[float]:
+    CALLED.append(("plain", len(completions)))
     return [float(text[:4]) for text in completions]
 
-def gated(completions, **columns):
-    called("gated", completions)
+
+def gated(completions: Any, **columns: Any) -> list[float]:
+    CALLED.append(("gated", len(completions)))
     return [1.0 for _ in completions]
 
-async def waits(completions, **columns):
-    called("waits", completions)
+
+async def waits(completions: Any, **columns: Any) -> list[float]:
+    CALLED.append(("waits", len(completions)))
     return [2.0 for _ in completions]
-"""
 
 
-def test_a_reward_is_called_once_with_all_rows_it_is_open_for(place: Path) -> None:
-    (place / "mine.py").write_text(WAITING)
-    rewards = [f"rewards.{name}.fn=./mine.py:{name}" for name in ("plain", "gated", "waits")]
-    gate = "rewards.gated.gate={by: plain, at_least: 10, otherwise: exclude}"
-    experiment = prepare([*ONLY[1:], *rewards, gate]).experiment
-    score_each(experiment, [[{"prompt": f"{row // 4}?", "completion": f"{row:04} is it"} for row in range(500)]])
-    assert sorted((place / "calls.txt").read_text().splitlines()) == ["gated 490", "plain 500", "waits 500"]
+def test_a_reward_is_called_once_with_all_rows_it_is_open_for() -> None:
+    CALLED.clear()
+    rewards = {one: {"fn": f"{__name__}:{one}", "weight": 1.0} for one in ("plain", "gated", "waits")}
+    rewards["gated"]["gate"] = {"by": "plain", "at_least": 10, "otherwise": "exclude"}
+    asked = experiment({"path": NOT_GIVEN}, **rewards)
+    score_each(asked, [[{"prompt": f"{row // 4}?", "completion": f"{row:04} is it"} for row in range(500)]])
+    assert sorted(CALLED) == [("gated", 490), ("plain", 500), ("waits", 500)]
 
 
 MINE = """
