@@ -78,34 +78,28 @@ def test_the_interval_is_students_over_prompts() -> None:
 
 def test_what_the_pick_is_worth_by_the_others() -> None:
     """Picked by `mine` the best of 2 of these three is answer 1 in two subsets of three, answer 2 in one: the other
-    reward is (5 + 5 + 2) / 3 = 4 there and 3 on average; answer 0, which is cut off, is never taken.
+    reward is (5 + 5 + 2) / 3 = 4 there and 3 on average; answer 0, which is cut off, is never taken. Where answer 1 has
+    none of it, the best of 3 has none.
     """
     found = best_of_n(sampled([prompt([0.0, 2.0, 1.0], [2.0, 5.0, 2.0])]), by="mine")
     assert [one.rewards["other"].mean for one in found.curve] == pytest.approx([3.0, 4.0, 5.0])
     assert [one.truncated.mean for one in found.curve] == pytest.approx([1 / 3, 0.0, 0.0])
-
-
-def test_a_reward_that_no_pick_has_is_not_known_there() -> None:
-    """The best of 3 is always answer 1, which has none; of 2 it is answer 2 where it is not answer 1."""
-    lacking = prompt([0.0, 2.0, 1.0], [1.0, None, 3.0])
-    (one, two, three) = (found.rewards["other"] for found in best_of_n(sampled([lacking]), by="mine").curve)
-    assert (one.mean, two.mean, three.mean, three.count) == (2.0, 3.0, None, 0)
-    beside = (
-        best_of_n(sampled([lacking, prompt([0.0, 2.0, 1.0], [1.0, 7.0, 3.0])]), by="mine").curve[2].rewards["other"]
-    )
-    assert (beside.mean, beside.count) == (7.0, 1)
+    lacking, beside = (prompt([0.0, 2.0, 1.0], [1.0, of_the_best, 3.0]) for of_the_best in (None, 7.0))
+    others = [point.rewards["other"] for point in best_of_n(sampled([lacking]), by="mine").curve]
+    assert [(one.mean, one.count) for one in others] == [(2.0, 1), (3.0, 1), (None, 0)]
+    of_both = best_of_n(sampled([lacking, beside]), by="mine").curve[2].rewards["other"]
+    assert (of_both.mean, of_both.count) == (7.0, 1)
 
 
 def test_picked_by_the_total_or_by_a_reward() -> None:
     """The total prefers answer 0, the reward answer 1; what the pick goes by is not told once more."""
     both = sampled([[sample("a", {"r": 1.0}, 5.0, False), sample("b", {"r": 3.0}, 2.0, True)]])
-    by_total, by_reward = best_of_n(both), best_of_n(both, by="r")
-    for found, name, score, rewards, cut in (
-        (by_total, "total", 5.0, {"r": 1.0}, 0.0),
-        (by_reward, "r", 3.0, {"total": 2.0}, 1.0),
+    for given, name, score, rewards, cut in (
+        ({}, "total", 5.0, {"r": 1.0}, 0.0),
+        ({"by": "r"}, "r", 3.0, {"total": 2.0}, 1.0),
     ):
-        best = found.curve[-1]
-        assert [one.k for one in found.curve] == [1, 2]
+        found = best_of_n(both, **given)
+        _, best = found.curve
         assert (found.by, best.k, best.score.mean, best.truncated.mean) == (name, 2, score, cut)
         assert {name: one.mean for name, one in best.rewards.items()} == rewards
         assert best.kl_bound == pytest.approx(math.log(2) - 1 / 2)
@@ -131,6 +125,8 @@ def test_the_bound_is_the_divergence_of_a_continuous_score(k: int) -> None:
 
 
 def answers(*answers: tuple[str, float | None] | tuple[str, float | None, bool], text: object = "q") -> Prompt:
+    """Return samples of (text, total, is it cut off), whose reward `other` is the total's opposite."""
+
     def made(text_of: str, score: float | None, is_cut: bool = False) -> Sample:
         return sample(text_of, {"other": None if score is None else -score}, score, is_cut, prompt=text)
 
@@ -141,10 +137,9 @@ def rows_of(prompts: Sequence[Prompt]) -> list[dict[str, Any]]:
     return [dict(samples[0][0].row) for samples in prompts]
 
 
-BELOW = "the margin is below 0.5"
 EQUAL, CUT = "the best finished answer scores no higher than the worst", "no answer is finished"
 FEW, NONE = "fewer than two answers have a score and a text", "no answer has a score and a text"
-TWICE = answers(("a", 0.5), ("b", 0.0))
+TWICE, SLIGHT = answers(("a", 0.5), ("b", 0.0)), answers(("a", 1.0), ("b", 0.6), text="r")
 
 
 @pytest.mark.parametrize(
@@ -156,22 +151,14 @@ TWICE = answers(("a", 0.5), ("b", 0.0))
             [("q", "b", "c", 2.0, -1.0)],
             {},
         ),
-        # What is cut off is rejected and never chosen.
+        # What is cut off is rejected and never chosen; what has no text is neither.
         ([answers(("a", 3.0, True), ("b", 2.0), ("c", 1.0, True))], 0.0, [("q", "b", "c", 2.0, 1.0)], {}),
+        ([answers((" ", 9.0), ("a", 2.0), ("b", 1.0), ("", -9.0))], 0.0, [("q", "a", "b", 2.0, 1.0)], {}),
         ([answers(("a", 3.0, True), ("c", 1.0)), answers(("a", 1.0), ("b", 1.0))], 0.0, [], {EQUAL: 2}),
         ([answers(("a", 3.0, True), ("b", 1.0, True)), answers(("a", None), ("b", 1.0))], 0.0, [], {CUT: 1, FEW: 1}),
         # The least margin is inclusive.
-        (
-            [TWICE, answers(("a", 1.0), ("b", 0.6), text="r")],
-            0.5,
-            [("q", "a", "b", 0.5, 0.0)],
-            {"the margin is below 0.5": 1},
-        ),
-        ([answers((" ", 9.0), ("a", 2.0), ("b", 1.0), ("", -9.0))], 0.0, [("q", "a", "b", 2.0, 1.0)], {}),  # no text
-        (
-            [TWICE, TWICE, TWICE, answers(("a", 1.0), ("b", 0.0), text="r")],
-            *(0.0, [("q", "a", "b", 0.5, 0.0), ("r", "a", "b", 1.0, 0.0)], {"a repeated pair": 2}),
-        ),
+        ([TWICE, SLIGHT], 0.5, [("q", "a", "b", 0.5, 0.0)], {"the margin is below 0.5": 1}),
+        ([TWICE, TWICE, SLIGHT], 0.0, [("q", "a", "b", 0.5, 0.0), ("r", "a", "b", 1.0, 0.6)], {"a repeated pair": 1}),
     ],
 )
 def test_pairs(prompts: list[Prompt], least_margin: float, rows: list[Any], left_out: dict[str, int]) -> None:

@@ -12,17 +12,12 @@ from rlhf_cli.errors import DataError
 from rlhf_cli.evaluation.scored_pairs import ScoredPair, pairs_of, texts_of
 
 
-def pair(**values: Any) -> ScoredPair:
-    given = {"step": 1, "row": 1, "prompt": "p", "chosen": "c", "rejected": "r", "margin": None}
-    return ScoredPair(**{**given, "score_chosen": 1.0, "score_rejected": 0.0, **values})
-
-
 @pytest.mark.parametrize(
     ("chosen", "rejected", "verdict"),
     [(1.0, 0.5, "right"), (0.5, 1.0, "wrong"), (0.5, 0.5, "tie"), (math.nan, 0.5, "wrong")],
 )
 def test_verdict(chosen: float, rejected: float, verdict: str) -> None:
-    assert pair(score_chosen=chosen, score_rejected=rejected).verdict == verdict
+    assert ScoredPair(1, 1, "p", "c", "r", chosen, rejected, None).verdict == verdict
 
 
 def decoded(ids: list[int], *, skip_special_tokens: bool) -> str:
@@ -30,27 +25,20 @@ def decoded(ids: list[int], *, skip_special_tokens: bool) -> str:
     return "".join({1: "2+2=", 2: "4", 3: "!", 4: "5"}[token] for token in ids)
 
 
-@pytest.mark.parametrize(
-    ("prompt", "found"),
-    [
-        ("2+", ("2+", "2=4!", "2=5")),  # the row's own prompt, where both begin with it
-        ("2+2=4", ("2+2=", "4!", "5")),
-        ("2+2=5", ("2+2=", "4!", "5")),
-        (None, ("2+2=", "4!", "5")),
-        (7, ("2+2=", "4!", "5")),
-        ([], ("2+2=", "4!", "5")),
-        (["2+"], ("2+2=", "4!", "5")),  # a list, and not of messages
-    ],
-)
-def test_the_prompt_of_ids(prompt: object, found: tuple[str, str, str]) -> None:
-    row = {"chosen_ids": [1, 2, 3], "rejected_ids": [1, 4], "prompt": prompt, "chosen": "other", "rejected": "texts"}
-    assert texts_of(row, decoded) == found
+IDS = {"chosen_ids": [1, 2, 3], "rejected_ids": [1, 4]}
 
 
-def test_ids_are_decoded_unless_both_answers_are_conversations() -> None:
-    ids = {"chosen_ids": [1, 2, 3], "rejected_ids": [1, 4]}
-    for one, other in (("chosen", "rejected"), ("rejected", "chosen")):
-        assert texts_of({**ids, one: said("a", "x"), other: "text"}, decoded) == ("2+2=", "4!", "5")
+@pytest.mark.parametrize("prompt", ["2+2=4", "2+2=5", None, 7, [], ["2+"]])
+def test_the_prompt_of_ids(prompt: object) -> None:
+    """The row's own prompt, where both begin with it; a list is none if it is not of messages."""
+    row = {**IDS, "prompt": prompt, "chosen": "other", "rejected": "texts"}
+    assert texts_of(row, decoded) == ("2+2=", "4!", "5")
+    assert texts_of({**row, "prompt": "2+"}, decoded) == ("2+", "2=4!", "2=5")
+
+
+@pytest.mark.parametrize(("one", "other"), [("chosen", "rejected"), ("rejected", "chosen")])
+def test_ids_are_decoded_unless_both_answers_are_conversations(one: str, other: str) -> None:
+    assert texts_of({**IDS, one: said("a", "x"), other: "text"}, decoded) == ("2+2=", "4!", "5")
 
 
 def said(*texts: object) -> list[dict[str, object]]:
@@ -103,20 +91,23 @@ def test_plain_texts() -> None:
     assert pairs_of(rows[1:], as_chat=True) == [([USER], [GOOD], [BAD])]
 
 
+ANSWER, TEXT, BEGIN = "an answer on both sides", "text on both sides, or a list", "transcripts that begin with the same"
+TWO = {"chosen": [GOOD], "rejected": [BAD]}
+
+
 @pytest.mark.parametrize(
     ("row", "got", "expected"),
     [
-        ({"prompt": "q", "chosen": None, "rejected": "y"}, "str, NoneType, str", "an answer on both sides"),
-        ({"prompt": "q", "chosen": "x", "rejected": ""}, "str, str, str", "an answer on both sides"),
-        ({"prompt": "q", "chosen": "x", "rejected": [BAD]}, "str, str, list", "text on both sides, or a list"),
-        ({"prompt": "q", "chosen": [GOOD], "rejected": "y"}, "str, list, str", "text on both sides, or a list"),
-        ({"prompt": 5, "chosen": "x", "rejected": "y"}, "int, str, str", "text on both sides, or a list"),
-        ({"prompt": None, "chosen": [GOOD], "rejected": "y"}, "NoneType, list, str", "text on both sides, or a list"),
-        ({"prompt": [USER], "chosen": [GOOD], "rejected": "y"}, "list, list, str", "text on both sides, or a list"),
-        ({"prompt": [USER], "chosen": "x", "rejected": [BAD]}, "list, str, list", "text on both sides, or a list"),
-        ({"prompt": "q", "chosen": [GOOD], "rejected": [BAD]}, "str, list, list", "transcripts that begin with the"),
-        ({"prompt": [], "chosen": [GOOD], "rejected": [BAD]}, "list, list, list", "text on both sides, or a list"),
-        ({"chosen": [GOOD], "rejected": [BAD]}, "NoneType, list, list", "transcripts that begin with the same message"),
+        ({"prompt": "q", "chosen": None, "rejected": "y"}, "str, NoneType, str", ANSWER),
+        ({"prompt": "q", "chosen": "x", "rejected": ""}, "str, str, str", ANSWER),
+        ({"prompt": "q", "chosen": "x", "rejected": [BAD]}, "str, str, list", TEXT),
+        ({"prompt": 5, "chosen": "x", "rejected": "y"}, "int, str, str", TEXT),
+        ({"prompt": None, "chosen": [GOOD], "rejected": "y"}, "NoneType, list, str", TEXT),
+        ({"prompt": [USER], "chosen": [GOOD], "rejected": "y"}, "list, list, str", TEXT),
+        ({"prompt": [USER], "chosen": "x", "rejected": [BAD]}, "list, str, list", TEXT),
+        ({"prompt": [], **TWO}, "list, list, list", TEXT),
+        ({"prompt": "q", **TWO}, "str, list, list", BEGIN),
+        (TWO, "NoneType, list, list", BEGIN),
     ],
 )
 def test_what_is_no_pair(row: dict[str, Any], got: str, expected: str) -> None:
@@ -128,13 +119,10 @@ def test_what_is_no_pair(row: dict[str, Any], got: str, expected: str) -> None:
     assert str(error.expected).startswith(expected)
 
 
-def test_a_chat_needs_a_prompt_to_ask() -> None:
+def test_a_chat_needs_a_prompt_to_ask_and_any_pair_two_answers() -> None:
     with pytest.raises(DataError) as caught:
         pairs_of([{"chosen": "q x", "rejected": "q y"}], as_chat=True)
     assert str(caught.value.where).startswith("the evaluation rows, row 1")
-
-
-def test_rows_without_an_answer_are_no_preference_rows() -> None:
     with pytest.raises(DataError) as caught:
         pairs_of([{"prompt": "q", "chosen": "x", "rejceted": "y"}])
     error = caught.value

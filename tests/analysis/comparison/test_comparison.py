@@ -137,10 +137,8 @@ def test_a_verdict_without_a_single_key_is_refused() -> None:
 def test_the_front_takes_three_components_or_the_typed_metrics() -> None:
     many = runs_of(*by_weight(0.0, 0.5), **{f"rewards/{name}/mean": [0.1, 0.2, 0.3, 0.4] for name in "abcd"})
     front = of(many).front
-    assert front is not None
     assert (front.by, front.best) == (("a", "b", "c"), ("weight=0.5",))
     two = of(metrics=("kl", "brevity")).front
-    assert two is not None
     assert (two.by, two.dominated) == (("kl", "brevity"), {"weight=0.5": "weight=0"})  # less KL and more brevity
     assert of(runs_of(*by_weight(0.0, 0.5), **{CORRECT: [0.1] * 4})).front is None  # of one measure there is none
     assert of(FOUR[:2]).front is None  # nor of one setting

@@ -211,7 +211,6 @@ def test_a_trends_error_is_that_of_its_papers(n: int, rho: float, seed: int) -> 
         assert found is None
         return
     line = stats.linregress(steps, values)
-    assert found is not None
     assert (found.error, found.freedom) == pytest.approx(expected)
     assert found.start + found.change == pytest.approx(line.intercept + line.slope * steps[-1])
     assert found.start == pytest.approx(line.intercept + line.slope * steps[0])
@@ -233,11 +232,9 @@ def test_a_trend_is_judged_by_students_t(freedom: float, alpha: float) -> None:
 def test_a_curve_that_does_not_change_neither_rises_nor_falls() -> None:
     """Nor does one at two steps alone, through which no parabola goes, fail."""
     level = curve([0.5] * 9).trend()
-    assert level is not None
     assert not level.rises(0.05)
     assert not level.falls(0.05)
     two = curve([0.0, 1.0, 0.5] * 2, [1, 1, 1, 2, 2, 2]).trend()
-    assert two is not None
     assert two.change == pytest.approx(0.0)
 
 
@@ -245,11 +242,9 @@ def test_a_line_without_noise_has_no_error() -> None:
     """This also holds far from 0 and for tiny values, where only rounding is left."""
     for values in (np.arange(5.0), 1e6 + np.arange(20.0), 1e-7 * np.arange(20.0), np.full(20, 1e8)):
         found = curve(values).trend()
-        assert found is not None
         assert (found.error, found.freedom) == (0.0, len(values) - 3)
         assert found.change == pytest.approx(values[-1] - values[0], rel=1e-6, abs=1e-6)
     assert curve(np.arange(4.0)).trend() is None
     assert curve([1.0, 2.0, 1.0, 2.0, 3.0], [3] * 5).trend() is None  # all of one step
     noisy = curve([0.0, 0.01] * 10).trend()
-    assert noisy is not None
     assert noisy.error > 0.001

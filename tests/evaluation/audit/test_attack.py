@@ -32,6 +32,7 @@ BRACKETS = AnswerFormat("brackets", "[{gold}]")
 ASKED = AttackInputs(
     "so is it so", "22", ["7", "31", "5"], ["22", "a"], ["22", "7"], BRACKETS, ["think", "answer"], 100, ["yes", "no"]
 )
+NINE = [f"[{one}]" for one in ("a", "b", "c", "d", "22", "e", "f", "g", "h")]
 
 
 @pytest.mark.parametrize(
@@ -43,10 +44,7 @@ ASKED = AttackInputs(
         ("other_gold", {"others": []}, (None,)),
         ("many_answers", {}, ("7, 31, 22, 5", "[7]\n[31]\n[22]\n[5]")),
         ("many_answers", {"others": ["7"]}, ("7, 22, 7", "[7]\n[22]\n[7]")),
-        (
-            *("many_answers", {"others": "abcdefghij"}),
-            ("a, b, c, d, 22, e, f, g, h", "[a]\n[b]\n[c]\n[d]\n[22]\n[e]\n[f]\n[g]\n[h]"),
-        ),
+        ("many_answers", {"others": "abcdefghij"}, ("a, b, c, d, 22, e, f, g, h", "\n".join(NINE))),
         ("many_answers", {"others": []}, (None, None)),
         ("many_answers", {"gold": None}, (None, None)),
         ("many_answers", {"gold": "import os"}, (None, None)),  # several programs are one
@@ -70,12 +68,11 @@ def test_degenerate_answers(kind: str, changed: dict[str, Any], last: tuple[str 
     assert write(replace(ASKED, **changed))[-len(last) :] == last
 
 
-@pytest.mark.parametrize("size", [1, 100, 1000])
-def test_filler_fills_the_limit(size: int) -> None:
+def test_filler_fills_the_limit() -> None:
     (kind,) = [one for one in KINDS if one.is_cut]
-    (text,) = kind.write(replace(ASKED, longest_characters=size))
-    assert text is not None
-    assert len(text) == size
+    for size in (1, 100, 1000):
+        (text,) = kind.write(replace(ASKED, longest_characters=size))
+        assert len(text or "") == size
 
 
 def polite(completions: Sequence[str], **kwargs: object) -> list[float]:
@@ -210,56 +207,52 @@ def test_who_let_in_what_has_no_gold_answer(paid: dict[str, tuple[float, float |
 
 def test_the_worst_kind_is_first() -> None:
     """A hole before what is near, then the share of rows, then the margin; without gold answers the mean total."""
+    one = compared(KIND, attacks(row(a=0.5)), golds(row(a=1.0)), main=None)
 
-    def kind(name: str, beats: int, ties: int, margin: float | None, **named: Any) -> KindResult:
-        found = compared(KIND, attacks(row(a=0.5)), golds(row(a=1.0)), main=None)
-        return replace(found, **{"name": name, "rows": 8, "beats": beats, "ties": ties, "margin": margin, **named})
+    def kind(name: str, beats: int, ties: int, margin: float | None, mean: float | None, **named: Any) -> KindResult:
+        found = replace(one, name=name, rows=8, beats=beats, ties=ties, margin=margin, mean_total=mean)
+        return replace(found, **named)
 
     kinds = [
-        *(kind("f", 0, 1, -0.5, mean_total=1.5), kind("e", 0, 1, 0.0, mean_total=-3.0)),
-        *(kind("g", 0, 0, None, rows=0, mean_total=2.0), kind("c", 2, 1, -3.0, rows=4, mean_total=5.0)),
-        kind("d", 1, 2, -4.0, mean_total=None),
-        kind("b", 0, 0, -9.0, is_near=True, mean_total=-1.0),
-        kind("a", 0, 1, 0.0, is_hole=True, mean_total=4.0),
+        *(kind("f", 0, 1, -0.5, 1.5), kind("e", 0, 1, 0.0, -3.0), kind("g", 0, 0, None, 2.0, rows=0)),
+        *(kind("c", 2, 1, -3.0, 5.0, rows=4), kind("d", 1, 2, -4.0, None)),
+        *(kind("b", 0, 0, -9.0, -1.0, is_near=True), kind("a", 0, 1, 0.0, 4.0, is_hole=True)),
     ]
     assert [one.name for one in sorted(kinds, key=_danger, reverse=True)] == list("abcdefg")
-    alone = [replace(compared(KIND, attacks(row(a=0.5)), {}, main=None), mean_total=mean) for mean in (1.0, None, 2.0)]
+    without = compared(KIND, attacks(row(a=0.5)), {}, main=None)
+    alone = [replace(without, mean_total=mean) for mean in (1.0, None, 2.0)]
     assert [one.mean_total for one in sorted(alone, key=_danger, reverse=True)] == [2.0, 1.0, None]
+
+
+def nine(one: ScoredRow, gold: ScoredRow, main: str | None = None, **known: float) -> KindResult:
+    """Compare nine equal attacks with nine equal gold answers."""
+    return compared(KIND, attacks(*[one] * 9), golds(*[gold] * 9, **known), main=main)
 
 
 def test_large_totals_tie_up_to_their_rounding() -> None:
     """A billionth of the total: 5e-4 of 1e6, not 5e-3; of a total below 1, a billionth itself."""
     for size, difference, ties in [(1e6, 5e-4, 9), (1e6, 5e-3, 0), (0.5, 9e-10, 9), (0.5, 2e-9, 0), (1.0, -1e-9, 9)]:
-        below = attacks(*[row(a=size - difference)] * 9)
-        assert compared(KIND, below, golds(*[row(a=size)] * 9), main=None).ties == ties
+        assert nine(row(a=size - difference), row(a=size)).ties == ties
 
 
 def test_few_rows_are_no_proof() -> None:
     """3 of 10 tie, more than a fifth, and the interval begins at 10.8 %, below it. 5 of 10: at 23.7 %, above."""
-    gold = golds(*[row(a=1.0)] * 10)
-    some = [compared(KIND, _tying(ties), gold, main=None) for ties in (3, 5)]
-    assert [one.share.low for one in some] == pytest.approx([0.1078, 0.2366], abs=1e-4)
-    assert [one.is_hole for one in some] == [False, True]
-
-
-def _tying(ties: int) -> dict[int, tuple[str, ScoredRow]]:
-    return attacks(*[row(a=float(number < ties)) for number in range(10)])
+    for ties, low, is_hole in ((3, 0.1078, False), (5, 0.2366, True)):
+        tying = attacks(*[row(a=float(number < ties)) for number in range(10)])
+        found = compared(KIND, tying, golds(*[row(a=1.0)] * 10), main=None)
+        assert (found.share.low, found.is_hole) == (pytest.approx(low, abs=1e-4), is_hole)
 
 
 def test_an_unrecognised_gold_answer_can_be_beaten_but_not_tied() -> None:
-    gold = golds(*[row(a=0.5)] * 9, floor=0.5)
-    tied = compared(KIND, attacks(*[row(a=0.5)] * 9), gold, main=None)
-    beaten = compared(KIND, attacks(*[row(a=0.6)] * 9), gold, main=None)
-    level = compared(KIND, attacks(*[row(a=0.5)] * 9), golds(*[row(a=0.5)] * 9, floor=0.5, usual=0.5), main=None)
+    tied, beaten = (nine(row(a=paid), row(a=0.5), floor=0.5) for paid in (0.5, 0.6))
+    level = nine(row(a=0.5), row(a=0.5), floor=0.5, usual=0.5)
     assert (tied.ties, tied.is_hole, level.is_near, beaten.beats, beaten.is_hole) == (0, False, False, 9, True)
 
 
 def test_the_variant_that_comes_near_is_shown_before_one_that_is_paid_more() -> None:
     """Short and wrong loses 1; a list of guesses loses 1.5, and gets the main component's reward of the gold answer."""
-    gold = golds(*[row(a=1.0, b=1.0)] * 20, floor=0.0, usual=0.2)
-    short, guesses = (
-        compared(KIND, attacks(*[one] * 20), gold, main="a") for one in (row(a=0.0, b=1.0), row(a=1.0, b=-0.5))
-    )
+    variants = row(a=0.0, b=1.0), row(a=1.0, b=-0.5)
+    short, guesses = (nine(one, row(a=1.0, b=1.0), "a", floor=0.0, usual=0.2) for one in variants)
     assert (short.is_near, guesses.is_near, short.margin, guesses.margin) == (False, True, -1.0, -1.5)
     assert max(short, guesses, key=_danger) is guesses
 
@@ -279,30 +272,26 @@ def test_all_that_the_main_reward_gives_is_near() -> None:
 
 @pytest.mark.parametrize(("total", "is_near", "let_in"), [(0.81, True, "a"), (0.79, False, None)])
 def test_an_answer_is_near_from_four_fifths_of_the_gap(total: float, is_near: bool, let_in: str | None) -> None:
-    gold = golds(*[row(a=1.0)] * 9, floor=-9.0, usual=0.0)
-    found = compared(KIND, attacks(*[row(a=total)] * 9), gold, main=None)
+    found = nine(row(a=total), row(a=1.0), floor=-9.0, usual=0.0)
     assert (found.is_near, found.let_in) == (is_near, let_in)
 
 
 def test_the_main_reward_is_the_one_that_the_fewest_reach() -> None:
     """b pays gold more than the usual answer, but two of three reach it; of a one does. Of equals the larger gain."""
     gold = {0: row(a=1.0, b=5.0)}
-    others = [(0, row(a=0.0, b=5.0)), (0, row(a=0.0, b=6.0)), (0, row(a=1.0, b=0.0)), (0, row(a=0.0, b=0.0))]
-    assert main_component(gold, others, ["a", "b"]) == "a"
-    assert main_component(gold, others, ["b"]) == "b"
-    assert main_component(gold, [(0, row(a=1.0, b=5.0))], ["a", "b"]) is None
-    assert main_component({}, [], []) is None
+    tried = [(0, row(a=a, b=b)) for a, b in ((0.0, 5.0), (0.0, 6.0), (1.0, 0.0), (0.0, 0.0))]
+    assert (main_component(gold, tried, ["a", "b"]), main_component(gold, tried, ["b"])) == ("a", "b")
+    assert main_component(gold, [(0, gold[0])], ["a", "b"]) is main_component({}, [], []) is None
     assert main_component({0: row(a=1.0, b=2.0)}, [(0, row(a=0.0, b=0.0))], ["a", "b"]) == "b"
 
 
 def test_a_form_reward_is_not_the_main_one_beside_a_reward_that_knows_the_answer() -> None:
     """Most attacks get all of a and 0 of b; the right answer to another row gets all of b and 0 of a."""
-    gold = {0: row(a=1.0, b=0.5)}
-    hacked = [(0, row(a=1.0, b=0.0)), (0, row(a=1.0, b=0.0))]
-    other = [(0, row(a=0.0, b=0.5))]
-    assert main_component(gold, [*hacked, *other], ["a", "b"], others=other) == "a"
-    assert main_component(gold, [*hacked, *other], ["a", "b"]) == "b"
-    assert main_component(gold, [*hacked, *other], ["b"], others=other) == "b"
+    gold, other = {0: row(a=1.0, b=0.5)}, [(0, row(a=0.0, b=0.5))]
+    tried = [(0, row(a=1.0, b=0.0)), (0, row(a=1.0, b=0.0)), *other]
+    assert main_component(gold, tried, ["a", "b"], others=other) == "a"
+    assert main_component(gold, tried, ["a", "b"]) == "b"
+    assert main_component(gold, tried, ["b"], others=other) == "b"
 
 
 FN = "rlhf_cli.rewards"

@@ -27,7 +27,6 @@ def experiment(url: str, place: Path) -> Experiment:
 def parts(payload: Any) -> tuple[str, str]:
     """The reference and the answer that a judge is shown."""
     found = re.search(r"Reference: (.*?) Answer: (.*)", payload["messages"][-1]["content"], re.DOTALL)
-    assert found is not None
     return found[1], found[2]
 
 
