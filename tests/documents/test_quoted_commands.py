@@ -1,9 +1,10 @@
-"""Test that quoted commands can be typed: verbs, flags, experiments, keys and values."""
+"""Test that quoted commands can be typed, and that each is typed by `test_typed_pages` or marked with what it needs."""
 
 from __future__ import annotations
 
 import contextlib
 import re
+import subprocess
 
 import pytest
 
@@ -12,7 +13,14 @@ from rlhf_cli.cli.verbs import VERBS
 from rlhf_cli.errors import UserError
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import prepare
-from tests.documents.quoted_commands import Quoted, commands_in_sentences, commands_of_experiments, quoted_commands
+from tests.documents.quoted_commands import (
+    ROOT,
+    Quoted,
+    commands_in_sentences,
+    commands_of_experiments,
+    quoted_commands,
+)
+from tests.documents.typed_pages import REASONS, blocks, pages, script_of
 
 pytestmark = pytest.mark.usefixtures("place")
 COMPOSE = ("train", "check", "show", "audit", "score")
@@ -80,3 +88,41 @@ def test_negative_control() -> None:
         type_it(Quoted("here", ("train", "+exp=quickstart", "rewards.brevity.wieght=1")))
     with pytest.raises(UserError):
         type_it(Quoted("here", ("compare", "runs", "--onn", "x")))
+
+
+PAGES = {page.relative_to(ROOT).as_posix(): page.read_text(encoding="utf-8") for page in pages()}
+
+
+def test_each_command_is_typed_or_marked() -> None:
+    found = [block for name, text in PAGES.items() for block in blocks(text, name)]
+    assert [(block.place, block.unread) for block in found if block.unread] == [], "commands? typed or text?"
+    reasons = {reason for block in found for _, reason in block.needs}
+    assert {reason for reason in reasons if not REASONS.fullmatch(reason)} == set()
+
+
+def test_scripts_have_valid_syntax() -> None:
+    for name, text in PAGES.items():
+        script = script_of(blocks(text, name))
+        done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
+        assert done.stderr == "", name
+
+
+def test_negative_control_an_unmarked_command_is_noticed() -> None:
+    (block,) = blocks("```\ngpu1$ rlhf train +exp=a\n  rlhf join gpu1:1\n```\n", "page")
+    assert len(block.unread) == 2
+    (block,) = blocks("```\n$ rlhf list\nrlhf show +exp=a\n```\n", "page")
+    assert block.unread == ("rlhf show +exp=a",)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<!-- befor: small -->\n```sh\nrlhf list\n```\n",
+        "```sh\nrlhf list\n```\n<!-- exits: 2 -->\n",
+        "<!-- exits: 2 -->\n```yaml\nseed: 1\n```\n",
+        "<!-- a remark -->\n```sh\nrlhf list\n```\n",
+    ],
+)
+def test_a_comment_without_effect_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="page"):
+        blocks(text, "page")

@@ -7,7 +7,9 @@ of a page are typed; the test then lists every one that ended with an unexpected
 
 from __future__ import annotations
 
+import json
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,6 @@ import pytest
 from tests.documents.quoted_commands import ROOT
 from tests.documents.typed_pages import Block, blocks, pages, script_of, type_script
 
-pytestmark = pytest.mark.slow
 LIMIT_S = 1200
 AT_HAND = ROOT / "tests" / "documents" / "at_hand.sh"
 _SHELL = """
@@ -62,6 +63,7 @@ def typed_pages() -> dict[str, list[Block]]:
 PAGES = typed_pages()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
 def test_every_command_ends_as_the_page_says(name: str, tmp_path: Path) -> None:
     said, place = tmp_path / "said", tmp_path / "place"
@@ -81,3 +83,21 @@ def test_every_command_ends_as_the_page_says(name: str, tmp_path: Path) -> None:
     assert not missing, "\n".join(["nothing printed this:", *missing, "", "printed:", done.stdout])
     typed = len((said / "typed").read_text().split())
     assert typed >= sum(len(block.commands) for block in PAGES[name]), "some commands of the page were never reached"
+
+
+SCRIPT = ROOT / "docs" / "quickstart.py"
+
+
+def test_the_quickstart_from_python_has_at_most_fifty_lines() -> None:
+    assert len(SCRIPT.read_text(encoding="utf-8").splitlines()) <= 50
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("place")
+def test_the_quickstart_from_python_trains_four_runs_and_prints_a_verdict(tmp_path: Path, capsys) -> None:
+    runpy.run_path(str(SCRIPT))["main"](steps=2, root=tmp_path)
+    states = [json.loads(file.read_text())["state"] for file in tmp_path.glob("quickstart/*/status.json")]
+    assert states == ["finished"] * 4
+    printed = capsys.readouterr().out
+    assert "rewards.brevity.weight" in printed
+    assert "correct between 0 and 0.5 (2 seeds)" in printed

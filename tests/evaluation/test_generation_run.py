@@ -59,6 +59,10 @@ def read(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
+def scored(chosen: float, rejected: float) -> dict[str, float]:
+    return {"margin": chosen - rejected, "score_chosen": chosen, "score_rejected": rejected}
+
+
 def test_the_files_of_known_answers(tmp_path: Path) -> None:
     """Of the first prompt answer 2 is best and truncated, so 1 is chosen: 4 - 2; of the second 5 against 3: 4 - 1."""
     folder = tmp_path / "out"
@@ -67,20 +71,11 @@ def test_the_files_of_known_answers(tmp_path: Path) -> None:
     names = ("completions.jsonl", "pairs.jsonl", "best.jsonl", "best_of_n.json")
     assert found.files == [folder / name for name in names]
     completions, pairs, best = map(read, found.files[:3])
-    assert (
-        pairs
-        == found.made["pairs.jsonl"].rows
-        == [
-            {
-                **{"prompt": "a?", "image": "a.png", "chosen": "answer 1", "rejected": "answer 0"},
-                **{"margin": 2.0, "score_chosen": 4.0, "score_rejected": 2.0},
-            },
-            {
-                **{"prompt": "b?", "chosen": "answer 5", "rejected": "answer 3"},
-                **{"margin": 3.0, "score_chosen": 4.0, "score_rejected": 1.0},
-            },
-        ]
-    )
+    assert pairs == found.made["pairs.jsonl"].rows
+    assert pairs == [
+        {"prompt": "a?", "image": "a.png", "chosen": "answer 1", "rejected": "answer 0", **scored(4.0, 2.0)},
+        {"prompt": "b?", "chosen": "answer 5", "rejected": "answer 3", **scored(4.0, 1.0)},
+    ]
     assert [(row["prompt"], row["completion"], row["score"]) for row in best] == [
         *(("a?", "answer 1", 4.0), ("a?", "answer 0", 2.0), ("b?", "answer 5", 4.0), ("b?", "answer 4", 3.0))
     ]
@@ -126,20 +121,23 @@ def test_answers_are_scored_as_at_the_end_of_their_run(tmp_path: Path, max_steps
 
 
 def test_answers_without_a_total_are_refused_before_they_are_sampled(tmp_path: Path) -> None:
-    target = Target("policy", tmp_path, "", tmp_path)
-    for by in ("total", "right"):
-        request, without = GenerationRequest(1, by, 0.0, 1, None, None), experiment("rewards.short.normalize=batch")
-        with pytest.raises(ConfigError if by == "total" else ZeroDivisionError) as caught:
-            generate(target, without, ROWS, "", request, on_batch=len, interact=lambda *_: 1 / 0)
-        if isinstance(caught.value, ConfigError):
-            assert (caught.value.where, caught.value.hint) == ("aggregate, rewards", "--by right")
-            assert caught.value.expected == "--by REWARD, one of right, short"
-            assert str(caught.value.got).startswith("rewards.short.normalize=batch")
+    target, without = Target("policy", tmp_path, "", tmp_path), experiment("rewards.short.normalize=batch")
+
+    def begin(by: str) -> None:
+        request = GenerationRequest(1, by, 0.0, 1, None, None)
+        generate(target, without, ROWS, "", request, on_batch=len, interact=lambda *_: 1 / 0)
+
+    with pytest.raises(ConfigError) as caught:
+        begin("total")
+    assert (caught.value.where, caught.value.hint) == ("aggregate, rewards", "--by right")
+    assert caught.value.expected == "--by REWARD, one of right, short"
+    assert str(caught.value.got).startswith("rewards.short.normalize=batch")
+    with pytest.raises(ZeroDivisionError):
+        begin("right")
 
 
-def test_a_folder_with_completions_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "some" / "out"
+def test_a_folder_with_completions_is_kept(place: Path) -> None:
+    folder = place / "some" / "out"
     make_room(folder, overwrite=False)
     (folder / "other.txt").touch()
     make_room(folder, overwrite=False)
@@ -168,22 +166,20 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_the_file_of_pass_rates(tmp_path: Path) -> None:
-    plain, primary = experiment(), experiment("reward@rewards.third=brevity", "primary={by: short, at_least: 1.0}")
-    partly = experiment("reward@rewards.third=brevity", "rewards.third.gate={by: short, at_least: 1.0}")
-    new = tmp_path / "new.jsonl"
-    there, other, nowhere = tmp_path / "there.jsonl", tmp_path / "new.txt", tmp_path / "no" / "new.jsonl"
+    third = "reward@rewards.third=brevity"
+    plain, primary = experiment(), experiment(third, "primary={by: short, at_least: 1.0}")
+    partly = experiment(third, "rewards.third.gate={by: short, at_least: 1.0}")
+    new, there = tmp_path / "new.jsonl", tmp_path / "there.jsonl"
     there.touch()
     assert pass_rate_file(plain, None, None, overwrite=False) is None
-    assert pass_rate_file(plain, new, "right", overwrite=False) == (new, "right")
     assert pass_rate_file(primary, there, None, overwrite=True) == (there, "short")
     assert pass_rate_file(primary, new, "right", overwrite=False) == (new, "right")
     for asked, by in ((plain, None), (plain, "total"), (partly, None)):
         with pytest.raises(ConfigError) as refused:
             pass_rate_file(asked, new, by, overwrite=False)
-        assert (refused.value.hint, refused.value.expected) == (
-            "--by right",
-            "--by REWARD, one of " + ", ".join(asked.rewards),
-        )
+        assert refused.value.expected == "--by REWARD, one of " + ", ".join(asked.rewards)
+        assert refused.value.hint == "--by right"
+    other, nowhere = tmp_path / "new.txt", tmp_path / "no" / "new.jsonl"
     for file, got in ((other, other), (nowhere, nowhere), (there, f"{there}, which exists")):
         with pytest.raises(RunError) as caught:
             pass_rate_file(plain, file, "right", overwrite=False)

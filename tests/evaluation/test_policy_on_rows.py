@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from rlhf_cli.numerics.intervals import wilson
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.rewards.stack.scored_rows import ScoredRow
 from rlhf_cli.runs.metrics_file import read_metrics
-from rlhf_cli.runs.run_folder import read_json
+from rlhf_cli.runs.run_folder import RunFolder, read_json
 
 pytestmark = pytest.mark.whole
 
@@ -50,6 +50,18 @@ class Says:
                 sampling.on_batch(1)
         texts = [self.answers[0 if sampling.is_greedy else row % len(self.answers)] for row in range(len(prompts))]
         return [Completion(text, list(range(len(text))), is_truncated=len(text) > 4) for text in texts]
+
+
+def write_rows(name: str, rows: Iterable[dict[str, Any]]) -> None:
+    Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+EVALUATED = [f"trainer.args.{arg}" for arg in ("eval_strategy=steps", "eval_steps=1", "max_steps=1")]
+"""A training of one step that evaluates behind it."""
+
+
+def measured_in(run: RunFolder, name: str) -> dict[str, Any]:
+    return read_json(run.path / "eval" / f"{name}.json")
 
 
 def experiment(**rewards: Any) -> Experiment:
@@ -128,21 +140,17 @@ def test_a_run_from_end_to_end(train, capsys: pytest.CaptureFixture[str]) -> Non
     capsys.readouterr()
     assert main(["eval", str(folder.path), "--samples", "2", "--rows", "5"]) == 0
     said = capsys.readouterr().out
-    for text in ("policy quickstart/one", "correct", "total", "truncated", "pass@2"):
-        assert text in said, text
+    assert [text in said for text in ("policy quickstart/one", "correct", "total", "truncated", "pass@2")] == [True] * 5
     name = "held_out_5_rows_2_samples"
-    content = read_json(folder.path / "eval" / f"{name}.json")
+    content = measured_in(folder, name)
     assert (content["kind"], content["rows"], content["warnings"]) == ("policy", 5, [])
     assert (content["settings"]["samples"], content["settings"]["seed"]) == (2, 0)
     assert content["settings"]["max_completion_length"] == 4  # of quickstart
-    lines = (folder.path / "eval" / f"{name}.completions.jsonl").read_text().splitlines()
+    lines = (file := folder.path / "eval" / f"{name}.completions.jsonl").read_text().splitlines()
     assert len(lines) == 5 * (1 + 2)
     assert {"prompt", "completion", "part", "sample", "total", "rewards", "is_truncated"} <= json.loads(lines[0]).keys()
     # What it writes is what `rlhf score` reads.
-    assert (
-        main(["score", "+exp=quickstart", "--completions", str(folder.path / "eval" / f"{name}.completions.jsonl")])
-        == 0
-    )
+    assert main(["score", "+exp=quickstart", "--completions", str(file)]) == 0
 
 
 def parsed(completions: list[Any], **_: Any) -> list[float]:
@@ -166,18 +174,12 @@ def test_rewards_see_the_messages_of_a_training(
     """A response template that adds a key to all messages; without any, an answer is a message of its whole text."""
     if not words:
         before_training(lambda trainer: setattr(trainer.processing_class, "response_template", None))
-    Path("asked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    asked = [
-        "data.eval.path=asked.jsonl",
-        "data.prompt=[{role: user, content: '{prompt}'}]",
-        f"rewards.parsed.fn={__name__}:parsed",
-    ]
-    steps = ["trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1", "trainer.args.max_steps=1"]
-    code, folder = train(*asked, *steps, *words)
+    write_rows("asked.jsonl", ROWS)
+    asked = ["data.eval.path=asked.jsonl", f"rewards.parsed.fn={__name__}:parsed"]
+    code, folder = train(*asked, "data.prompt=[{role: user, content: '{prompt}'}]", *EVALUATED, *words)
     assert code == 0
-    during = read_json(folder.path / "eval" / "training" / "step-1.json")
     assert main(["eval", str(folder.path), "--samples", "0"]) == 0
-    after = read_json(folder.path / "eval" / "held_out_0_samples.json")
+    during, after = (measured_in(folder, name) for name in ("training/step-1", "held_out_0_samples"))
     assert sorted(after["shown"], key=str) == sorted(during["shown"], key=str)
     assert {message.get("thinking") for answer in after["shown"] for message in answer["completion"]} == {thinking}
     assert after["parts"]["greedy"]["total"] == during["parts"]["greedy"]["total"]
@@ -230,7 +232,7 @@ def test_a_run_that_held_out_nothing_says_so(train, capsys: pytest.CaptureFixtur
     shown = capsys.readouterr()
     assert "3 completions of 3 prompts, 1 each" in shown.err
     content = json.loads(shown.out)
-    assert content == read_json(folder.path / "eval" / "training_rows_3_rows_0_samples.json")
+    assert content == measured_in(folder, "training_rows_3_rows_0_samples")
     assert "TRAINING rows" in content["warnings"][0]
     assert content["trained_on"] == 3
     assert not list((folder.path / "eval").glob("held_out*"))
@@ -240,23 +242,21 @@ def test_prompts_that_were_trained_on_have_separate_results(train, capsys: pytes
     """While it trains, afterwards, and by `--data`: two of the three questions are training rows of the run."""
     trained = generate("toy_sums", {"num_rows": 64}, seed=0)  # as in SMALL
     asked = [trained[3], trained[5], {"prompt": "90+91=", "a": 90, "b": 91, "answer": "181"}]
-    for name, rows in (("rows", trained), ("asked", asked)):
-        Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    evaluated = ["trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1", "trainer.args.max_steps=1"]
-    code, folder = train("data.eval.path=asked.jsonl", *evaluated)
+    write_rows("rows.jsonl", trained)
+    write_rows("asked.jsonl", asked)
+    code, folder = train("data.eval.path=asked.jsonl", *EVALUATED)
     assert code == 0
     assert "2 of 3 evaluation rows have a prompt that the model is trained on" in capsys.readouterr().out
     (event,) = [event for event in read_metrics(folder.metrics) if "eval_greedy/total" in event]
     both = [event[f"eval_greedy/total/{which}"] for which in ("seen", "unseen")]
     assert event["eval_greedy/total"] == pytest.approx((2 * both[0] + both[1]) / 3)
-    during = read_json(folder.path / "eval" / "training" / "step-1.json")
-    assert during["trained_on"] == 2
+    assert measured_in(folder, "training/step-1")["trained_on"] == 2
     for typed, name in (([], "held_out"), (["--data", "asked.jsonl"], "asked")):
         assert main(["eval", str(folder.path), *typed, "--samples", "0"]) == 0
         said = capsys.readouterr().out
         assert "2 prompts trained on" in said
         assert "1 unseen" in said
-        found = read_json(folder.path / "eval" / f"{name}_0_samples.json")
+        found = measured_in(folder, f"{name}_0_samples")
         assert (found["trained_on"], found["by_prompts"]["unseen"]["rows"]) == (2, 1)
         assert [found["by_prompts"][which]["parts"]["greedy"]["total"]["mean"] for which in ("seen", "unseen")] == both
     assert main(["eval", str(folder.path), "--data", "rows.jsonl", "--samples", "0", "--json"]) == 0
@@ -269,15 +269,13 @@ def test_prompts_that_were_trained_on_have_separate_results(train, capsys: pytes
 def test_prompts_without_room_are_handled_as_in_training(train, policy: str, count: int) -> None:
     """The second prompt is as long as the context. It is also trained on: where it is cut, both are the same prompt."""
     rows = [{"prompt": prompt, "a": 1, "b": 1, "answer": "2"} for prompt in ("1+1=", "1" * 509 + "+1=", "2+2=")]
-    Path("asked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows[1:2], *rows[:1] * 15]))
+    write_rows("asked.jsonl", rows)
+    write_rows("rows.jsonl", [*rows[1:2], *rows[:1] * 15])
     words = ["~data", "data.path=rows.jsonl", "data.eval.path=asked.jsonl", f"data.overlong_prompts={policy}"]
-    evaluated = ["trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1", "trainer.args.max_steps=1"]
-    code, folder = train(*words, *evaluated)
+    code, folder = train(*words, *EVALUATED)
     assert code == 0
-    during = read_json(folder.path / "eval" / "training" / "step-1.json")
     assert main(["eval", str(folder.path), "--samples", "0"]) == 0
-    found = read_json(folder.path / "eval" / "held_out_0_samples.json")
+    during, found = (measured_in(folder, name) for name in ("training/step-1", "held_out_0_samples"))
     assert (found["rows"], found["trained_on"]) == (during["rows"], during["trained_on"]) == (count, count - 1)
     assert found["parts"]["greedy"]["total"] == during["parts"]["greedy"]["total"]
     for which in ([], ["--held-out"]):
@@ -288,27 +286,18 @@ def test_prompts_without_room_are_handled_as_in_training(train, policy: str, cou
     assert main(["eval", str(folder.path), "data.overlong_prompts=error"]) == 2
 
 
-PAIRS = [("good", "bad"), ("same", "same"), ("fine", "poor"), ("", "empty")]
-
-
-@pytest.fixture
-def words(place: Path) -> list[str]:
-    rows = [{"prompt": f"{number}?", "chosen": a, "rejected": b} for number, (a, b) in enumerate(PAIRS)]
-    (place / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return ["trainer=reward", "model=tiny", "data=file", "data.path=pairs.jsonl"]
-
-
-def test_pairs_that_training_dropped_are_not_evaluated(words: list[str]) -> None:
+def test_pairs_that_training_dropped_are_not_evaluated(place: Path) -> None:
     """Of four pairs one has equal answers and one an empty one."""
-    experiment = prepare([*words, "reward_model.on_bad_pair=drop"]).experiment
-    found = load_held_out(experiment, needs="prompt", limit=None, or_training=True)
-    assert [row["prompt"] for row in found.rows] == ["0?", "2?"]
-    assert found.trained_on is None
+    pairs = [("good", "bad"), ("same", "same"), ("fine", "poor"), ("", "empty")]
+    write_rows("pairs.jsonl", ({"prompt": f"{n}?", "chosen": a, "rejected": b} for n, (a, b) in enumerate(pairs)))
+    words = ["trainer=reward", "model=tiny", "data=file", "data.path=pairs.jsonl"]
+    dropping, refusing = (prepare([*words, *more]).experiment for more in (["reward_model.on_bad_pair=drop"], []))
+    found = load_held_out(dropping, needs="prompt", limit=None, or_training=True)
+    assert ([row["prompt"] for row in found.rows], found.trained_on) == (["0?", "2?"], None)
     (warning,) = found.warnings
     assert "TRAINING" in warning
     # Negative control: where training refused such pairs there are none to drop.
-    kept = load_held_out(prepare(words).experiment, needs="prompt", limit=None, or_training=True)
-    assert len(kept.rows) == 4
+    assert len(load_held_out(refusing, needs="prompt", limit=None, or_training=True).rows) == 4
 
 
 @pytest.mark.parametrize(
