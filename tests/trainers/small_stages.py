@@ -26,10 +26,3 @@ Stage = Callable[..., tuple[int, RunFolder]]
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     (file,) = folder.glob("*.safetensors")
     return load_file(file)
-
-
-def assert_same_weights(one: Path, other: Path) -> None:
-    first, second = weights(one), weights(other)
-    assert first.keys() == second.keys()
-    for name, weight in first.items():
-        assert torch.equal(weight, second[name]), name

@@ -45,12 +45,8 @@ def test_tools_and_scores_of_an_environment_are_functions_of_its_class() -> None
     assert [f'member_name == "{name}"' in source for name in NO_TOOLS] == [True, True]
     assert "observation = environment.reset(**reset_kwargs)" in inspect.getsource(GRPO._generate_and_score_completions)
     assert 'reward_kwargs["environments"] = self.environments' in inspect.getsource(GRPO._calculate_rewards)
-
-
-def test_an_answer_that_cannot_be_read_is_plain_text_without_a_word() -> None:
-    """Therefore `rlhf check` reads a call back."""
-    source = inspect.getsource(chat_template_utils.parse_response)
-    assert "except (ValueError, TypeError):" in source
+    # An answer that cannot be read is plain text without a word: therefore `rlhf check` reads a call back.
+    assert "except (ValueError, TypeError):" in inspect.getsource(chat_template_utils.parse_response)
 
 
 SMALL = (
@@ -97,8 +93,9 @@ def test_a_run_calls_its_tool_and_an_evaluation_does_so_too(
     assert main(["eval", str(folder.path), "--rows", "4", "--samples", "8"]) == 0
     (file,) = (folder.path / "eval").glob("*.completions.jsonl")
     assert '"role": "tool"' in file.read_text()
-    warnings = read_json(file.parent / f"{file.name.removesuffix('.completions.jsonl')}.json")["warnings"]
-    assert "calls of the model got no result" in str(warnings)
+    assert "calls of the model got no result" in str(
+        read_json(file.with_name(file.name.replace(".completions.jsonl", ".json")))["warnings"]
+    )
     monkeypatch.setenv("BROKEN", "1")
     capsys.readouterr()
     assert main(["eval", str(folder.path), "--rows", "2", "--samples", "1"]) == 1
@@ -147,12 +144,8 @@ def test_the_environment_of_the_page_is_played_and_trained(workplace: Path) -> N
     (row,) = generate(1, 0, task="chain_sum")
     quiz: Any = interactions.environments[None]()
     score = EnvironmentScore("get_reward", "rewards.solved.environment")
-    assert quiz.reset(**row) == " You have 3 tries."
-    assert (score([""], [quiz]), quiz.submit(answer="none"), score([""], [quiz])) == (
-        [0.0],
-        "wrong, 2 tries left",
-        [0.0],
-    )
+    assert (quiz.reset(**row), score([""], [quiz])) == (" You have 3 tries.", [0.0])
+    assert (quiz.submit(answer="none"), score([""], [quiz])) == ("wrong, 2 tries left", [0.0])
     assert (quiz.submit(answer=row["answer"]), score([""], [quiz])) == ("right", [0.5])
     quiz.reset(**row)
     assert (quiz.submit(answer=row["answer"]), score([""], [quiz])) == ("right", [1.0])

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rlhf_cli.cli import main
 from rlhf_cli.runs.metrics_file import read_metrics, series
-from rlhf_cli.runs.run_folder import RunFolder, read_json
+from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import read_status
 from rlhf_cli.trainers import checkpoint_mixin
 from tests.support.cut_runs import cut, events, goes_on_as, is_same, table
 from tests.support.small_runs import PPO_SMALL
-from tests.trainers.small_stages import Stage, assert_same_weights
+from tests.trainers.small_stages import Stage
 
 pytestmark = pytest.mark.whole
 
@@ -61,19 +60,15 @@ SCHEDULES = (
 )
 A_ROUND_A_STEP = ("trainer.args.steps_per_generation=2", "trainer.args.num_iterations=1")
 """Two micro-batches a round and two a step: rewards are weighed anew at every optimizer step."""
-
-
 UNEVEN = ("trainer.args.gradient_accumulation_steps=3", "trainer.args.max_steps=7")
 """Steps of 3, 3 and 2 micro-batches an epoch: no window of four ends where a step does, but at the epoch's end."""
-
-
 EVALUATED = (
     *("trainer.args.eval_on_start=true", "trainer.args.eval_strategy=steps", "trainer.args.eval_steps=4"),
     *("data.eval.world=toy_sums", "data.eval.args.num_rows=4"),
 )
-
-
 MOVING = ("trainer.args.beta=0.5", "trainer.args.sync_ref_model=true", "trainer.args.ref_model_sync_steps=2")
+SELDOM_LOGGED = ("trainer.args.logging_steps=3",)
+"""Logged are means of all steps since the last log, also before the stop."""
 
 
 @pytest.mark.parametrize(
@@ -81,10 +76,7 @@ MOVING = ("trainer.args.beta=0.5", "trainer.args.sync_ref_model=true", "trainer.
     [
         *(((), step) for step in (2, 3, 4, 7)),
         (("trainer=rloo",), 3),
-        (
-            ("trainer.args.logging_steps=3",),
-            5,
-        ),  # logged are means of all steps since the last log, also before the stop
+        (SELDOM_LOGGED, 5),
         (MOVING, 3),  # the reference moved after step 2, and is read by the rollout after step 4
         ((*SCHEDULES, *A_ROUND_A_STEP), 5),
         (SCHEDULES, 3),  # within a round of one
@@ -102,26 +94,29 @@ WORDS = (
     *("data.args.num_rows=20", "trainer.args.max_steps=5", "trainer.args.save_steps=2"),
     *("trainer.args.save_total_limit=null", "trainer.args.eval_strategy=no"),
 )
-
-
-def goes_on(never_stopped: RunFolder, stopped: RunFolder) -> None:
-    assert stopped.last_checkpoint() == stopped.checkpoints / "checkpoint-2"
-    assert main(["resume", str(stopped.path)]) == 0
-    assert_same_weights(never_stopped.model, stopped.model)
-    never, resumed = (series(read_metrics(folder.metrics), "loss") for folder in (never_stopped, stopped))
-    assert resumed == never
-    assert len(never[1]) == 5
+SYNC = ["trainer.args.sync_ref_model=true", "trainer.args.ref_model_sync_steps=1"]
+GROUPED = ["trainer.args.train_sampling_strategy=group_by_length", "trainer.args.max_steps=8"]
 
 
 @pytest.mark.parametrize(
-    ("name", "model"), [("sft", []), ("kto", []), ("dpo", ["model.lora.r=2"]), ("reward", ["model.lora.r=2"])]
+    ("name", "words", "step"),
+    [
+        ("sft", [], 2),
+        ("kto", [], 2),
+        ("dpo", ["model.lora.r=2"], 2),
+        ("reward", ["model.lora.r=2"], 2),
+        ("dpo", SYNC, 2),
+        ("kto", SYNC, 2),
+        ("sft", [*SELDOM_LOGGED], 2),
+        ("dpo", ["trainer=orpo", *SELDOM_LOGGED], 2),
+        ("sft", GROUPED, 4),  # in the second epoch
+    ],
+    ids=str,
 )
-def test_a_run_that_was_killed(stage: Stage, workplace: Path, name: str, model: list[str]) -> None:
-    _, whole = stage(name, *WORDS, *model, run="whole")
-    resumed = cut(whole, 2, workplace / "runs" / f"toy_{name}" / "cut")
-    goes_on(whole, resumed)
-    counts = [series(read_metrics(one.metrics), "num_tokens")[1] for one in (whole, resumed)]
-    assert counts[0] == counts[1] == sorted(set(counts[0]))  # it goes on, and does not begin again at 0
+def test_a_stage_that_was_killed(stage: Stage, workplace: Path, name: str, words: list[str], step: int) -> None:
+    """What was not logged, a reference that moves, an order of rows that is drawn anew in every epoch."""
+    _, never_stopped = stage(name, *WORDS, *words, run="whole")
+    goes_on_as(never_stopped, step, workplace / "cut")
 
 
 SELDOM = """
@@ -144,29 +139,6 @@ def test_a_column_that_a_reward_has_logged_is_empty_in_later_rounds(train, workp
     for run in (never_stopped, folder):
         assert set(table(run, 1)["at"]) == {0}
         assert set(table(run, 4)["at"]) == {None}
-
-
-SYNC = ["trainer.args.sync_ref_model=true", "trainer.args.ref_model_sync_steps=1"]
-GROUPED = ["trainer.args.train_sampling_strategy=group_by_length", "trainer.args.max_steps=8"]
-
-
-@pytest.mark.parametrize(
-    ("name", "words", "step"),
-    [
-        ("dpo", SYNC, 2),
-        ("kto", SYNC, 2),
-        ("sft", ["trainer.args.logging_steps=3"], 2),  # a log is of the steps before the stop, too
-        ("dpo", ["trainer=orpo", "trainer.args.logging_steps=3"], 2),
-        ("sft", GROUPED, 4),  # in the second epoch
-    ],
-    ids=str,
-)
-def test_a_stage_that_keeps_more_than_weights(
-    stage: Stage, workplace: Path, name: str, words: list[str], step: int
-) -> None:
-    """What was not logged, a reference that moves, an order of rows that is drawn anew in every epoch."""
-    _, never_stopped = stage(name, *WORDS, *words, run="whole")
-    goes_on_as(never_stopped, step, workplace / "cut")
 
 
 CONSTANT = "trainer.args.lr_scheduler_type=constant"
@@ -192,31 +164,24 @@ def test_a_finished_run_that_goes_on_is_the_longer_run(whole, workplace: Path) -
     assert folder.read_config()["trainer"]["args"]["max_steps"] == 8
 
 
-def test_allowed_steps_get_the_rates_of_the_longer_schedule(whole, workplace: Path, capsys) -> None:
+def test_allowed_steps_get_the_rates_of_the_longer_schedule(whole, workplace: Path) -> None:
     """Linear from step s of n: the rate is (1 - s/n) of the first (transformers' get_linear_schedule_with_warmup)."""
     folder = cut(whole(SHORT), 3, workplace / "cut")
     words = ["resume", str(folder.path), "trainer.args.max_steps=8"]
     assert main(words) == 2
-    assert "spreads the learning rate over all steps" in capsys.readouterr().err
     assert main([*words, "--allow", "trainer.args.max_steps"]) == 0
-    assert "trainer.args.max_steps: 5 -> 8" in capsys.readouterr().out
     by_hand = [*(RATE * (1 - step / 5) for step in range(3)), *(RATE * (1 - step / 8) for step in range(3, 8))]
     assert rates(folder) == pytest.approx(by_hand, rel=1e-12)
-    assert "max_steps: 5 -> 8" in str(read_json(folder.provenance)["resumed"][0]["changes"])
     assert main(["resume", str(folder.path)]) == 0  # the new configuration is the one that is known now
 
 
 @pytest.mark.fault(11)
-def test_an_allowed_learning_rate_is_used(whole, workplace: Path, before_training) -> None:
+def test_an_allowed_learning_rate_is_used(whole, workplace: Path) -> None:
     """transformers restores the old one with optimizer and schedule: the header would show a value that is not used."""
     folder = cut(whole(CONSTANT), 6, workplace / "cut")
-    trainers: list[Any] = []
-    before_training(trainers.append)
-    words = ["trainer.args.learning_rate=0.25", "trainer.args.weight_decay=0.5"]
-    allow = ["--allow", "trainer.args.learning_rate", "--allow", "trainer.args.weight_decay"]
-    assert main(["resume", str(folder.path), *words, *allow]) == 0
+    typed = ["trainer.args.learning_rate=0.25", "--allow", "trainer.args.learning_rate"]
+    assert main(["resume", str(folder.path), *typed]) == 0
     assert rates(folder) == [RATE] * 6 + [0.25] * 2
-    assert {group["weight_decay"] for group in trainers[0].optimizer.param_groups} == {0.5, 0.0}  # 0 of the norms
 
 
 def test_how_often_is_saved_and_logged_is_what_was_typed(whole, workplace: Path) -> None:
@@ -237,21 +202,17 @@ def late(completions, trainer_state, **kwargs):
 """
 
 
-def test_a_helper_whose_name_is_made_up_while_it_trains(train, workplace: Path, capsys) -> None:
+def test_a_helper_whose_name_is_made_up_while_it_trains(train, workplace: Path) -> None:
     (workplace / "mine.py").write_text(LATE)
-    helper = workplace / "sign_of.py"
-    helper.write_text("K = 1.0\n")
-    words = ["rewards.mine.fn=./mine.py:late", "trainer.args.lr_scheduler_type=constant"]
-    code, folder = train(*words)
+    (helper := workplace / "sign_of.py").write_text("K = 1.0\n")
+    code, folder = train("rewards.mine.fn=./mine.py:late", "trainer.args.lr_scheduler_type=constant")
     assert code == 0
-    assert main(["resume", str(folder.path), "trainer.args.max_steps=4"]) == 0  # negative control: it has not changed
+    longer = ["resume", str(folder.path)]
+    assert main([*longer, "trainer.args.max_steps=4"]) == 0  # negative control: it has not changed
     helper.write_text("K = -1.0\n")
-    longer = ["resume", str(folder.path), "trainer.args.max_steps=5"]
-    capsys.readouterr()
-    assert main(longer) == 2
-    assert f"code[{helper}]: sha256" in capsys.readouterr().err
-    assert main([*longer, "--allow", "code"]) == 0
-    assert main([*longer[:2], "trainer.args.max_steps=6"]) == 0  # the new one is known now
+    assert main([*longer, "trainer.args.max_steps=5"]) == 2
+    assert main([*longer, "trainer.args.max_steps=5", "--allow", "code"]) == 0
+    assert main([*longer, "trainer.args.max_steps=6"]) == 0  # the new one is known now
 
 
 MINE = '''

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections import defaultdict
@@ -118,16 +119,7 @@ def test_rows_of_a_micro_batch_are_told_apart() -> None:
     first = {"prompt": [5, 6], "input": [1], "completion": [4], "returns": [1.0, 2.0], "margin": 0.5, "KL_margin": 7.0}
     second = {"prompt": [7, 8, 9], "input": [3, 4], "completion": [4, 5], "returns": [3.0, 4.0], "margin": math.inf}
     assert _rows(batch, list) == [first, second]
-    assert _rows([batch], list) == _rows({}, list) == []
-
-
-def test_rows_of_a_round_have_each_reward_and_their_advantage() -> None:
-    logs = {"prompt": ["p", "q"], "completion": ["c", "d"], "rewards": {"r": [1.0, 2.0]}, "advantages": [0.5, -0.5]}
-    assert _round(logs) == [
-        {"prompt": "p", "completion": "c", "rewards/r": 1.0, "advantage": 0.5},
-        {"prompt": "q", "completion": "d", "rewards/r": 2.0, "advantage": -0.5},
-    ]
-    assert _round({}) == []
+    assert _rows([batch], list) == _rows({}, list) == _round({}) == []
 
 
 def test_what_json_does_not_know_becomes_text() -> None:
@@ -221,7 +213,7 @@ def test_the_batch_is_written_and_all_ranks_are_told_the_way_out(
     trainer.accelerator.process_index = process
     texts = ["known-value", "http://user:word@host"]  # a secret, and a text of the data in the shape of one
     trainer._window = (({"margin": torch.tensor([math.nan, 2.0])}, torch.tensor(0.5)),)
-    trainer._logs = {"prompt": texts, "completion": ["ç", "d"], "advantages": [1.0, -1.0]}
+    trainer._logs = {"prompt": texts, "completion": ["ç", "d"], "advantages": [1.0, -1.0], "rewards": {"r": [3.0, 2.0]}}
     with forgetting():
         remember("known-value")
         for found in (["the loss", "a weight"], ["a weight"]):  # the folder may be there already
@@ -244,8 +236,8 @@ def test_the_batch_is_written_and_all_ranks_are_told_the_way_out(
         "found": ["one", "two"],
         "micro_batches": [{"loss": 0.5, "rows": [{"margin": "nan"}, {"margin": 2.0}]}],
         "round": [
-            {"prompt": "***", "completion": "ç", "advantage": 1.0},
-            {"prompt": "http://user:word@host", "completion": "d", "advantage": -1.0},
+            {"prompt": "***", "completion": "ç", "rewards/r": 3.0, "advantage": 1.0},
+            {"prompt": "http://user:word@host", "completion": "d", "rewards/r": 2.0, "advantage": -1.0},
         ],
     }
 
@@ -277,15 +269,11 @@ def test_the_way_out_goes_by_the_newest_checkpoint(tmp_path: Path, monkeypatch: 
 def test_a_policy_without_probabilities_stops_its_own_rank(said: str, stops: bool) -> None:
     trainer: Any = Guarded()
     assert trainer._generate_single_turn("ids") == ("ids",)
-    trainer.breaks, asked = RuntimeError(said), list[Any]()
+    trainer.breaks, asked = (error := RuntimeError(said)), list[Any]()
     trainer.stop = lambda found, details, **named: asked.append(named)
-    if not stops:
-        with pytest.raises(RuntimeError, match=said):
-            trainer._generate_single_turn("ids")
-        return
-    error = trainer.breaks
-    trainer._generate_single_turn("ids")
-    assert asked == [{"cause": error, "alone": True}]
+    with contextlib.nullcontext() if stops else pytest.raises(RuntimeError, match=said):
+        trainer._generate_single_turn("ids")
+    assert asked == ([{"cause": error, "alone": True}] if stops else [])
 
 
 # Rounds without a signal end the run after this many in a row.

@@ -126,26 +126,17 @@ def test_a_trainer_that_generates(built: Built, caplog: pytest.LogCaptureFixture
     assert asked.given == {"args": asked.args, "train_dataset": rows, "eval_dataset": evals, "model": "./policy"}
     found = vars(asked.extensions)
     profile, rewards = found.pop("profile"), vars(found.pop("rewards"))
-    assert found | {"profile": None, "rewards": None} == vars(
-        Extensions(
-            table_log=folder.log,
-            left_out={"data": {"empty_answers": 2}},
-            conversations=False,
-            may_lose_state=True,
-            heartbeat=BEATS,  # type: ignore[arg-type]
-        )
-    )
-    by_hand = StepProfile(CLOCK, SLOTS, ["judge", "plain"], has_critic=False)  # type: ignore[arg-type]
-    assert vars(profile) == vars(by_hand)
+    expected = {"table_log": folder.log, "left_out": {"data": {"empty_answers": 2}}, "heartbeat": BEATS}
+    by_hand = Extensions(conversations=False, may_lose_state=True, **expected)  # type: ignore[arg-type]
+    assert found | {"profile": None, "rewards": None} == vars(by_hand)
+    assert vars(profile) == vars(StepProfile(CLOCK, SLOTS, ["judge", "plain"], has_critic=False))  # type: ignore[arg-type]
     described = {"easy": "easy: toy_sums", "hard": "hard: the 25% held out"}
     trained_on = frozenset(key for text in "bc" if (key := prompt_key({"prompt": text})))
     components = asked.stack.components
     sum_up = TrainingEvaluation(folder, components, described, writes=rank == 0, trained_on=trained_on)
-    setup = RewardSetup(
-        asked.stack, no_signal=3, sum_up=sum_up, generation="auto", keep_groups=KeepGroups("correct", 5)
-    )
-    assert type(rewards.pop("algorithm")) is Grpo
-    assert rewards == {name: value for name, value in vars(setup).items() if name != "algorithm"}
+    assert type(algorithm := rewards["algorithm"]) is Grpo
+    given = {"no_signal": 3, "sum_up": sum_up, "generation": "auto", "keep_groups": KeepGroups("correct", 5)}
+    assert rewards == vars(RewardSetup(asked.stack, algorithm=algorithm, **given))  # type: ignore[arg-type]
 
 
 def test_ppo_whose_rows_are_truncated_and_whose_rewards_go_by_token(built: Built) -> None:
@@ -167,9 +158,8 @@ def test_ppo_whose_rows_are_truncated_and_whose_rewards_go_by_token(built: Built
 
 def test_the_aggregate_and_the_divisor_of_a_loss_are_handed_on(built: Built) -> None:
     words = ["+exp=quickstart", "trainer=gmpo", "aggregate=normalize_then_sum", "data.eval=null"]
-    rewards = built(
-        [*words, "rewards.correct.model=./judge", "~rewards.correct.fn"], prompts("a"), {}
-    ).extensions.rewards
+    words += ["rewards.correct.model=./judge", "~rewards.correct.fn"]
+    rewards = built(words, prompts("a"), {}).extensions.rewards
     assert rewards.aggregate == rewards.sum_up.aggregate == "normalize_then_sum"
     assert rewards.loss_divisor == TRAINERS["GMPOTrainer"].loss_divisor is not None
 
@@ -178,15 +168,10 @@ def test_the_aggregate_and_the_divisor_of_a_loss_are_handed_on(built: Built) -> 
 @pytest.mark.parametrize("pad", ["<eos>", "<pad>", None])
 def test_a_reward_model(built: Built, caplog: pytest.LogCaptureFixture, pad: str | None) -> None:
     """A tokenizer that ends and pads with one token hides the end of a text: another special one pads then."""
-    added = {2: "<eos>", 1: "<unk>", 3: "plain"}
-    tokenizer = SimpleNamespace(
-        pad_token=pad,
-        eos_token="<eos>",
-        chat_template="<none>",
-        added_tokens_decoder={
-            number: SimpleNamespace(content=text, special=text[0] == "<") for number, text in added.items()
-        },
-    )
+    texts = {2: "<eos>", 1: "<unk>", 3: "plain"}
+    added = {number: SimpleNamespace(content=text, special=text[0] == "<") for number, text in texts.items()}
+    given = {"pad_token": pad, "eos_token": "<eos>", "chat_template": "<none>", "added_tokens_decoder": added}
+    tokenizer = SimpleNamespace(**given)
     pairs, held_out = (Dataset.from_list([{"chosen": text, "rejected": text * 2}] * 2) for text in "ab")
     words = ["+exp=toy_reward", "model.quantize=8bit", "model.lora.r=2", "data.eval={fraction: 0.25}"]
     left_out = {"data": {"empty_answers": 2, "no_sound_margin": 1}}
@@ -247,22 +232,18 @@ def test_a_model_without_a_trained_weight_is_refused() -> None:
     assert (caught.value.where, caught.value.hint) == ("trainer.class, model", "model.lora.r=16")
 
 
-def answer(prompt: str, text: str, raw: list[float | None], num_tokens: int, *, is_truncated: bool) -> AnsweredPrompt:
+def answer(
+    prompt: str, text: str, raw: list[float | None], num_tokens: int, is_truncated: bool = False
+) -> AnsweredPrompt:
     return AnsweredPrompt({"prompt": prompt}, text, [7] * num_tokens, is_truncated, raw, [None] * len(raw))
 
 
-ANSWERS = {
-    "greedy": PartAnswers(
-        1, [answer("p", "3", [1, 4], 3, is_truncated=False), answer("q", "4", [0, 2], 5, is_truncated=True)]
-    ),
-    "sampled": PartAnswers(
-        2,
-        [
-            *(answer("p", "3", [1, 2], 1, is_truncated=False), answer("p", "3", [1, 4], 2, is_truncated=True)),
-            *(answer("q", "5", [1, 6], 3, is_truncated=False), answer("q", "6", [0, 0], 6, is_truncated=False)),
-        ],
-    ),
-}
+GREEDY = [answer("p", "3", [1, 4], 3), answer("q", "4", [0, 2], 5, is_truncated=True)]
+SAMPLED = [
+    *(answer("p", "3", [1, 2], 1), answer("p", "3", [1, 4], 2, is_truncated=True)),
+    *(answer("q", "5", [1, 6], 3), answer("q", "6", [0, 0], 6)),
+]
+ANSWERS = {"greedy": PartAnswers(1, GREEDY), "sampled": PartAnswers(2, SAMPLED)}
 LENGTH = Component("length", lambda **_: [], normalize="running")
 COMPONENTS = [Component("right", lambda **_: []), LENGTH]
 
@@ -309,16 +290,14 @@ def test_answers_without_a_total_are_warned_of_once(tmp_path: Path, caplog: Any,
     if writes:
         content = json.loads((tmp_path / "run" / "eval" / "training" / "step-7.json").read_text())
         assert (content["warnings"], content["trained_on"], "length" in content["no_total"]) == ([], 0, True)
+
+    def number_of_answers(rewards: Any, weights: Any) -> list[float]:
+        return [0.0 + len(rewards["right"])] * len(rewards["right"])
+
     own = TrainingEvaluation(*vars(summed).values())
-    own.components, own.aggregate, own.writes = (
-        [COMPONENTS[0]],
-        lambda rewards, weights: [0.0 + len(rewards["right"])] * len(rewards["right"]),
-        False,
-    )
+    own.components, own.aggregate, own.writes = [COMPONENTS[0]], number_of_answers, False
     answers = {
-        name: PartAnswers(
-            of.each, [answer("p", one.completion, one.raw[:1], 1, is_truncated=False) for one in of.answers]
-        )
+        name: PartAnswers(of.each, [answer("p", one.completion, one.raw[:1], 1) for one in of.answers])
         for name, of in ANSWERS.items()
     }
     caplog.clear()

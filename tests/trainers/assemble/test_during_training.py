@@ -11,13 +11,16 @@ import pyarrow.parquet
 import pytest
 import torch
 
+from rlhf_cli.analysis.comparison.logged_run import read_figures
 from rlhf_cli.cli import main
+from rlhf_cli.display.run_tables import held_out
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.tables.metrics import is_of_the_clock
 from rlhf_cli.trainers.evaluation_mixin import EvaluationMixin
 from rlhf_cli.trainers.extensions import ExtendedTrainer
 from tests.support.tolerances import ARITHMETIC
+from tests.trainers.small_stages import SMALL_STAGE, TINY
 
 pytestmark = pytest.mark.whole
 
@@ -103,15 +106,6 @@ def test_training_does_not_notice_that_it_is_evaluated(train, monkeypatch: pytes
     assert of_training(train(*EVERY_STEP, name="noticed")[1]) != plain
 
 
-def test_a_metric_that_is_not_there_is_told_with_those_that_are(train, capsys) -> None:
-    words = [*EVERY_STEP, "trainer.args.save_steps=1", "trainer.args.load_best_model_at_end=true"]
-    code, _ = train(*words, "trainer.args.metric_for_best_model=rewrd")
-    assert code == 2
-    said = capsys.readouterr().err
-    assert "no evaluation logs rewrd" in said
-    assert "trainer.args.metric_for_best_model=reward" in said
-
-
 REWARDS = """
 def a(completion_ids, **kwargs):
     return [sum(ids) / 1000 for ids in completion_ids]
@@ -135,18 +129,11 @@ def by_hand(ids: list[int]) -> float:
     return (a if ids[0] % 2 else min(a, 0.3)) - 100.0
 
 
-def json_of(capsys: Any, *words: str) -> Any:
-    capsys.readouterr()
-    assert main([*words, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
 def test_all_totals_are_the_aggregates(train, workplace: Path, capsys) -> None:
     (workplace / "mine.py").write_text(REWARDS)
     best = ("trainer.args.load_best_model_at_end=true", "trainer.args.metric_for_best_model=greedy/total")
-    code, folder = train(
-        "trainer=rloo", *WORDS, *best, "trainer.args.save_steps=1", "trainer.args.num_generations_eval=2"
-    )
+    best += ("trainer.args.save_steps=1", "trainer.args.num_generations_eval=2")
+    code, folder = train("trainer=rloo", *WORDS, *best)
     assert code == 0
     # In training: TRL's reward, and every row of its table.
     table = pyarrow.parquet.read_table(folder.path / "completions" / "completions_00001.parquet").to_pydict()
@@ -157,23 +144,102 @@ def test_all_totals_are_the_aggregates(train, workplace: Path, capsys) -> None:
     (event,) = [one for one in read_metrics(folder.metrics) if "loss" in one]
     assert event["reward"] < -90
     # While it trains: greedy, sampled, and what TRL itself measured of the sampled ones.
-    written = folder.path / "eval" / "training" / "step-1"
-    rows = [json.loads(line) for line in Path(f"{written}.completions.jsonl").read_text().splitlines()]
+    written = folder.path / "eval" / "training" / "step-1.completions.jsonl"
+    rows = [json.loads(line) for line in written.read_text().splitlines()]
     assert [row["total"] for row in rows] == pytest.approx([by_hand(row["completion_ids"]) for row in rows], abs=1e-9)
     assert {row["completion_ids"][0] % 2 for row in rows} == {0, 1}  # b applies to some and not to others
     (event,) = [one for one in read_metrics(folder.metrics) if "eval_greedy/total" in one]
     assert event["eval_greedy/total"] < -90
     assert event["eval_sampled/total"] == pytest.approx(event["eval_reward"], **ARITHMETIC)
-    assert best_metric(folder) == event["eval_greedy/total"]
-    # Afterwards.
-    evaluated = json_of(capsys, "eval", str(folder.path), "--samples", "0")
-    assert evaluated["parts"]["greedy"]["total"] == read_json(Path(f"{written}.json"))["parts"]["greedy"]["total"]
-    kept = [row for row in rows if row["part"] == "greedy"]
-    Path("kept.jsonl").write_text("".join(json.dumps(row) + "\n" for row in kept))
-    scored = json_of(capsys, "score", "+exp=quickstart", *WORDS, "--completions", "kept.jsonl")
-    assert [row["total"] for row in scored["rows"]] == [row["total"] for row in kept]
-
-
-def best_metric(folder: RunFolder) -> float:
     checkpoint = sorted(folder.checkpoints.iterdir())[-1]
-    return float(read_json(checkpoint / "trainer_state.json")["best_metric"])
+    assert read_json(checkpoint / "trainer_state.json")["best_metric"] == event["eval_greedy/total"]
+    capsys.readouterr()
+    assert main(["eval", str(folder.path), "--samples", "0", "--json"]) == 0
+    evaluated = json.loads(capsys.readouterr().out)
+    assert evaluated["parts"]["greedy"]["total"] == evaluation(folder, 1)["parts"]["greedy"]["total"]
+
+
+# Several sets: each logs what a run logs that evaluates this set alone.
+
+EASY = "{world: toy_sums, args: {num_rows: 6, max_value: 4, seed: 1}}"
+HARD = "{world: toy_sums, args: {num_rows: 5, max_value: 60, seed: 2}}"
+TWO = f"data.eval={{easy: {EASY}, hard: {HARD}}}"
+TWO_STEPS = ["trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1", "trainer.args.max_steps=2"]
+BEST = ["trainer.args.save_steps=1", "trainer.args.load_best_model_at_end=true"]
+
+
+def of_set(folder: RunFolder, prefix: str) -> list[dict[str, Any]]:
+    """The log events of an evaluation set, without its prefix and without clocks."""
+    events = [event for event in read_metrics(folder.metrics) if f"{prefix}runtime" in event]
+    return [
+        {name.removeprefix(prefix): value for name, value in event.items() if not is_of_the_clock(name)}
+        for event in events
+    ]
+
+
+@pytest.mark.parametrize("trainer", ["grpo", "ppo"])
+def test_each_set_is_evaluated_as_if_alone(train, train_ppo, capsys, trainer: str) -> None:
+    run = train_ppo if trainer == "ppo" else train
+    best = "trainer.args.metric_for_best_model=eval_hard_sampled/tokens"
+    code, folder = run(TWO, *TWO_STEPS, *BEST, best)
+    assert code == 0
+    assert "step 2, held out easy: greedy" in capsys.readouterr().out
+    table = held_out(read_metrics(folder.metrics), None, [])
+    assert table is not None
+    assert [str(cell) for cell in table.columns[0].cells] == ["easy total", "hard total"]
+    hard = of_set(folder, "eval_hard_")
+    assert run(f"data.eval={HARD}", *TWO_STEPS, name="alone")[0] == 0
+    assert hard == of_set(RunFolder(folder.path.parent / "alone"), "eval_")
+    assert {"reward", "rewards/correct/mean", "completions/mean_length", "greedy/total", "loss"} <= hard[0].keys()
+    assert of_set(folder, "eval_easy_") != hard
+    assert not any(name.startswith("eval_reward") for event in read_metrics(folder.metrics) for name in event)
+    state = read_json(sorted(folder.checkpoints.iterdir())[-1] / "trainer_state.json")
+    assert state["best_metric"] == max(event["sampled/tokens"] for event in hard)
+
+    files = sorted(file.name for file in (folder.path / "eval" / "training").iterdir())
+    ends = [f"-{name}.{end}" for name in ("easy", "hard") for end in ("completions.jsonl", "json")]
+    assert files == [f"step-{step}{end}" for step in (1, 2) for end in ends]
+    written = read_json(folder.path / "eval" / "training" / "step-2-hard.json")
+    assert (written["rows"], written["data"], written["name"]) == (5, "hard: toy_sums", "step-2-hard")
+
+    # Afterwards: all sets, or one; and what reads runs knows them.
+    capsys.readouterr()
+    assert main(["eval", str(folder.path), "--samples", "0", "--json"]) == 0
+    sets = json.loads(capsys.readouterr().out)["sets"]
+    assert {name: found["rows"] for name, found in sets.items()} == {"easy": 6, "hard": 5}
+    assert main(["eval", str(folder.path), "--set", "hard", "--samples", "1", "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)["sets"]) == ["hard"]
+    names = read_figures(folder)
+    assert {name.partition("-")[2] for name in names} == {"easy_0_samples", "hard_0_samples", "hard_1_samples"}
+    assert main(["compare", str(folder.path), "--json"]) == 0
+    compared = capsys.readouterr().out
+    assert "held out easy greedy total" in compared
+    assert all(f"{name}: greedy/total" in compared for name in names)
+    assert main(["eval", str(folder.path), "--set", "hrad"]) == 2
+    assert "--set hard" in capsys.readouterr().err
+
+
+def test_a_run_that_resumes_goes_on_with_its_sets(train) -> None:
+    whole = of_set(train(TWO, *TWO_STEPS, "trainer.args.save_steps=1", name="whole")[1], "eval_hard_")
+    _, folder = train(TWO, *TWO_STEPS, "stop.when=eval_easy_greedy/tokens >= 0", name="cut")
+    assert len(of_set(folder, "eval_easy_")) == 1, "the rule stops the run after the first set"
+    assert main(["resume", str(folder.path), "stop=null"]) == 0
+    assert of_set(folder, "eval_hard_")[-1] == whole[-1]
+
+
+@pytest.mark.parametrize("name", ["sft", "dpo", "kto", "reward"])
+def test_a_trainer_that_learns_from_rows(workplace: Path, name: str, capsys) -> None:
+    small = [f"+exp=toy_{name}", *TINY, *SMALL_STAGE, "trainer.args.max_steps=2", "expect=null"]
+    world = {"sft": "demonstrations", "kto": "judgements"}.get(name, "preferences")
+    other = f"{{world: toy_{world}, args: {{num_rows: 12, seed: 5}}}}"
+    assert main(["train", *small, f"data.eval={{own: {{fraction: 0.1}}, other: {other}}}", "run.name=two"]) == 0
+    assert ", held out own" in capsys.readouterr().out
+    assert main(["train", *small, "run.name=alone"]) == 0
+    two, alone = (RunFolder(workplace / "runs" / f"toy_{name}" / run) for run in ("two", "alone"))
+    (own,), (single,), (unlike,) = (
+        of_set(*one) for one in ((two, "eval_own_"), (alone, "eval_"), (two, "eval_other_"))
+    )
+    assert own == single
+    assert unlike.keys() == own.keys()
+    assert unlike["loss"] != own["loss"]
+    assert read_json(two.provenance).get("lengths", {}).keys() >= {"train", "own", "other"}

@@ -31,14 +31,14 @@ BATCH: dict[str, Any] = {
 
 
 class Keeps:
-    """Runs one failing reward, `mine`, behind a gate or without, and knows the folder that takes its failures."""
+    """Runs one failing reward, `mine`, and knows the folder that takes its failures."""
 
     def __init__(self, folder: Path, *, rank: int = 0) -> None:
         self.run = RunFolder(folder)
         self.keep = FailureRecorder(self.run, rank)
 
-    def __call__(self, score: Any, *others: Component, **rules: Any) -> BaseException | None:
-        stack = RewardStack([*others, Component("mine", score, **rules)], keep_failure=self.keep)
+    def __call__(self, score: Any, **rules: Any) -> BaseException | None:
+        stack = RewardStack([Component("mine", score, **rules)], keep_failure=self.keep)
         try:
             stack.evaluate(**BATCH)
         except (RewardFailed, RewardError) as error:
@@ -50,11 +50,6 @@ class Keeps:
     @property
     def names(self) -> list[str]:
         return list(kept_batches(self.run).values())
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        (file,) = (self.run.path / "failures").iterdir()
-        return [row for _, row in file_readers.read_lines(file)]
 
 
 @pytest.fixture
@@ -82,15 +77,17 @@ def test_rows_of_an_environment_are_kept_without_a_command_that_scores_them(keep
 def test_the_rows_without_secrets_and_without_what_is_no_json(keeps: Keeps) -> None:
     remember("open sesame")
     error = keeps(fails_at(2))
-    assert keeps.rows[2] == {
+    (file,) = (keeps.run.path / "failures").iterdir()
+    rows = [row for _, row in file_readers.read_lines(file)]
+    assert rows[2] == {
         "prompt": "two",
         "completion": BATCH["completions"][2],
         "completion_ids": [1, 2, 3],
         "row": 2,
         "levels": [0.5, 1.0],
     }
-    assert [row["prompt"] for row in keeps.rows] == BATCH["prompts"]
-    assert keeps.rows[3]["completion"] == "say ***"
+    assert [row["prompt"] for row in rows] == BATCH["prompts"]
+    assert rows[3]["completion"] == "say ***"
     assert isinstance(error, RewardFailed)
     assert "failures/mine-ValueError.jsonl  # scores these rows again" in str(error.hint)
 

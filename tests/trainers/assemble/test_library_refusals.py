@@ -24,75 +24,77 @@ from rlhf_cli.tables.trl_values import REFUSALS
 from rlhf_cli.trainers.assemble.trl_config import callbacks_of, refusal, refusals_named, trainer_class_of
 from tests.support.small_runs import SMALL
 
-TINY = ["model=tiny_untrained", "model.build.hidden_size=16", "model.build.num_layers=1", "launch=cpu", "track=none"]
-SFT = ["trainer=sft", "data=toy_demonstrations", *TINY]
-DPO = ["trainer=dpo", "data=toy_preferences", *TINY]
-KTO = ["trainer=kto", "data=toy_judgements", *TINY]
-_A = "trainer.args."
-_TAUGHT = [*TINY, "trainer=sdft", "data=toy_demonstrations", "data.rename.privileged_context=completion"]
-REFUSED: dict[str, list[list[str]]] = {
-    "generation_batch_size": [[*SMALL, f"{_A}generation_batch_size=64", f"{_A}steps_per_generation=1"]],
-    "lr_scheduler_type": [[*SFT, f"{_A}lr_scheduler_type=greedy"]],
-    "packing": [[*SFT, f"{_A}packing=true", f"{_A}max_length=null"]],
-    "eval_packing": [
-        [*SFT, f"{_A}eval_packing=true", f"{_A}max_length=null", "data.eval.fraction=0.1", f"{_A}eval_strategy=steps"]
-    ],
-    "padding_free": [[*SFT, f"{_A}padding_free=true"]],
-    "label_smoothing": [[*DPO, f"{_A}loss_type=exo_pair"]],
-    "loss_weights": [[*DPO, f"{_A}loss_type=[sigmoid, hinge]", f"{_A}loss_weights=[1.0]"]],
-    "use_weighting": [[*DPO, f"{_A}loss_type=aot", f"{_A}use_weighting=true"]],
-    "sync_ref_model": [
-        [*DPO, f"{_A}sync_ref_model=true", f"{_A}precompute_ref_log_probs=true"],
-        [*DPO, f"{_A}sync_ref_model=true", "model.lora.r=4"],
-        [*SMALL, f"{_A}sync_ref_model=true", f"{_A}beta=0"],
-        [*SMALL, "trainer=rloo", f"{_A}sync_ref_model=true", f"{_A}beta=0"],
-    ],
-    "train_sampling_strategy": [[*KTO, f"{_A}train_sampling_strategy=random"]],
-    "log_completions_hub_repo": [[*SMALL, f"{_A}log_completions_hub_repo=me/x", f"{_A}log_completions=false"]],
-    "auto_find_batch_size": [
-        [*SMALL, f"{_A}auto_find_batch_size=true"],
-        [*SMALL, "trainer=rloo", f"{_A}auto_find_batch_size=true"],
-    ],
-    "vllm_importance_sampling_correction": [
-        [
-            *(*SMALL, f"{_A}vllm_importance_sampling_mode=token_truncate"),
-            *(f"{_A}vllm_importance_sampling_clip_max=null", f"{_A}vllm_importance_sampling_clip_min=null"),
-        ]
-    ],
-    "tf32": [[*SFT, f"{_A}tf32=true"], [*SMALL, f"{_A}tf32=true"]],
-    "dataloader_prefetch_factor": [[*SFT, f"{_A}dataloader_prefetch_factor=2"]],
-    "fp16_full_eval": [[*SFT, f"{_A}fp16_full_eval=true", f"{_A}bf16_full_eval=true"]],
-    "optim": [[*SFT, f"{_A}optim=galore_adamw"]],
-    "metric_for_best_model": [[*SFT, f"{_A}save_strategy=best"]],
-    "lr_scheduler_kwargs": [
-        [*SFT, f"{_A}lr_scheduler_type=cosine_with_min_lr"],
-        [*SMALL, f"{_A}lr_scheduler_type=cosine_warmup_with_min_lr"],
-    ],
+_TINY = ["model=tiny_untrained", "model.build.hidden_size=16", "model.build.num_layers=1", "launch=cpu", "track=none"]
+_TAUGHT = ["trainer=sdft", "data=toy_demonstrations", "data.rename.privileged_context=completion"]
+BASES = {
+    "GRPO": SMALL,
+    "RLOO": [*SMALL, "trainer=rloo"],
+    "SFT": ["trainer=sft", "data=toy_demonstrations", *_TINY],
+    "DPO": ["trainer=dpo", "data=toy_preferences", *_TINY],
+    "KTO": ["trainer=kto", "data=toy_judgements", *_TINY],
+    "SDFT": [*_TINY, *_TAUGHT],
 }
-OURS: dict[str, list[list[str]]] = {
-    "remove_unused_columns": [[*SMALL, f"{_A}remove_unused_columns=true"]],
-    "use_teacher_server": [[*_TAUGHT, f"{_A}use_teacher_server=true"]],
-    "teacher_model_kind": [[*_TAUGHT, f"{_A}teacher_model_kind=ema"]],
-}
-"""What TRL would do, and a run of ours cannot resume or start."""
-CASES = [(key, words) for key, cases in REFUSED.items() for words in cases]
-OTHERS = [
-    [*SFT, f"{_A}gradient_checkpointing_kwargs={{selective: true}}", f"{_A}gradient_checkpointing=false"],
-    [*SMALL, f"{_A}router_aux_loss_coef=0.1"],
-]
-"""Refusals without a row: some need the model."""
+
+
+def typed(text: str) -> tuple[str, list[str]]:
+    """Key and words of `key | BASE word word`; a word without a section is an argument."""
+    key, _, words = text.partition(" | ")
+    base, *own = words.split()
+    arguments = [word if "." in word.partition("=")[0] else f"trainer.args.{word}" for word in own]
+    return key.strip(), [*BASES[base], *arguments]
+
+
+REFUSED = """
+generation_batch_size | GRPO generation_batch_size=64 steps_per_generation=1
+lr_scheduler_type | SFT lr_scheduler_type=greedy
+packing | SFT packing=true max_length=null
+eval_packing | SFT eval_packing=true max_length=null data.eval.fraction=0.1 eval_strategy=steps
+padding_free | SFT padding_free=true
+label_smoothing | DPO loss_type=exo_pair
+loss_weights | DPO loss_type=[sigmoid,hinge] loss_weights=[1.0]
+use_weighting | DPO loss_type=aot use_weighting=true
+sync_ref_model | DPO sync_ref_model=true precompute_ref_log_probs=true
+sync_ref_model | DPO sync_ref_model=true model.lora.r=4
+sync_ref_model | GRPO sync_ref_model=true beta=0
+sync_ref_model | RLOO sync_ref_model=true beta=0
+train_sampling_strategy | KTO train_sampling_strategy=random
+log_completions_hub_repo | GRPO log_completions_hub_repo=me/x log_completions=false
+auto_find_batch_size | GRPO auto_find_batch_size=true
+auto_find_batch_size | RLOO auto_find_batch_size=true
+vllm_importance_sampling_correction | GRPO vllm_importance_sampling_mode=token_truncate \
+ vllm_importance_sampling_clip_max=null vllm_importance_sampling_clip_min=null
+tf32 | SFT tf32=true
+tf32 | GRPO tf32=true
+dataloader_prefetch_factor | SFT dataloader_prefetch_factor=2
+fp16_full_eval | SFT fp16_full_eval=true bf16_full_eval=true
+optim | SFT optim=galore_adamw
+metric_for_best_model | SFT save_strategy=best
+lr_scheduler_kwargs | SFT lr_scheduler_type=cosine_with_min_lr
+lr_scheduler_kwargs | GRPO lr_scheduler_type=cosine_warmup_with_min_lr
+"""
+# What TRL would do, and a run of ours cannot resume or start.
+OURS = """
+remove_unused_columns | GRPO remove_unused_columns=true
+use_teacher_server | SDFT use_teacher_server=true
+teacher_model_kind | SDFT teacher_model_kind=ema
+"""
+# Refusals without a row: some need the model.
+OTHERS = """
+gradient_checkpointing_kwargs | SFT gradient_checkpointing_kwargs={selective:true} gradient_checkpointing=false
+router_aux_loss_coef | GRPO router_aux_loss_coef=0.1
+"""
+CASES, OWN_CASES, OTHER_CASES = (
+    [typed(line) for line in table.strip().splitlines()] for table in (REFUSED, OURS, OTHERS)
+)
 AT_ONCE = {"padding_free", "tf32", "lr_scheduler_kwargs"}
-BUILT = [
-    *(pytest.param(words, marks=() if key in AT_ONCE else pytest.mark.slow) for key, words in CASES),
-    *(pytest.param(words, marks=pytest.mark.slow) for words in OTHERS),
-]
+BUILT = [pytest.param(words, marks=() if key in AT_ONCE else pytest.mark.slow) for key, words in (*CASES, *OTHER_CASES)]
 
 
 def test_every_row_has_a_case() -> None:
-    assert set(REFUSED) | set(OURS) == {one.key for one in REFUSALS}
+    assert {key for key, _ in (*CASES, *OWN_CASES)} == {one.key for one in REFUSALS}
 
 
-@pytest.mark.parametrize(("key", "words"), [*CASES, *((key, *cases) for key, cases in OURS.items())])
+@pytest.mark.parametrize(("key", "words"), [*CASES, *OWN_CASES])
 def test_check_says_it_with_its_key(
     workplace: Path, monkeypatch: pytest.MonkeyPatch, key: str, words: list[str]
 ) -> None:
@@ -163,11 +165,7 @@ BUILDING = (TRL, "__init__")
     [
         ([BUILDING], "raise ValueError('no')", "trainer.args"),
         ([BUILDING, (HF, "check")], "raise ImportError('no')", "trainer.args"),
-        (
-            [BUILDING, (HF, "f")],
-            "raise ImportError('a GPTQ quantized model requires x (`pip install x`)')",
-            "model.path",
-        ),
+        ([BUILDING, (HF, "f")], "raise ImportError('a quantized model requires x (`pip install x`)')", "model.path"),
         ([BUILDING, (HF, "f")], "raise RuntimeError('You set `ignore_mismatched_sizes`')", "model.path"),
         ([("/usr/lib/dist-packages/accelerate/x.py", "__post_init__")], "raise TypeError('no')", "trainer.args"),
         (
@@ -177,7 +175,11 @@ BUILDING = (TRL, "__init__")
         ),
         ([(HF, "create_scheduler"), ("<string>", "made"), (PEFT, "check")], "raise ValueError('no')", "model.lora"),
         ([BUILDING, (PEFT, "layer")], "[][99999]", "model.lora"),  # a token that the model does not have
-        ([(TRL, "train"), (HF, "on_train_begin")], "assert 0, 'metric_for_best_model'", f"{_A}metric_for_best_model"),
+        (
+            [(TRL, "train"), (HF, "on_train_begin")],
+            "assert 0, 'metric_for_best_model'",
+            "trainer.args.metric_for_best_model",
+        ),
         ([(HF, "train")], "raise ValueError('no')", None),  # builds nothing
         ([("/home/mine.py", "__init__")], "raise ValueError('no')", None),
         ([BUILDING, ("/home/mine.py", "f")], "raise ValueError('no')", None),
@@ -217,40 +219,17 @@ def test_trl_refuses_it_and_the_run_says_so(
     monkeypatch.setenv("HF_TOKEN", "hf_none")
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     assert main(["train", *words, "trainer.args.max_steps=1", "run.name=one"]) == 2
-    said = capfd.readouterr().err
-    assert "Traceback" not in said
-    assert " refuses these arguments" in said
+    assert " refuses these arguments" in capfd.readouterr().err
 
 
 @pytest.mark.whole
 def test_peft_refuses_it_and_the_run_says_so(workplace: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["+exp=toy_sft", "launch=cpu", "track=none", "run.name=one", "model.lora.target_parameters=[q_proj.weight]"]
     assert main(["train", *words]) == 2
-    said = capfd.readouterr().err
-    assert "Traceback" not in said
-    assert "where:    model.lora" in said
-
-
-@pytest.mark.parametrize("token", ["eos_token", "pad_token"])
-def test_a_token_that_the_vocabulary_lacks(workplace: Path, token: str) -> None:
-    prepared = prepare([*SFT, f"trainer.args.{token}=NONE"])
-    with pytest.raises(UserError) as caught:
-        preflight(prepared.experiment, prepared.composed)
-    assert caught.value.where == f"trainer.args.{token} (command line)"
-    right = prepare([*SFT, f"trainer.args.{token}='<pad>'"])
-    preflight(right.experiment, right.composed)
+    assert "where:    model.lora" in capfd.readouterr().err
 
 
 def test_ppo_has_a_reference_where_its_penalty_has_a_coefficient(workplace: Path) -> None:
     """TRL's beta is 0 by default, and the section `kl` decides instead."""
     prepared = prepare([*SMALL, "trainer=ppo", "trainer.args.num_generations=1", "trainer.args.sync_ref_model=true"])
     preflight(prepared.experiment, prepared.composed)
-
-
-def test_an_error_of_the_user_s_class_stays_a_traceback(workplace: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (workplace / "mine.py").write_text(
-        "from trl import GRPOTrainer\nfrom transformers import AutoModel\n\n\nclass Mine(GRPOTrainer):\n"
-        "    def __init__(self, *args, **named):\n        AutoModel()  # a library that was given something wrong\n"
-    )
-    assert main(["train", *SMALL, "trainer.class=./mine.py:Mine", "run.name=one"]) == 1
-    assert "mine.py" in capfd.readouterr().err

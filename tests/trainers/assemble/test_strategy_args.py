@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock, call
 
 import pytest
 import torch
@@ -39,60 +40,59 @@ def args_of(**launch: object) -> dict[str, Any]:
     return strategy_args(Launch.model_validate(launch))
 
 
-class TestFsdp2:
-    @pytest.mark.parametrize("offload", [False, True])
-    def test_accelerate_s_plugin_is_as_asked(self, tmp_path, monkeypatch: pytest.MonkeyPatch, offload: bool) -> None:
-        """What transformers makes of the arguments, given to accelerate's own plugin: version 2, full state dict,
-        wrapped by the model's layers, resharded after the forward pass.
-        """
-        monkeypatch.setenv("FSDP_VERSION", "1")  # accelerate's default
-        given = args_of(strategy="fsdp2", offload=offload)
-        assert given.pop("ddp_backend", None) == ("cuda:nccl,cpu:gloo" if offload else None)
-        config = GRPOConfig(output_dir=str(tmp_path), **CPU, **given)
-        plugin = FullyShardedDataParallelPlugin(**config.fsdp_plugin_args)
-        assert plugin.fsdp_version == 2
-        assert plugin.state_dict_type.name == "FULL_STATE_DICT"
-        assert plugin.reshard_after_forward is True
-        assert plugin.auto_wrap_policy.__name__ == "transformer_auto_wrap_policy"
-        assert isinstance(plugin.cpu_offload, CPUOffloadPolicy) is offload
-        assert plugin.cpu_ram_efficient_loading is False  # every rank loads
+@pytest.mark.parametrize("offload", [False, True])
+def test_accelerate_s_plugin_is_as_asked(tmp_path, monkeypatch: pytest.MonkeyPatch, offload: bool) -> None:
+    """What transformers makes of the arguments, given to accelerate's own plugin: version 2, full state dict,
+    wrapped by the model's layers, resharded after the forward pass.
+    """
+    monkeypatch.setenv("FSDP_VERSION", "1")  # accelerate's default
+    given = args_of(strategy="fsdp2", offload=offload)
+    assert given.pop("ddp_backend", None) == ("cuda:nccl,cpu:gloo" if offload else None)
+    config = GRPOConfig(output_dir=str(tmp_path), **CPU, **given)
+    plugin = FullyShardedDataParallelPlugin(**config.fsdp_plugin_args)
+    assert plugin.fsdp_version == 2
+    assert plugin.state_dict_type.name == "FULL_STATE_DICT"
+    assert plugin.reshard_after_forward is True
+    assert plugin.auto_wrap_policy.__name__ == "transformer_auto_wrap_policy"
+    assert isinstance(plugin.cpu_offload, CPUOffloadPolicy) is offload
+    assert plugin.cpu_ram_efficient_loading is False  # every rank loads
 
 
-class TestZero:
-    @pytest.mark.parametrize("name", ["zero1", "zero2", "zero3"])
-    @pytest.mark.parametrize("offload", [False, True])
-    def test_the_stage_and_what_is_offloaded(self, name: str, offload: bool) -> None:
-        config = args_of(strategy=name, offload=offload)["deepspeed"]
-        zero = config["zero_optimization"]
-        assert zero["stage"] == STRATEGIES[name].zero_stage
-        assert config["zero_force_ds_cpu_optimizer"] is False  # the optimizer that was configured takes the steps
-        offloaded = {key for key in zero if key.startswith("offload_")}
-        params = {"offload_param"} if name == "zero3" else set()
-        assert offloaded == ({"offload_optimizer"} | params if offload else set())
-        assert all(zero[key] == {"device": "cpu", "pin_memory": True} for key in offloaded)
-        assert zero["overlap_comm"] is zero["contiguous_gradients"] is True
-        saves_whole = zero.get("stage3_gather_16bit_weights_on_model_save")
-        assert saves_whole is (True if name == "zero3" else None)
+@pytest.mark.parametrize("name", ["zero1", "zero2", "zero3"])
+@pytest.mark.parametrize("offload", [False, True])
+def test_the_stage_and_what_is_offloaded(name: str, offload: bool) -> None:
+    config = args_of(strategy=name, offload=offload)["deepspeed"]
+    zero = config["zero_optimization"]
+    assert zero["stage"] == STRATEGIES[name].zero_stage
+    assert config["zero_force_ds_cpu_optimizer"] is False  # the optimizer that was configured takes the steps
+    offloaded = {key for key in zero if key.startswith("offload_")}
+    params = {"offload_param"} if name == "zero3" else set()
+    assert offloaded == ({"offload_optimizer"} | params if offload else set())
+    assert all(zero[key] == {"device": "cpu", "pin_memory": True} for key in offloaded)
+    assert zero["overlap_comm"] is zero["contiguous_gradients"] is True
+    saves_whole = zero.get("stage3_gather_16bit_weights_on_model_save")
+    assert saves_whole is (True if name == "zero3" else None)
 
-    def test_transformers_fills_in_every_number(self, tmp_path) -> None:
-        """transformers' own reader of such a dictionary; the expected numbers are the arguments, worked by hand."""
-        from accelerate.utils.deepspeed import HfDeepSpeedConfig
-        from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
 
-        class Reader(HfTrainerDeepSpeedConfig, HfDeepSpeedConfig):
-            """Without DeepSpeed transformers leaves out the base that accelerate has all the same."""
+def test_transformers_fills_in_every_number(tmp_path) -> None:
+    """transformers' own reader of such a dictionary; the expected numbers are the arguments, worked by hand."""
+    from accelerate.utils.deepspeed import HfDeepSpeedConfig
+    from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
 
-        config = args_of(strategy="zero3")["deepspeed"]
-        args = GRPOConfig(output_dir=str(tmp_path), **CPU, max_grad_norm=0.7, gradient_accumulation_steps=3)
-        filled = Reader.__new__(Reader)
-        filled.config, filled.mismatches, filled._dtype = config, [], None
-        filled.trainer_config_process(args)
-        assert filled.config["train_micro_batch_size_per_gpu"] == 8
-        assert filled.config["train_batch_size"] == 8 * 3
-        assert filled.config["gradient_accumulation_steps"] == 3
-        assert filled.config["gradient_clipping"] == 0.7
-        assert filled.config["bf16"]["enabled"] is False
-        assert filled.mismatches == []
+    class Reader(HfTrainerDeepSpeedConfig, HfDeepSpeedConfig):
+        """Without DeepSpeed transformers leaves out the base that accelerate has all the same."""
+
+    config = args_of(strategy="zero3")["deepspeed"]
+    args = GRPOConfig(output_dir=str(tmp_path), **CPU, max_grad_norm=0.7, gradient_accumulation_steps=3)
+    filled = Reader.__new__(Reader)
+    filled.config, filled.mismatches, filled._dtype = config, [], None
+    filled.trainer_config_process(args)
+    assert filled.config["train_micro_batch_size_per_gpu"] == 8
+    assert filled.config["train_batch_size"] == 8 * 3
+    assert filled.config["gradient_accumulation_steps"] == 3
+    assert filled.config["gradient_clipping"] == 0.7
+    assert filled.config["bf16"]["enabled"] is False
+    assert filled.mismatches == []
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -100,25 +100,25 @@ def test_a_file_of_accelerate_s_is_not_overruled(name: str) -> None:
     assert args_of(strategy=name, accelerate_config="mine.yaml") == {}
 
 
-class TestRollout:
-    def args(self, *words: str) -> dict[str, object]:
-        return rollout_args(prepare(["exp=quickstart", *words]).experiment)
+def rollout_of(*words: str) -> dict[str, object]:
+    return rollout_args(prepare(["exp=quickstart", *words]).experiment)
 
-    @pytest.mark.usefixtures("place")
-    def test_who_generates(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert self.args() == {}
-        assert self.args("launch.rollout=continuous") == {"use_transformers_continuous_batching": True}
-        assert self.args("launch.rollout=vllm") == {"use_vllm": True, "vllm_mode": "colocate"}
-        monkeypatch.setenv("RLHF_VLLM_URL", "http://127.0.0.1:8123")
-        monkeypatch.setenv("RLHF_VLLM_GROUP_PORT", "777")
-        server = {"use_vllm": True, "vllm_mode": "server"}
-        found = {"vllm_server_base_url": "http://127.0.0.1:8123", "vllm_group_port": 777}
-        own = ("launch.rollout=vllm_server", "launch.rollout_gpus=1")
-        assert self.args(*own) == server | found
-        found.pop("vllm_group_port")
-        assert self.args(*own, "trainer.args.vllm_group_port=5") == server | found
-        theirs = ("launch.rollout=vllm_server", "trainer.args.vllm_server_base_url=http://host:1")
-        assert self.args(*theirs) == server
+
+@pytest.mark.usefixtures("place")
+def test_who_generates(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert rollout_of() == {}
+    assert rollout_of("launch.rollout=continuous") == {"use_transformers_continuous_batching": True}
+    assert rollout_of("launch.rollout=vllm") == {"use_vllm": True, "vllm_mode": "colocate"}
+    monkeypatch.setenv("RLHF_VLLM_URL", "http://127.0.0.1:8123")
+    monkeypatch.setenv("RLHF_VLLM_GROUP_PORT", "777")
+    server = {"use_vllm": True, "vllm_mode": "server"}
+    found = {"vllm_server_base_url": "http://127.0.0.1:8123", "vllm_group_port": 777}
+    own = ("launch.rollout=vllm_server", "launch.rollout_gpus=1")
+    assert rollout_of(*own) == server | found
+    found.pop("vllm_group_port")
+    assert rollout_of(*own, "trainer.args.vllm_group_port=5") == server | found
+    theirs = ("launch.rollout=vllm_server", "trainer.args.vllm_server_base_url=http://host:1")
+    assert rollout_of(*theirs) == server
 
 
 @pytest.mark.parametrize("computes", [True, False])
@@ -203,26 +203,22 @@ def test_ranks_on_a_cpu_join_before_the_config_is_made(
 # gloo waits for a hanging rank as long as `ddp_timeout` says: transformers tells it to every backend but gloo.
 
 
-def test_what_torch_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[str, Any] = {}
-    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *args, **named: given.update(named, b=args))
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    trainer = Trainer(name="grpo", trl="GRPOTrainer", args={"ddp_timeout": 60})
-    start_process_group(trainer)
-    assert given == {"timeout": timedelta(seconds=60), "b": ("gloo",)}
-    start_process_group(Trainer(name="grpo", trl="GRPOTrainer"))
-    assert given["timeout"] == timedelta(seconds=1800)
-    given.clear()
-    monkeypatch.setenv("WORLD_SIZE", "1")
-    start_process_group(trainer)
-    assert given == {}
-
-
-def test_what_deepspeed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_torch_and_deepspeed_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """DeepSpeed starts the group itself, also for a single process: ZeRO-3 reads the number of ranks from it."""
-    given: dict[str, Any] = {}
-    comm = SimpleNamespace(init_distributed=lambda *args, **named: given.update(named, b=args))
+    told = Mock()
+    comm = SimpleNamespace(init_distributed=told.deepspeed)
+    monkeypatch.setattr(torch.distributed, "init_process_group", told.torch)
     monkeypatch.setitem(sys.modules, "deepspeed", SimpleNamespace(comm=comm))
+    typed, default = (Trainer(name="grpo", trl="GRPOTrainer", args=args) for args in ({"ddp_timeout": 60}, {}))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    start_process_group(typed)
+    start_process_group(default)
     monkeypatch.setenv("WORLD_SIZE", "1")
-    start_process_group(Trainer(name="grpo", trl="GRPOTrainer", args={"ddp_timeout": 60}), deepspeed=True)
-    assert given == {"b": ("gloo",), "auto_mpi_discovery": False, "timeout": timedelta(seconds=60)}
+    start_process_group(typed)
+    start_process_group(typed, deepspeed=True)
+    minute, half_an_hour = timedelta(seconds=60), timedelta(seconds=1800)
+    assert told.mock_calls == [
+        call.torch("gloo", timeout=minute),
+        call.torch("gloo", timeout=half_an_hour),
+        call.deepspeed("gloo", auto_mpi_discovery=False, timeout=minute),
+    ]

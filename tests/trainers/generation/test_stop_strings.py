@@ -87,18 +87,3 @@ def test_an_evaluation_and_generated_rows_stop_as_in_training(train: Callable[..
             text = row["completion"]
             assert row["is_truncated"] == (not any(stop in text for stop in STOPS)), row
             assert not any(stop in text[:-1] for stop in STOPS), row
-
-
-@pytest.mark.parametrize(
-    ("rollout", "key", "instead"),
-    [
-        ("continuous", "stop_strings", "launch.rollout=hf"),
-        ("hf", "stop", "trainer.args.generation_kwargs.stop_strings"),
-    ],
-)
-def test_a_name_that_the_rollouts_do_not_read(
-    train: Callable[..., Any], capsys: pytest.CaptureFixture[str], rollout: str, key: str, instead: str
-) -> None:
-    code, _ = train(f"trainer.args.generation_kwargs={{{key}: ['.']}}", f"launch.rollout={rollout}")
-    assert code == 2
-    assert instead in capsys.readouterr().err

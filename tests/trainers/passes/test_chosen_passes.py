@@ -6,7 +6,6 @@ import contextlib
 import copy
 import math
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -98,19 +97,22 @@ def one_layer_drops() -> Any:
     return model
 
 
+def accelerator_of(**changed: Any) -> Any:
+    given: dict[str, Any] = {"device": torch.device("cpu"), "mixed_precision": "no", "gather": lambda one: one}
+    given |= {"unwrap_model": lambda model: model, "autocast": contextlib.nullcontext}
+    return SimpleNamespace(**given | changed)
+
+
 def trainer_of(**changed: Any) -> Any:
-    unwrapped = SimpleNamespace(unwrap_model=lambda model: model, device=torch.device("cpu"), mixed_precision="no")
-    given: dict[str, Any] = {"model": policy(), "ref_model": None, "aux_loss_enabled": False, "accelerator": unwrapped}
-    return SimpleNamespace(**given | {"args": SimpleNamespace(torch_compile=False)} | changed)
-
-
-def test_the_fastest_way_is_taken() -> None:
-    assert chosen_passes(trainer_of(), "auto") == Passes("packed")
+    given: dict[str, Any] = {"model": policy(), "ref_model": None, "aux_loss_enabled": False}
+    given |= {"accelerator": accelerator_of(), "args": SimpleNamespace(torch_compile=False)}
+    return SimpleNamespace(**given | changed)
 
 
 def test_rows_are_not_packed_on_a_gpu_without_a_kernel_for_all_rows_at_once() -> None:
     """A call of attention per row and layer is slower than padding there; who asks for packed rows gets them."""
-    on_gpu = SimpleNamespace(unwrap_model=lambda model: model, device=torch.device("cuda"), mixed_precision="no")
+    assert chosen_passes(trainer_of(), "auto") == Passes("packed")
+    on_gpu = accelerator_of(device=torch.device("cuda"))
     found = chosen_passes(trainer_of(accelerator=on_gpu), "auto")
     assert found.describe() == "trimmed: packed, each row would attend by itself: it is computed in float32"
     assert chosen_passes(trainer_of(accelerator=on_gpu), "packed") == Passes("packed")
@@ -162,16 +164,10 @@ IN_FLOAT64: dict[str, Any] = {"dtype": torch.float64}
 PLAIN = torch.full((12,), -2.0)
 
 
-def trying(precision: str = "no", gathered: Callable[[Tensor], Tensor] = lambda one: one) -> Any:
+def trying(**changed: Any) -> Any:
     trainer = object.__new__(type("Tries", (PassMixin,), {}))
-    trainer.passes, trainer.model = Passes("packed"), policy()  # type: ignore[misc]
-    trainer.accelerator = SimpleNamespace(
-        gather=gathered,
-        mixed_precision=precision,
-        unwrap_model=lambda model: model,
-        device=torch.device("cpu"),
-        autocast=contextlib.nullcontext,
-    )
+    given = {"passes": Passes("packed"), "model": policy(), "accelerator": accelerator_of(**changed)}
+    vars(trainer).update(given)
     return trainer
 
 
@@ -187,7 +183,7 @@ def trying(precision: str = "no", gathered: Callable[[Tensor], Tensor] = lambda 
 )
 def test_how_far_off_is_another_result(off: float, precision: str, dtype: torch.dtype, mode: str) -> None:
     """A hundredth is bfloat16's rounding of a logit, and no float32 is off by as much."""
-    trainer = trying(precision)
+    trainer = trying(mixed_precision=precision)
     trainer.model.to(dtype)
     trainer._try(trainer.model, "its log-probabilities", lambda: PLAIN, lambda: PLAIN - off)
     assert trainer.passes.mode == mode
@@ -195,7 +191,7 @@ def test_how_far_off_is_another_result(off: float, precision: str, dtype: torch.
 
 def test_what_another_rank_saw_counts_here() -> None:
     """A pass raised on the other rank: both ranks trim."""
-    trainer = trying(gathered=lambda one: torch.cat([one, torch.tensor([torch.inf])]))
+    trainer = trying(gather=lambda one: torch.cat([one, torch.tensor([torch.inf])]))
     trainer._try(trainer.model, "its log-probabilities", lambda: PLAIN, lambda: PLAIN)
     assert trainer.passes.describe() == "trimmed: packed, a pass raised on another rank"
 
@@ -278,25 +274,22 @@ def test_results_of_all_rows_or_of_some_are_put_together() -> None:
         assert _put_together(alone)[1] is None
 
 
-class TestTrainer:
-    """A whole step of GRPO, in float64 on a CPU, with a kernel that stands in for a GPU's."""
-
-    @pytest.mark.parametrize(
-        ("kernel", "said"),
-        [
-            (ReferenceVarlen(align="top left"), "its log-probabilities were "),
-            (ReferenceVarlen(scale_by=3.0), "its log-probabilities were "),
-            (ReferenceVarlen(error=RuntimeError("no kernel image")), "a pass raised RuntimeError: no kernel image"),
-        ],
-        ids=["top left", "another scale", "raises"],
-    )
-    def test_a_kernel_that_is_wrong_is_left_for_trimmed_rows(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: ReferenceVarlen, said: str
-    ) -> None:
-        stand_in(monkeypatch, kernel)
-        expected, _ = trained(tmp_path / "trl", None, **IN_FLOAT64)
-        found, ours = trained(tmp_path / "ours", "packed", **IN_FLOAT64)
-        assert ours.passes.describe().startswith(f"trimmed: packed, {said}")
-        assert ours.row_attention is None
-        assert len(kernel.calls) in (0, 2)  # the trial's alone
-        assert distance(found[0], expected[0]) < EXACT
+@pytest.mark.parametrize(
+    ("kernel", "said"),
+    [
+        (ReferenceVarlen(align="top left"), "its log-probabilities were "),
+        (ReferenceVarlen(scale_by=3.0), "its log-probabilities were "),
+        (ReferenceVarlen(error=RuntimeError("no kernel image")), "a pass raised RuntimeError: no kernel image"),
+    ],
+    ids=["top left", "another scale", "raises"],
+)
+def test_a_kernel_that_is_wrong_is_left_for_trimmed_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: ReferenceVarlen, said: str
+) -> None:
+    stand_in(monkeypatch, kernel)
+    expected, _ = trained(tmp_path / "trl", None, **IN_FLOAT64)
+    found, ours = trained(tmp_path / "ours", "packed", **IN_FLOAT64)
+    assert ours.passes.describe().startswith(f"trimmed: packed, {said}")
+    assert ours.row_attention is None
+    assert len(kernel.calls) in (0, 2)  # the trial's alone
+    assert distance(found[0], expected[0]) < EXACT

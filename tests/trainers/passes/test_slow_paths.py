@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlhf_cli.cli import main
-from rlhf_cli.models.live_generation import Generating, GenerationMode
+from rlhf_cli.models.live_generation import GenerationMode
 from rlhf_cli.runs.run_folder import read_json
 from rlhf_cli.trainers.rollout_mixin import RolloutMixin
 from tests.support.random_reward_model import save_random_reward_model
@@ -36,20 +36,17 @@ def heard(train, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[list[
     return told(screen), told(folder.log.read_text()), told(why)
 
 
-def test_control_nothing_is_said_where_all_are_on(train, capsys: pytest.CaptureFixture[str]) -> None:
-    assert heard(train, capsys) == ([], [], [])
-
-
 @pytest.mark.parametrize(
     ("words", "names"),
     [
+        ([], []),  # control
         (["trainer.generation=plain"], ["live generation"]),
         (["trainer.args.generation_kwargs.num_beams=2", "trainer.args.temperature=1.0"], ["live generation"]),
         (["trainer.passes=trimmed"], ["packing of rows"]),
         (["+model.lora.r=2", "model.lora.lora_dropout=0.5"], ["packing of rows"]),
         (["trainer=rloo", "trainer.passes=plain"], ["packing of rows", "live generation"]),
     ],
-    ids=lambda one: one[0],
+    ids=str,
 )
 def test_what_is_off_from_the_start(
     train, capsys: pytest.CaptureFixture[str], words: list[str], names: list[str]
@@ -68,21 +65,6 @@ def test_what_the_first_step_shows(
     names = {"live generation", "packing of texts for rewards.judged"}
     assert [set(one) for one in found] == [names] * 3
     assert [len(one) for one in found] == [2] * 3
-
-
-def test_another_engine_is_no_slow_path(train, capsys: pytest.CaptureFixture[str], before_training) -> None:
-    """vLLM and continuous batching generate faster than the live loop; it is not missed there."""
-
-    def pretend(trainer: object) -> None:
-        assert isinstance(trainer._generating, Generating)  # type: ignore[attr-defined]
-        trainer._generating.is_plain = True  # type: ignore[attr-defined]
-        assert "live generation" in trainer.slow_paths()  # type: ignore[attr-defined]
-        trainer.use_transformers_continuous_batching = True  # type: ignore[attr-defined]
-        assert "live generation" not in trainer.slow_paths()  # type: ignore[attr-defined]
-        trainer.use_transformers_continuous_batching = False  # type: ignore[attr-defined]
-
-    before_training(pretend)
-    assert train()[0] == 0
 
 
 @pytest.mark.parametrize(("vllm", "batching"), [(True, False), (False, True), (False, False)])

@@ -7,16 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 from rlhf_cli.runs.run_status import read_status
-from rlhf_cli.trainers.ppo.critic import TrainedCritic
 from rlhf_cli.trainers.ppo.ppo_mixin import PpoMixin
-from tests.support.float64 import all_in_float64, no_float32
-from tests.support.ppo_by_hand import DISCOUNTED, DROP, ENDINGS, LIMIT, PLAIN, REWARDS, Rollouts, plain, rows_of, stir
+from tests.support.ppo_by_hand import DISCOUNTED, DROP, ENDINGS, LIMIT, PLAIN, REWARDS, Rollouts, rows_of, stir
 from tests.support.watched_critic import Watched
-from tests.trainers.ppo.ppo_losses_by_hand import Step, gradient_of
 
 
 @pytest.fixture
@@ -84,45 +79,5 @@ def rollouts(train_ppo, prepared, monkeypatch: pytest.MonkeyPatch) -> Callable[.
         assert code == 0
         seen.folder, seen.trainer = folder, prepared[-1]
         return seen
-
-    return run
-
-
-@pytest.fixture
-def steps(rollouts, before_training, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Step]]:
-    """`steps(*overrides)`: optimizer steps of a small run in float64, with the gradients before they were clipped."""
-    before_training(all_in_float64)
-    taken: list[Step] = []
-    window: list[dict[str, Any]] = []
-    compute_loss, step = PpoMixin._compute_loss, TrainedCritic.step
-    trainers: list[Any] = []
-
-    def compute_spied(self: Any, model: Any, inputs: dict[str, Any]) -> Tensor:
-        trainers.append(self)
-        window.append(inputs)
-        return compute_loss(self, model, inputs)
-
-    def step_spied(self: Any) -> float:
-        trainer = trainers[-1]
-        taken.append(
-            Step(
-                list(window),
-                sum(int(batch["completion_mask"].sum()) for batch in trainer._buffered_inputs),
-                plain(trainer.model, AutoModelForCausalLM),
-                plain(self.model, AutoModelForTokenClassification),
-                gradient_of(trainer.model),
-                gradient_of(self.model),
-            )
-        )
-        window.clear()
-        return step(self)
-
-    monkeypatch.setattr(PpoMixin, "_compute_loss", compute_spied)
-    monkeypatch.setattr(TrainedCritic, "step", step_spied)
-
-    def run(*overrides: str, **named: Any) -> list[Step]:
-        with no_float32():
-            rollouts(*overrides, **named)
-        return taken
 
     return run

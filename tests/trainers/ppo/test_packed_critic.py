@@ -96,18 +96,10 @@ def test_a_shared_critic_s_head_computes_in_float32_whatever_is_around() -> None
 
 def rows() -> dict[str, torch.Tensor]:
     """Four prompts, two equal and two with a common beginning; completions of 5, 2, 0 and 3 tokens."""
-    prompts = [[3, 4, 5, 6], [3, 4, 5, 6], [7], [3, 4, 9]]
-    completions = [[10, 11, 12, 13, 14], [15, 16], [], [17, 18, 19]]
-    made = {name: torch.zeros((4, width), dtype=torch.long) for name, width in _WIDTHS.items()}
-    for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-        made["prompt_ids"][row, 4 - len(prompt) :] = torch.tensor(prompt)
-        made["prompt_mask"][row, 4 - len(prompt) :] = 1
-        made["completion_ids"][row, : len(completion)] = torch.tensor(completion, dtype=torch.long)
-        made["completion_mask"][row, : len(completion)] = 1
-    return made
-
-
-_WIDTHS = {"prompt_ids": 4, "prompt_mask": 4, "completion_ids": WIDTH, "completion_mask": WIDTH}
+    prompts = torch.tensor([[3, 4, 5, 6], [3, 4, 5, 6], [0, 0, 0, 7], [0, 3, 4, 9]])
+    completions = torch.tensor([[10, 11, 12, 13, 14], [15, 16, 0, 0, 0], [0] * 5, [17, 18, 19, 0, 0]])
+    ids = {"prompt_ids": prompts, "completion_ids": completions}
+    return ids | {"prompt_mask": (prompts > 0).long(), "completion_mask": (completions > 0).long()}
 
 
 def alone(critic: TrainedCritic, batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -215,14 +207,6 @@ def stirred(seen: Watched) -> None:
     stir(seen.critic.body(), 0.3, seed=2)
 
 
-def test_a_critic_of_another_architecture_is_tried(watch: Callable[..., Watched], workplace: Path) -> None:
-    critic = nemotron(workplace / "nemotron")
-    seen = watch(f"critic.init={critic}", "critic.learning_rate=0.01", on=stirred)
-    assert seen.trainer.passes.describe().startswith(OF_THE_CRITIC)
-    assert read_json(seen.folder.provenance)["passes"] == seen.trainer.passes.describe()
-    assert farthest(seen) < FLOAT32
-
-
 def test_without_the_trial_its_values_are_wrong(
     watch: Callable[..., Watched], workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,20 +225,24 @@ def test_without_the_trial_its_values_are_wrong(
     assert farthest(seen) > 0.1
 
 
+POLICY = ("model.build=null", "model.path=./nemotron")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["kl.where=none", "trainer.args.steps_per_generation=1"], OF_THE_CRITIC),
-        (["kl.coef=0.1"], "trimmed: packed, its log-probabilities were "),
+        (("critic.init=./nemotron",), OF_THE_CRITIC),
+        ((*POLICY, "kl.where=none", "trainer.args.steps_per_generation=1"), OF_THE_CRITIC),
+        ((*POLICY, "kl.coef=0.1"), "trimmed: packed, its log-probabilities were "),
     ],
-    ids=["critic first", "policy first"],
+    ids=["critic alone", "critic first", "policy first"],
 )
 def test_both_fall_back_where_one_does(
-    watch: Callable[..., Watched], workplace: Path, words: list[str], said: str
+    watch: Callable[..., Watched], workplace: Path, words: tuple[str, ...], said: str
 ) -> None:
     """If packing fails for policy or critic, both use trimmed rows, whichever is tried first."""
-    byte_tokenizer(context_tokens=64).save_pretrained(str(policy := nemotron(workplace / "policy")))
-    seen = watch("model.build=null", f"model.path={policy}", "critic.learning_rate=0.01", *words, on=stirred)
+    byte_tokenizer(context_tokens=64).save_pretrained(str(nemotron(workplace / "nemotron")))
+    seen = watch("critic.learning_rate=0.01", *words, on=stirred)
     assert seen.trainer.passes.describe().startswith(said)
     assert read_json(seen.folder.provenance)["passes"] == seen.trainer.passes.describe()
     assert farthest(seen) < FLOAT32

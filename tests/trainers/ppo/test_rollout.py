@@ -29,156 +29,125 @@ from tests.support.watched_critic import Watched, logged
 pytestmark = pytest.mark.whole
 
 
-class TestRollout:
-    """The advantages, returns and values of a rollout, recomputed row by row."""
+BOOTSTRAP, PENALTY = "truncation=bootstrap", ("truncation=eos_penalty", "truncation.penalty=0.7")
 
-    @pytest.mark.parametrize(
-        ("policy", "total"),
-        [
-            (("truncation=bootstrap", "truncation.mode=add"), lambda row: total_of(row.completion)),
-            (
-                ("truncation=bootstrap", "truncation.mode=replace"),
-                lambda row: 0.0 if row.is_truncated else total_of(row.completion),
-            ),
-            (
-                ("truncation=eos_penalty", "truncation.penalty=0.7"),
-                lambda row: total_of(row.completion) - 0.7 * row.is_truncated,
-            ),
-            (
-                ("truncation=eos_penalty", "truncation.penalty=0.7", "truncation.mode=replace"),
-                lambda row: -0.7 if row.is_truncated else total_of(row.completion),
-            ),
-            (
-                ("truncation=soft_overlong", "truncation.penalty=0.5", "truncation.cache=3"),
-                # A ramp over the last three of six tokens.
-                lambda row: total_of(row.completion) - 0.5 * max(0, len(row.completion) - 3) / 3,
-            ),
-        ],
-        ids=["bootstrap", "bootstrap instead", "subtract", "replace", "soft_overlong"],
-    )
-    def test_whatever_being_cut_off_means(self, rollouts, policy: tuple[str, ...], total) -> None:
-        run = rollouts(*policy, "kl.coef=0.3")
-        (rows,), (output,) = run.rows, run.outputs
-        assert {row.is_truncated for row in rows} == {True, False}
-        is_bootstrapped = policy[0] == "truncation=bootstrap"
-        raw = raw_advantages(rows, [total(row) for row in rows], coef=0.3, is_bootstrapped=is_bootstrapped)
-        assert_rows(output["advantages"], whitened(raw))
-        none = raw_advantages(rows, [total_of(row.completion) for row in rows], coef=0.3)
-        with pytest.raises(AssertionError):  # control: it is not what `none` gives
-            assert_rows(output["advantages"], whitened(none))
 
-    @pytest.mark.parametrize("where", ["reward", "loss", "none"])
-    def test_wherever_the_kl_penalty_is(self, rollouts, where: str) -> None:
-        coef = () if where == "none" else ("kl.coef=0.3",)
-        run = rollouts(f"kl.where={where}", *coef)
-        (rows,), (output,) = run.rows, run.outputs
-        assert {len(row.completion) for row in rows} >= {1, 2, LIMIT}  # ragged, and one is cut
-        assert len({len(row.prompt) for row in rows}) > 1
-        assert where == "none" or sum(abs(kl) for row in rows for kl in row.kl) > 1
+@pytest.mark.parametrize(
+    ("policy", "of_cut"),
+    [
+        ((BOOTSTRAP, "truncation.mode=add"), lambda total: total),
+        ((BOOTSTRAP, "truncation.mode=replace"), lambda total: 0.0),
+        (PENALTY, lambda total: total - 0.7),
+        ((*PENALTY, "truncation.mode=replace"), lambda total: -0.7),
+    ],
+    ids=["bootstrap", "bootstrap instead", "subtract", "replace"],
+)
+def test_whatever_being_cut_off_means(rollouts, policy: tuple[str, ...], of_cut) -> None:
+    run = rollouts(*policy, "kl.coef=0.3")
+    (rows,), (output,) = run.rows, run.outputs
+    assert {row.is_truncated for row in rows} == {True, False}
+    given = [(total_of(row.completion), row.is_truncated) for row in rows]
+    totals = [of_cut(total) if is_cut else total for total, is_cut in given]
+    raw = raw_advantages(rows, totals, coef=0.3, is_bootstrapped=policy[0] == BOOTSTRAP)
+    assert_rows(output["advantages"], whitened(raw))
+    none = raw_advantages(rows, [total for total, _ in given], coef=0.3)
+    with pytest.raises(AssertionError):  # control: it is not what `none` gives
+        assert_rows(output["advantages"], whitened(none))
+
+
+@pytest.mark.parametrize("where", ["reward", "loss", "none"])
+def test_wherever_the_kl_penalty_is(rollouts, where: str) -> None:
+    coef = () if where == "none" else ("kl.coef=0.3",)
+    run = rollouts(f"kl.where={where}", *coef)
+    (rows,), (output,) = run.rows, run.outputs
+    assert {len(row.completion) for row in rows} >= {1, 2, LIMIT}  # ragged, and one is cut
+    assert len({len(row.prompt) for row in rows}) > 1
+    assert where == "none" or sum(abs(kl) for row in rows for kl in row.kl) > 1
+    totals = [total_of(row.completion) for row in rows]
+    raw = raw_advantages(rows, totals, coef=0.3 if where == "reward" else 0.0)
+    assert_rows(output["advantages"], whitened(raw))
+    table = pyarrow.parquet.read_table(run.folder.path / "completions" / "completions_00001.parquet").to_pydict()
+    assert table["advantage"] == pytest.approx([statistics.fmean(row) for row in whitened(raw)], **MODEL)
+    assert_rows(output["rollout_values"], [row.values[:-1] for row in rows])
+    returns = [[a + v for a, v in zip(one, row.values, strict=False)] for one, row in zip(raw, rows, strict=True)]
+    assert_rows(output["returns"], returns)
+    assert ("ref_per_token_logps" in output) == (where == "loss")
+    if where != "none":
+        logps = output["old_per_token_logps"].where(output["completion_mask"].bool(), 0.0)
+        assert_rows(logps, [row.logps for row in rows])
+    if where == "loss":
+        logps = output["ref_per_token_logps"].where(output["completion_mask"].bool(), 0.0)
+        assert_rows(logps, [row.ref_logps for row in rows])
+
+
+EVERY_STEP = ("data.eval.fraction=0.25", "trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1")
+
+
+def test_an_evaluation_is_of_the_models_as_they_are_and_moves_no_coefficient(rollouts) -> None:
+    run = rollouts(*EVERY_STEP, "kl.controller={target: 1.5, horizon: 400}", "kl.coef=0.3")
+    training, evaluations = run.rows[0], run.rows[1:]
+    assert len(training) == 16
+    assert {len(rows) for rows in evaluations} == {8}
+    divergence = statistics.fmean(sum(row.kl) for row in training)
+    coef = 0.3 * (1 + min(max(divergence / 1.5 - 1, -0.2), 0.2) * 16 / 400)
+    assert run.trainer.kl.coef == pytest.approx(coef, **MODEL)
+    for rows, output in zip(evaluations, run.outputs[1:], strict=True):
         totals = [total_of(row.completion) for row in rows]
-        raw = raw_advantages(rows, totals, coef=0.3 if where == "reward" else 0.0)
-        assert_rows(output["advantages"], whitened(raw))
-        table = pyarrow.parquet.read_table(run.folder.path / "completions" / "completions_00001.parquet").to_pydict()
-        assert table["advantage"] == pytest.approx([statistics.fmean(row) for row in whitened(raw)], **MODEL)
-        assert_rows(output["rollout_values"], [row.values[:-1] for row in rows])
-        returns = [[a + v for a, v in zip(one, row.values, strict=False)] for one, row in zip(raw, rows, strict=True)]
-        assert_rows(output["returns"], returns)
-        assert ("ref_per_token_logps" in output) == (where == "loss")
-        if where != "none":
-            logps = output["old_per_token_logps"].where(output["completion_mask"].bool(), 0.0)
-            assert_rows(logps, [row.logps for row in rows])
-        if where == "loss":
-            logps = output["ref_per_token_logps"].where(output["completion_mask"].bool(), 0.0)
-            assert_rows(logps, [row.ref_logps for row in rows])
+        assert_rows(output["advantages"], whitened(raw_advantages(rows, totals, coef=coef)))
 
 
-class TestEvaluation:
-    EVERY_STEP = ("data.eval.fraction=0.25", "trainer.args.eval_strategy=steps", "trainer.args.eval_steps=1")
+def test_a_round_learns_with_the_coefficient_that_it_logs(rollouts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every step of a round has that of its rollout; what is measured on it moves the next round's."""
+    seen: list[float] = []
+    compute_loss = GRPOTrainer._compute_loss
 
-    def test_is_of_the_models_as_they_are_and_moves_no_coefficient(self, rollouts) -> None:
-        run = rollouts(*self.EVERY_STEP, "kl.controller={target: 1.5, horizon: 400}", "kl.coef=0.3")
-        training, evaluations = run.rows[0], run.rows[1:]
-        assert len(training) == 16
-        assert {len(rows) for rows in evaluations} == {8}
-        divergence = statistics.fmean(sum(row.kl) for row in training)
-        coef = 0.3 * (1 + min(max(divergence / 1.5 - 1, -0.2), 0.2) * 16 / 400)
-        assert run.trainer.kl.coef == pytest.approx(coef, **MODEL)
-        for rows, output in zip(evaluations, run.outputs[1:], strict=True):
-            totals = [total_of(row.completion) for row in rows]
-            assert_rows(output["advantages"], whitened(raw_advantages(rows, totals, coef=coef)))
+    def spied(self: Any, model: Any, inputs: Any) -> Tensor:
+        seen.append(self.beta)
+        return compute_loss(self, model, inputs)
 
-
-class TestKl:
-    def test_a_round_learns_with_the_coefficient_that_it_logs(self, rollouts, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Every step of a round has that of its rollout; what is measured on it moves the next round's."""
-        seen: list[float] = []
-        compute_loss = GRPOTrainer._compute_loss
-
-        def spied(self: Any, model: Any, inputs: Any) -> Tensor:
-            seen.append(self.beta)
-            return compute_loss(self, model, inputs)
-
-        monkeypatch.setattr(GRPOTrainer, "_compute_loss", spied)
-        adapts = ("kl.where=loss", "kl.coef=0.3", "kl.controller={target: 1.5, horizon: 40}")
-        run = rollouts(*adapts, "trainer.args.max_steps=4")
-        logged = [event["kl/coef"] for event in run.events if "kl/coef" in event]
-        assert seen == [logged[0], logged[0], logged[1], logged[1]]  # to the last bit
-        assert logged[0] == pytest.approx(0.3)
-        assert abs(logged[1] - logged[0]) > 1e-3
-
-    def test_the_coefficient_counts_the_rows_it_was_measured_on(self, rollouts) -> None:
-        run = rollouts("truncation=exclude", "kl.controller={target: 1.5, horizon: 40}", "kl.coef=0.3")
-        kept = [row for row in run.rows[0] if row.completion]
-        assert len(kept) < len(run.rows[0])
-        divergence = statistics.fmean(sum(row.kl) for row in kept)
-        expected = 0.3 * (1 + min(max(divergence / 1.5 - 1, -0.2), 0.2) * len(kept) / 40)
-        assert run.trainer.kl.coef == pytest.approx(expected, **MODEL)
+    monkeypatch.setattr(GRPOTrainer, "_compute_loss", spied)
+    adapts = ("kl.where=loss", "kl.coef=0.3", "kl.controller={target: 1.5, horizon: 40}")
+    run = rollouts(*adapts, "trainer.args.max_steps=4")
+    logged = [event["kl/coef"] for event in run.events if "kl/coef" in event]
+    assert seen == [logged[0], logged[0], logged[1], logged[1]]  # to the last bit
+    assert logged[0] == pytest.approx(0.3)
+    assert abs(logged[1] - logged[0]) > 1e-3
 
 
-# Rewards under PPO that are not one number a row: dense ones, and those that do not apply.
+def test_every_reward_lies_on_its_token(rollouts) -> None:
+    """A dense reward beside a plain one, and a penalty: all in one row's tokens, which sum to its total."""
+    rewards = ("++rewards.each={fn: './mine.py:each', weight: 0.5}", PLAIN[0])
+    settings = ("truncation=eos_penalty", "truncation.penalty=0.7", "kl.coef=0.3")
+    run = rollouts(*settings, rewards=rewards)
+    (rows,), ((rollout, _),), (settled,) = run.rows, run.found, run.settled
+    assert settled.names == ("each", "first", "truncation")
+    expected = []
+    for number, row in enumerate(rows):
+        ids = row.completion
+        dense = [0.0 if token % 3 == 0 else 0.5 * (token % 7 - 3.0) for token in ids]
+        assert_rows(rollout.scores[0, number : number + 1], [dense])
+        rewards_of_row = [one - 0.3 * kl for one, kl in zip(dense, row.kl, strict=True)]
+        rewards_of_row[-1] += ids[0] % 5 / 4 - 0.7 * row.is_truncated
+        total = rollout.scores[:, number].sum().item()
+        assert total == pytest.approx(settled.totals[number].item(), **ARITHMETIC)
+        expected.append(gae_of(rewards_of_row, row.values[:-1], 0.0, GAMMA, LAMBDA))
+    assert_rows(run.outputs[0]["advantages"], whitened(expected))
 
 
-class TestDense:
-    """Token rewards under PPO: completions that are given, so that it is known where each reward belongs."""
-
-    def test_every_reward_lies_on_its_token(self, rollouts) -> None:
-        """A dense reward beside a plain one, and a penalty: all in one row's tokens, which sum to its total."""
-        rewards = ("++rewards.each={fn: './mine.py:each', weight: 0.5}", PLAIN[0])
-        settings = ("truncation=eos_penalty", "truncation.penalty=0.7", "kl.coef=0.3")
-        run = rollouts(*settings, rewards=rewards)
-        (rows,), ((rollout, _),), (settled,) = run.rows, run.found, run.settled
-        assert settled.names == ("each", "first", "truncation")
-        expected = []
-        for number, row in enumerate(rows):
-            ids = row.completion
-            dense = [0.0 if token % 3 == 0 else 0.5 * (token % 7 - 3.0) for token in ids]
-            assert_rows(rollout.scores[0, number : number + 1], [dense])
-            rewards_of_row = [one - 0.3 * kl for one, kl in zip(dense, row.kl, strict=True)]
-            rewards_of_row[-1] += ids[0] % 5 / 4 - 0.7 * row.is_truncated
-            total = rollout.scores[:, number].sum().item()
-            assert total == pytest.approx(settled.totals[number].item(), **ARITHMETIC)
-            expected.append(gae_of(rewards_of_row, row.values[:-1], 0.0, GAMMA, LAMBDA))
-        assert_rows(run.outputs[0]["advantages"], whitened(expected))
+def test_a_closed_gate_adds_nothing(rollouts) -> None:
+    """GRPO fills in the group's mean; PPO has no groups, so it is 0."""
+    gate = "gate: {by: odd, at_least: 1.0, otherwise: exclude}"
+    rewards = ("++rewards.odd={fn: './mine.py:odd'}", f"++rewards.two={{fn: './mine.py:two', {gate}}}")
+    run = rollouts("kl.where=none", rewards=rewards)
+    (rows,) = run.rows
+    totals = [3.0 if row.completion[0] % 2 else 0.0 for row in rows]
+    assert set(totals) == {0.0, 3.0}
+    assert_rows(run.outputs[0]["advantages"], whitened(raw_advantages(rows, totals)))
+    assert run.events[0]["reward"] == pytest.approx(statistics.fmean(totals), **ARITHMETIC)
+    assert run.events[0]["rewards/two/mean"] == 2.0
 
 
-class TestExclude:
-    def test_a_closed_gate_adds_nothing(self, rollouts) -> None:
-        """GRPO fills in the group's mean; PPO has no groups, so it is 0."""
-        gate = "gate: {by: odd, at_least: 1.0, otherwise: exclude}"
-        rewards = ("++rewards.odd={fn: './mine.py:odd'}", f"++rewards.two={{fn: './mine.py:two', {gate}}}")
-        run = rollouts("kl.where=none", rewards=rewards)
-        ((rows,),) = (run.rows,)
-        totals = [3.0 if row.completion[0] % 2 else 0.0 for row in rows]
-        assert set(totals) == {0.0, 3.0}
-        assert_rows(run.outputs[0]["advantages"], whitened(raw_advantages(rows, totals)))
-        assert run.events[0]["reward"] == pytest.approx(statistics.fmean(totals), **ARITHMETIC)
-        assert run.events[0]["rewards/two/mean"] == 2.0
-
-
-# The answers of a prompt stay in one minibatch, in random order of prompts; with shuffle_by=row they do as in TRL.
-
-
-FOUR = ("trainer.args.num_generations=4",)
+FOUR = ("trainer.args.num_generations=4", "trainer.args.max_steps=4")
 """Rounds of two minibatches of eight rows: two prompts each."""
 
 
@@ -187,8 +156,7 @@ def prompts_by_minibatch(seen: Watched) -> list[int]:
 
 
 def test_a_minibatch_has_whole_prompts_and_reads_each_once(watch) -> None:
-    together = watch(*FOUR, "trainer.args.max_steps=4", name="together")
-    apart = watch(*FOUR, "trainer.args.max_steps=4", "trainer.args.shuffle_by=row", name="apart")
+    together, apart = watch(*FOUR, name="together"), watch(*FOUR, "trainer.args.shuffle_by=row", name="apart")
     assert prompts_by_minibatch(together) == [2] * 4
     assert max(prompts_by_minibatch(apart)) > 2  # control: TRL's way
     slots = [sum(logged(one.folder, "passes/slots_per_token")) for one in (together, apart)]

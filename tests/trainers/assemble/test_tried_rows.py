@@ -1,4 +1,4 @@
-"""What `check --rows` shows of rows that a trainer learns from is what TRL's trainers make of them."""
+"""What `check --rows` shows: prompts as the model sees them, and what TRL's trainers make of rows to learn from."""
 
 from __future__ import annotations
 
@@ -7,22 +7,28 @@ import itertools
 import json
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
 import pytest
 import transformers
 import trl
+from transformers import tokenization_utils_base
 
 from rlhf_cli.cli import main
+from rlhf_cli.errors import ModelError
+from rlhf_cli.evaluation.audit.trial import after_truncation
 from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 from rlhf_cli.models.tokenizer_files import read_tokenizer
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.plan.row_tokens import RowCounter
+from rlhf_cli.rewards.stack.scored_rows import ScoredReward, ScoredRow
 from rlhf_cli.tables.trl_trainers import TRAINERS
+from rlhf_cli.trainers.assemble import tried_rows
 from rlhf_cli.trainers.assemble.prepared_rows import prepared_rows
 from rlhf_cli.trainers.assemble.trainer import training_rows
-from rlhf_cli.trainers.assemble.tried_rows import learned_texts
+from rlhf_cli.trainers.assemble.tried_rows import LearnedText, Span, learned_texts, prompts_seen
 
 NAMES = ("llama3", "qwen2_5", "gemma3")
 SPECIAL = [
@@ -198,3 +204,99 @@ def test_the_screen_shows_both_answers_and_what_is_trained_on(place: Path, capsy
         "  rejected, 20 tokens, 14 of them trained on",
         "18+10=⟦the sum is 18<eos>⟧",
     ]
+
+
+WORDS = ["trainer=grpo", "data=toy_sums", "reward@rewards.right=sums_correct"]
+TEMPLATE = (
+    "{% for message in messages %}<eos>{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<eos>assistant:{% if brief %} (brief){% endif %}{% endif %}"
+)
+CHAT = [{"role": "user", "content": "Grüße"}]
+
+
+def test_a_conversation_is_rendered_and_its_special_tokens_are_known(place: Path, monkeypatch) -> None:
+    """Grüße is seven bytes. The template's two <eos> are one token each, and no text. An answer may be as long as it
+    likes, and a long prompt is refused in words of our own: the tokenizer warns of neither.
+    """
+    tokenizer = byte_tokenizer(64)
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(place / "policy")
+    experiment = prepare([*WORDS, "model.path=./policy", "model.build=null"]).experiment
+    (seen,) = prompts_seen(experiment, [CHAT, CHAT], shown=1).prompts
+    assert seen.text == "<eos>user: Grüße\n<eos>assistant:"
+    assert seen.tokens == 2 + len("user: \nassistant:") + 7
+    warnings: list[str] = []
+    monkeypatch.setattr(tokenization_utils_base.logger, "warning", warnings.append)
+    (seen,) = prompts_seen(experiment, ["x" * 65], shown=1, answers=["1" * 65]).prompts
+    assert (seen.tokens, warnings) == (65, [])
+
+
+def test_lengths(place: Path) -> None:
+    """Of 1, 2, 3, 4 and 5 bytes: the median 3, a quarter below 2."""
+    experiment = prepare([*WORDS, "model=tiny"]).experiment
+    seen = prompts_seen(experiment, ["x" * n for n in (1, 2, 3, 4, 5)], shown=0, answers=["12", "3456"])
+    prompts, answers = seen.lengths
+    assert (prompts.count, *(prompts.quantiles[share] for share in ("0.5", "0.25", "1"))) == (5, 3, 2, 5)
+    assert (answers.of, answers.quantiles["0.5"]) == ("right answers", 3)
+    assert seen.prompts == []
+    assert [prompt.tokens for prompt in prompts_seen(experiment, ["xx"], shown=1).prompts] == [2]
+
+
+def test_texts_that_are_learned_are_counted_by_column_and_rows_left_out_are_named(monkeypatch) -> None:
+    """Lengths are of more rows than are shown, and of no more than there are."""
+
+    def text(column: str, end: str, tokens: int) -> LearnedText:
+        return LearnedText(column, [Span("1+1=", False), Span(end, True)], tokens, 1)
+
+    asked: list[int] = []
+    learned = [[text("chosen", "2<eos>", 3), text("rejected", "3<eos>", 9)], [], [text("chosen", "4<eos>", 5)]]
+    rows = datasets.Dataset.from_list([{"row": 0}] * 1200), {}, {}
+    monkeypatch.setattr("rlhf_cli.trainers.assemble.trainer.training_rows", lambda _: rows)
+    monkeypatch.setattr(tried_rows, "learned_texts", lambda _, rows, tokenizer: asked.append(len(rows)) or learned)
+    monkeypatch.setattr(tried_rows, "policy_tokenizer", lambda *_, **__: SimpleNamespace(eos_token="<eos>"))
+    experiment: Any = SimpleNamespace(trainer=SimpleNamespace(row=SimpleNamespace(learns_from=True)))
+    found, *_ = (tried_rows.try_rows(experiment, count) for count in (2, 1100, 5000))
+    assert asked == [1000, 1100, 1200]
+    assert found.seen is not None
+    assert [(one.of, one.count, one.quantiles["1"]) for one in found.seen.lengths] == [
+        ("chosen", 2, 5),
+        ("rejected", 1, 9),
+    ]
+    assert (found.seen.ends_with, found.learned) == ("<eos>", learned[:2])
+    assert "1 of 3 " in found.notes[0]
+    assert found.notes[0].endswith(" 1")
+    learned[:] = [learned[0], [text("chosen", "cut off", 5)]]
+    cut = tried_rows.try_rows(experiment, 2)
+    assert cut.seen is not None
+    assert (cut.seen.ends_with, cut.notes) == ("", ())
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ModelError("no tokenizer", where="model.path")
+
+    monkeypatch.setattr(tried_rows, "policy_tokenizer", refuse)
+    none = tried_rows.try_rows(experiment, 2)
+    assert (none.seen, "no tokenizer" in str(none.why_not_seen)) == (None, True)
+
+
+PENALTY = ("truncation=eos_penalty", "truncation.penalty=0.5")
+RAMP = ("truncation=soft_overlong", "truncation.penalty=1.0", "truncation.cache=8")
+RAMP += ("trainer.args.max_completion_length=16",)
+
+
+@pytest.mark.parametrize(
+    ("words", "is_cut", "total"),
+    [
+        (PENALTY, True, 1.5),
+        (PENALTY, False, 2.0),
+        ((*PENALTY, "truncation.mode=replace"), True, -0.5),
+        (("truncation=exclude",), True, None),
+        (("truncation=none",), True, 2.0),
+        (RAMP, False, 2.0 - 6 / 8),  # 14 of 16 tokens are 6 of the last 8 on their way to -1
+        (RAMP, True, 1.0),  # an answer that was cut has all 16
+    ],
+)
+def test_an_answer_that_is_cut_off_by_hand(place: Path, words: tuple[str, ...], is_cut: bool, total: Any) -> None:
+    experiment = prepare([*WORDS, "model=tiny", *words]).experiment
+    reward = ScoredReward(raw=2.0, effective=2.0, weighted=2.0, open=True, error=None)
+    (row,) = after_truncation(experiment, [ScoredRow(2.0, {"right": reward})], ["x" * 14], [is_cut], 16)
+    assert row.total == pytest.approx(total)
