@@ -43,12 +43,9 @@ def test_words_and_flags_in_any_order() -> None:
     assert options.on("-q")
     assert not options.as_json
     assert cook("-j4", text="-j, --jobs N   number").number("--jobs") == 4
-
-
-def test_flags_that_were_not_typed() -> None:
-    options = cook()
-    assert (options.number("--heat"), options.text("--with"), options.path("--photo")) == (None, None, None)
-    assert (options.texts("--with"), options.on("-q")) == ([], False)
+    nothing = cook()
+    assert (nothing.number("--heat"), nothing.text("--with"), nothing.path("--photo")) == (None, None, None)
+    assert (nothing.texts("--with"), nothing.on("-q")) == ([], False)
 
 
 @pytest.mark.parametrize(

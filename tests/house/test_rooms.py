@@ -1,8 +1,10 @@
-"""Test the import graph of files and rooms: no circle, and no import that a room must not use."""
+"""Test the imports of files and rooms: no circle, none that a room must not use, and no large one where none trains."""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -123,3 +125,41 @@ def test_file_names_are_unique() -> None:
 
 def test_no_test_imports_a_conftest() -> None:
     assert [file for file in TESTS if ".conftest import" in file.read_text() and file != Path(__file__)] == []
+
+
+# Verbs that train nothing import no training library.
+
+HEAVY = ("torch", "transformers", "trl", "wandb", "datasets", "pandas", "scipy")
+
+
+def heavy_after(code: str) -> set[str]:
+    program = f"import sys\n{code}\nprint('HEAVY', *[name for name in {HEAVY} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.splitlines()[-1].split()[1:])
+
+
+COMMANDS = [
+    *(["--help"], ["list"], ["show", "+exp=quickstart"], ["check", "+exp=quickstart"]),
+    *(["train", "--dry-run", "+exp=quickstart"], ["audit", "+exp=quickstart", "--kinds", "empty"]),
+    *(["list", "trainer", "ppo"], ["list", "reward", "trl_repetition"]),
+    ["check", "+exp=quickstart", "data=file", "data.path=rows.jsonl", "track=wandb"],
+    ["score", "+exp=quickstart", "--completions", "rows.jsonl", "--label", "ok"],  # no reward of it needs a model
+]
+
+
+def test_no_command_that_trains_nothing_imports_a_training_library(place: Path) -> None:
+    """One interpreter runs all commands; the first heavy one fails."""
+    (place / "rows.jsonl").write_text('{"prompt": "1+1=", "completion": "2", "a": 1, "b": 1, "ok": true}\n' * 9)
+    each = f"""
+from rlhf_cli.cli import main
+for words in {COMMANDS!r}:
+    assert main(words) == 0, words
+    assert not [name for name in {HEAVY} if name in sys.modules], words
+"""
+    assert heavy_after(each) == set()
+
+
+def test_a_rank_process_handles_signals_before_large_imports() -> None:
+    assert heavy_after("import rlhf_cli.launch.rank_process") == set()
+    assert heavy_after("import rlhf_cli.numerics.intervals, scipy") == {"scipy"}  # negative control

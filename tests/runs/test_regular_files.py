@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -23,6 +24,7 @@ from rlhf_cli.runs.run_status import read_status, run_result, update_status
 from rlhf_cli.text.regular_files import lines_of, parse_json, read_object, read_regular
 from tests.support.begun_runs import begun
 
+FILES = ("config.yaml", "provenance.json", "status.json", "metrics.jsonl")
 EVENT = {"step": 1, "time_s": 1.0, "reward": 0.5}
 KINDS: dict[str, Callable[[Path], object]] = {
     "FIFO": os.mkfifo,
@@ -41,16 +43,15 @@ KINDS: dict[str, Callable[[Path], object]] = {
 def test_no_reader_waits_or_raises_anything_else(kind: str, tmp_path: Path) -> None:
     file = tmp_path / "file.json"
     KINDS[kind](file)
-    with pytest.raises((OSError, ValueError)):
-        read_object(file)
-    with pytest.raises((OSError, ValueError)):
-        read_evaluation(file)
+    for read in (read_object, read_evaluation):
+        with pytest.raises((OSError, ValueError)):
+            read(file)
     with pytest.raises(ModelError, match=r"file\.json"):
         read_model_json(file)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["status.json", "metrics.jsonl", "provenance.json", "config.yaml"])
+@pytest.mark.parametrize("name", FILES)
 def test_one_run_hides_no_other(kind: str, name: str, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good = begun(name="good")
     good.metrics.write_text(json.dumps(EVENT) + "\n")
@@ -109,15 +110,8 @@ def test_what_is_still_read() -> None:
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        *(
-            (name, bytes(range(128, 256)))
-            for name in ("config.yaml", "provenance.json", "status.json", "metrics.jsonl")
-        ),
-        *((name, b"") for name in ("config.yaml", "provenance.json", "status.json")),
-        *(
-            (name, b'["not", "expected"]\n')
-            for name in ("config.yaml", "provenance.json", "status.json", "metrics.jsonl")
-        ),
+        *itertools.product(FILES, (bytes(range(128, 256)), b'["not", "expected"]\n')),
+        *itertools.product(FILES[:3], (b"",)),
         *(("config.yaml", bytes(99)), ("provenance.json", b'{"half'), ("status.json", b'{"half')),
     ],
 )
