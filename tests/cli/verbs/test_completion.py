@@ -54,6 +54,7 @@ def offered(line: str) -> list[str]:
         ("rlhf train +exp=quickstart rewards.brevity.args.f", ["rewards.brevity.args.full="]),
         ("rlhf train rewards.m.fn=rlhf_cli.rewards.length:length_ramp rewards.m.args.z", ["rewards.m.args.zero="]),
         ("rlhf train reward@rewards.tags=format_tags rewards.tags.args.mode=so", ["rewards.tags.args.mode=soft"]),
+        ("rlhf train trainer.args.loss_type=dr", ["trainer.args.loss_type=dr_grpo"]),
         ("rlhf train trainer.args.disable_dropout=", [
             "trainer.args.disable_dropout=false", "trainer.args.disable_dropout=true"]),
         ("rlhf train -m trainer=grpo,rl", ["trainer=grpo,rloo"]),

@@ -16,7 +16,6 @@ from transformers.utils import logging as transformers_logging
 from rlhf_cli.cli import main
 from rlhf_cli.errors import DataError, RunError
 from rlhf_cli.evaluation import evaluation_run, targets
-from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.plan.prepare import prepare, prepare_from
 from rlhf_cli.runs.reward_records import write_text_endings
 from rlhf_cli.runs.run_folder import RunFolder
@@ -99,19 +98,6 @@ def test_a_folder_that_cannot_be_written(run: Path, monkeypatch: Patch, capsys: 
     monkeypatch.setattr(evaluation_run, "write_json", full)
     assert main(["eval", "run:rm"]) == 2
     assert "No space left on device" in capsys.readouterr().err
-
-
-def test_the_size_of_a_batch_is_that_of_a_forward_pass(run: Path, monkeypatch: Patch) -> None:
-    sizes: list[int] = []
-
-    class Scorer(RewardModelScorer):
-        def __init__(self, path: str, *, batch_size: int, **given: Any) -> None:
-            sizes.append(batch_size)
-            super().__init__(path, batch_size=batch_size, **given)
-
-    monkeypatch.setattr(evaluation_run, "RewardModelScorer", Scorer)
-    assert main(["eval", "run:rm", "--batch-size", "3"]) == 0
-    assert sizes == [3]
 
 
 def test_a_data_file_that_is_not_there_is_looked_for_on_the_hub(run: Path, monkeypatch: Patch) -> None:
@@ -213,8 +199,9 @@ def test_another_model_has_its_own_revision_and_tokenizer(
     prepared = prepare_from(RunFolder(run), words, adjust=partial(targets.set_rows, targets.find_target(run), None))
     found = prepared.experiment.model
     assert (found.revision, found.tokenizer) == (revision, tokenizer)
-    assert main(["eval", "run:rm", *words]) == 1  # this scorer cannot score
+    assert main(["eval", "run:rm", *words, "--batch-size", "3"]) == 1  # this scorer cannot score
     ((path,), given) = asked[0]
+    assert given["batch_size"] == 3
     assert (given["revision"], given["tokenizer"]) == ((revision, tokenizer) if words else (None, None)), path
 
 
