@@ -1,4 +1,4 @@
-"""`rlhf compare`: names of runs, flags, runs that cannot be compared, and a folder with thirty runs."""
+"""`rlhf compare`: names of runs, flags, runs that cannot be compared, and a folder with many runs."""
 
 from __future__ import annotations
 
@@ -104,58 +104,49 @@ NAMES = [f"rewards/{name}/mean" for name in ("correct", "brevity", "a_reward_of_
 
 
 @pytest.fixture
-def thirty(place: Path) -> Path:
-    """Return a folder with two sweeps and fifteen single runs that each change one key; the newest is last."""
-    root = place / "runs" / "exp"
-    changes = [(f"weights/weight={value},seed={seed}", "", value, seed) for value in (0, 0.5, 1) for seed in range(3)]
-    changes += [
-        (f"rates/learning_rate={value},seed={seed}", "learning_rate", value, seed)
-        for value in (0.1, 0.2)
-        for seed in range(3)
-    ]
-    changes += [(f"20260101-{n:06d}", KEYS[n % len(KEYS)], n + 2, 0) for n in range(15)]
-    for number, (name, key, value, seed) in enumerate(changes):
-        config = configured(0.2 if key else value, seed)
-        if key:
-            config["trainer"]["args"][key] = value  # type: ignore[index, call-overload]
-        run = write_run(root / name, config, {metric: [value + 0.01 * seed] * 2 for metric in NAMES})
-        os.utime(run.config, (1e9 + number, 1e9 + number))
-    for name, key in (("weights", "weight"), ("rates", "learning_rate")):
-        (root / name / "sweep.json").write_text(json.dumps({"swept": [key]}))
-    return root
+def twenty_one(sweep: str) -> Path:
+    """Return a folder with a sweep and fifteen newer single runs that each change one key; the newest is last."""
+    made = sorted(Path(sweep).glob("*/config.yaml"))
+    Path(sweep, "sweep.json").write_text(json.dumps({"swept": ["weight"]}))
+    for number in range(15):
+        config = configured(0.2)
+        config["trainer"]["args"][KEYS[number % len(KEYS)]] = number + 2  # type: ignore[index, call-overload]
+        run = write_run(Path(f"runs/exp/20260101-{number:06d}"), config, {name: [0.1 * number] * 2 for name in NAMES})
+        made.append(run.config)
+    for number, file in enumerate(made):
+        os.utime(file, (1e9 + number, 1e9 + number))
+    return Path(sweep)
 
 
 @pytest.mark.parametrize("columns", ["80", "200"])
 def test_the_newest_are_shown_or_all_of_them_in_one_table_that_fits_the_screen(
-    thirty: Path, compare, monkeypatch: Patch, columns: str
+    twenty_one: Path, compare, monkeypatch: Patch, columns: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     first, *lines, last = compare("runs/exp")[1].splitlines()
     assert first == "runs/exp: 12 runs, 12 settings"
     shown = "\n".join(lines)
     assert [f"20260101-{n:06d}" in shown for n in (2, 3, 14)] == [False, True, True]
-    assert last == (
-        "not shown: 3 older in runs/exp, runs/exp/rates (6 runs), runs/exp/weights (9 runs); "
-        "rlhf compare 'runs/exp/*' compares all"
-    )
+    others = "3 older in runs/exp, runs/exp/sweep (6 runs)"
+    assert last == f"not shown: {others}; rlhf compare 'runs/exp/*' compares all"
     assert max(map(len, lines)) <= int(columns)
 
     lines = compare("runs/exp/*")[1].splitlines()
-    assert lines[0].startswith("runs/exp: 30 runs, ")
+    assert lines[0].startswith("runs/exp: 21 runs, ")
     assert max(map(len, lines)) <= int(columns)
     table = lines[: lines.index("", lines.index("") + 1)]
     rows = [line.split()[0] for line in table[table.index("") + 2 :] if not line.startswith("the same")]
-    assert len(rows) == len(set(rows)) == 20
+    assert len(rows) == len(set(rows)) == 17
     text = "\n".join(lines)
     assert ("no front: settings differ in steps" in text, "●" in text) == (True, False)
 
 
-def test_the_newest_sweep_is_shown_whole_and_json_and_runs_have_all(thirty: Path, compare) -> None:
-    assert len(json.loads(compare("runs/exp", "--json")[1])["runs"]) == 30
-    assert compare("runs/exp", "--runs")[1].startswith("runs/exp: 30 runs")
-    for config in (thirty / "weights").glob("*/config.yaml"):
+def test_the_newest_sweep_is_shown_whole_and_json_and_runs_have_all(twenty_one: Path, compare) -> None:
+    assert len(json.loads(compare("runs/exp", "--json")[1])["runs"]) == 21
+    assert compare("runs/exp", "--runs")[1].startswith("runs/exp: 21 runs")
+    for config in twenty_one.glob("*/config.yaml"):
         os.utime(config)
     text = compare("runs/exp")[1]
-    assert text.startswith("runs/exp/weights: 9 runs, 3 settings")
+    assert text.startswith("runs/exp/sweep: 6 runs, 2 settings")
     assert "verdict on weight" in text
     assert "runs/exp (15 runs)" in text
