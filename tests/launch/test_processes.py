@@ -4,6 +4,7 @@ real signals to one of them.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -25,7 +26,6 @@ from rlhf_cli.runs.heartbeat import heartbeats
 from rlhf_cli.runs.metrics_file import read_metrics, series
 from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import read_status
-from tests.support.listening import listening
 from tests.support.small_runs import PPO_SMALL, SMALL
 from tests.support.waiting import until
 
@@ -192,6 +192,18 @@ def test_a_bad_loss_on_the_second_rank(workplace: Path) -> None:
 
 LONG = ["trainer.args.max_steps=2000", "trainer.args.save_steps=1000", "run.name=long", "guards.no_signal=off"]
 _LIMIT_S = 240.0
+
+
+def listening(pid: int) -> set[str]:
+    """The addresses at which a process, and all that it has started, wait for connections."""
+    addresses = set[str]()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        command = psutil.Process(pid)
+        for process in (command, *command.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                sockets = process.net_connections(kind="tcp")
+                addresses |= {one.laddr.ip for one in sockets if one.status == psutil.CONN_LISTEN}
+    return addresses
 
 
 class Started:

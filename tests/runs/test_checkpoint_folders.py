@@ -213,18 +213,12 @@ def test_a_folder_takes_the_bytes_of_all_its_files(tmp_path: Path) -> None:
     assert bytes_below(hole.parent) == 10**6 > hole.stat().st_blocks * 512
 
 
-@pytest.mark.parametrize("steps", [(3,), (2, 3)])
-def test_a_run_with_several_checkpoints_may_keep_fewer(steps: tuple[int, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize("steps", [(), (3,), (2, 3)])
+def test_a_full_disk(steps: tuple[int, ...], tmp_path: Path) -> None:
+    """A run with several checkpoints may keep fewer; with one, that would free nothing."""
     for step in steps:
         (tmp_path / f"checkpoint-{step}").mkdir()
-    run: Any = SimpleNamespace(path=tmp_path, last_checkpoint=lambda: tmp_path / "checkpoint-3")
-    found = full_disk(run, OSError(errno.ENOSPC, "No space left on device"))
-    assert ("save_total_limit=1" in str(found)) == (len(steps) > 1)
-
-
-@pytest.mark.parametrize("last", [None, "checkpoint-3"])
-def test_a_full_disk(last: str | None, tmp_path: Path) -> None:
-    run: Any = SimpleNamespace(path=tmp_path, last_checkpoint=lambda: last and tmp_path / last)
+    run: Any = SimpleNamespace(path=tmp_path, last_checkpoint=lambda: tmp_path / "checkpoint-3" if steps else None)
     full, file = OSError(errno.ENOSPC, "No space left on device", f"{tmp_path}/a/b"), f"{tmp_path}/a/b"
     torch_s = RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0")
     torch_s.__cause__ = OSError(errno.ENOSPC, "No space left on device")
@@ -232,8 +226,8 @@ def test_a_full_disk(last: str | None, tmp_path: Path) -> None:
     for error, place in ((full, file), (in_words, str(tmp_path)), (torch_s, str(tmp_path))):
         found = full_disk(run, error)
         assert isinstance(found, RunError)
-        assert (found.where, "checkpoint-3" in str(found.advice)) == (place, last is not None)
-        assert "save_total_limit" not in str(found.advice)  # it would free nothing
+        assert (found.where, "checkpoint-3" in str(found.advice)) == (place, bool(steps))
+        assert ("save_total_limit=1" in str(found)) == (len(steps) > 1)
         assert found.expected
         assert "No space left on device" in str(found.got)
         assert "inline_container" not in str(found)
