@@ -12,16 +12,10 @@ FAULTS = read_faults()
 ROWS = [Fault(1, "Signals", "a kill", "it goes on"), Fault(2, "Signals", "a key", "asked")]
 
 
-def test_every_row_has_a_test_and_every_test_a_row() -> None:
+def test_every_row_has_a_test_every_test_a_row_and_the_page_is_up_to_date() -> None:
+    """If the page is not: python -m scripts.reliability"""
     assert problems(FAULTS, marked_tests(ROOT)) == []
-
-
-def test_rows_are_numbered_from_one() -> None:
     assert [fault.number for fault in FAULTS] == list(range(1, len(FAULTS) + 1))
-
-
-def test_the_page_is_up_to_date() -> None:
-    """If it fails: python -m scripts.reliability"""
     assert PAGE.read_text(encoding="utf-8").partition(KILLED)[0] == page(FAULTS, marked_tests(ROOT))
 
 

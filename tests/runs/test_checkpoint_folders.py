@@ -79,14 +79,6 @@ def test_the_manifest_says_size_and_hash_of_every_file_when_all_else_is_on_the_d
     assert flushed == [path.stat().st_ino for path in order]
 
 
-def test_an_older_one_of_that_name_is_replaced(tmp_path: Path) -> None:
-    commit(staged(tmp_path, 7, b"old and longer"))
-    final = commit(staged(tmp_path, 7, b"new"))
-    assert problem_with(final) is None
-    assert newest_weights(tmp_path) == b"new"
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-7"]
-
-
 def test_what_was_left_unfinished_is_cleared_and_nothing_else(tmp_path: Path) -> None:
     whole(tmp_path, 6)
     staged(tmp_path, 7)
@@ -109,15 +101,16 @@ def test_killed_at_any_flush_or_rename_leaves_none_or_a_whole_one(tmp_path: Path
 @pytest.mark.fault(2)
 def test_killed_while_one_of_that_step_is_replaced(tmp_path: Path, call: int) -> None:
     """It is the only one. The eighth call moves the old one away, the ninth moves the new one there."""
-    commit(staged(tmp_path, 7, b"old"))
+    commit(staged(tmp_path, 7, b"old and longer"))
     assert calls_until_killed(staged(tmp_path, 7, b"new"), call) == min(call, 11)
     assert [path.name for _, path in checkpoints_in(tmp_path)] == ([] if call == 9 else ["checkpoint-7"])
     flushed: list[Path] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "flush", flushed.append)
         module.finish_commit(tmp_path)
-    assert newest_weights(tmp_path) == (b"old" if call <= 8 else b"new")
+    assert newest_weights(tmp_path) == (b"old and longer" if call <= 8 else b"new")
     assert call != 9 or flushed == [tmp_path]
+    assert call <= 11 or [path.name for path in tmp_path.iterdir()] == ["checkpoint-7"]
 
 
 def test_a_disk_that_refuses_the_new_one_leaves_the_old_one_in_its_place(

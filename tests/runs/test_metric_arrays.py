@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +25,7 @@ from rlhf_cli.runs.metric_arrays import (
     read_columns,
     start_and_end,
 )
-from rlhf_cli.runs.metrics_file import read_metrics, series
+from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.run_status import read_status, run_result
 from rlhf_cli.runs.tracking.mirror import final_values
 from rlhf_cli.runs.tracking.tracked_run import shown_name
@@ -35,21 +34,6 @@ from tests.support.logged_runs import write_run
 
 def columns_from(*events: dict[str, Any]) -> MetricColumns:
     return columns_of([{"time_s": 1.0, **event} for event in events])
-
-
-def test_columns_equal_the_events(tmp_path: Path) -> None:
-    events = [
-        {"step": 1, "time_s": 0.5, "loss": 0.5, "reward": 1},
-        {"step": 2, "time_s": 1.0, "loss": None, "reward": 0.25, "late": 3.0, "name": "0.5"},
-        {"step": 2, "time_s": 1.0, "eval_loss": 0.75},
-    ]
-    file = tmp_path / "metrics.jsonl"
-    file.write_text("".join(json.dumps(event) + "\n" for event in events))
-    columns = read_columns(file)
-    assert list(columns) == ["loss", "reward", "late", "eval_loss"]
-    for name in ("reward", "late", "eval_loss"):
-        found = columns.series(name)
-        assert (list(found.steps), list(found.values)) == series(read_metrics(file), name)
 
 
 def test_other_values_than_numbers_and_null_are_left_out() -> None:

@@ -30,7 +30,6 @@ def short(completions, **kwargs):
 """
 RIGHT = ["trainer=grpo", "data=file", "data.path=rows.csv", "rewards.right.fn=./rewards.py:right"]
 EXPERIMENT = [*RIGHT, "rewards.short.fn=./rewards.py:short", "rewards.short.weight=0.2"]
-SCORED = '{"prompt": "1+1", "completion": "it is 2", "answer": "2", "ok": true}\n'
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +94,7 @@ def test_check_shows_rows_with_their_lengths_and_three_answers(capsys: Said) -> 
 
 
 def test_scoring_needs_neither_model_nor_data(capsys: Said, write: Write) -> None:
-    write("c.jsonl", SCORED * 2)
+    write("c.jsonl", '{"prompt": "1+1", "completion": "it is 2", "answer": "2", "ok": true}\n' * 2)
     words = [word for word in EXPERIMENT if word != "data.path=rows.csv"]
     found = as_json(["score", *words, "model=local", "--completions", "c.jsonl", "--label", "ok"], capsys)
     row = found["rows"][0]
@@ -104,23 +103,13 @@ def test_scoring_needs_neither_model_nor_data(capsys: Said, write: Write) -> Non
     assert {one["second"] for one in found["correlations"]} == {"short", "total", "characters", "ok"}
 
 
-def test_a_reward_that_counts_tokens_needs_a_policy(capsys: Said, write: Write) -> None:
-    write("c.jsonl", SCORED)
-    words = ["reward@rewards.brief=brevity", "rewards.brief.args.unit=tokens", "model=local"]
-    typed = ["score", *EXPERIMENT, *words, "--completions", "c.jsonl"]
-    found = as_json(typed, capsys)
-    assert found["summary"]["right"]["mean"] == 1.0
-    assert "brief" not in found["summary"]
-    assert found["rows"][0]["total"] is None, "a total without one of its parts is another reward"
-    assert "model=tiny" in found["no_total"]
-    assert as_json([*typed, "model=tiny"], capsys)["summary"]["brief"]["calls"] == 1
-
-
 def test_a_shipped_experiment_without_a_model(capsys: Said, write: Write) -> None:
     """gsm8k_grpo: 18 is right and 7 is not, by hand; its brevity counts tokens."""
     write("c.jsonl", "".join(f'{{"prompt": "?", "answer": "#### 18", "completion": "{n}"}}\n' for n in (18, 7)))
     found = as_json(["score", "+exp=gsm8k_grpo", "--completions", "c.jsonl"], capsys)
     assert [row["rewards"]["correct"]["raw"] for row in found["rows"]] == [1.0, 0.0]
+    assert {row["total"] for row in found["rows"]} == {None}, "a total without one of its parts is another reward"
+    assert "model=" in found["no_total"]
 
 
 # One command repeats the failure of a reward in training, until it is fixed.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,15 +18,7 @@ from rlhf_cli.runs.tracking.mirror import Mirror, final_values
 from rlhf_cli.runs.tracking.tracked_run import TrackedRun, TrackingPlan, name_in_log, shown_name, tracked_run
 from rlhf_cli.text import redaction
 from rlhf_cli.text.redaction import remember
-from tests.runs.tracking.tracked_runs import (
-    CONFIG,
-    EVENTS,
-    REWARDS,
-    logged_run,
-    report,
-    write_completions,
-    write_evaluation,
-)
+from tests.runs.tracking.tracked_runs import CONFIG, REWARDS, logged_run, report, write_completions, write_evaluation
 from tests.support.planted_secrets import tellers
 from tests.support.wandb_read_back import leaves, records, tables
 
@@ -96,10 +87,10 @@ def test_what_wandb_keeps_is_not_logged_again(told, folder: RunFolder) -> None:
 
     Without wandb the mirror logs no step. A column is no secret for its name.
     """
-    tracker, rows = told(), [{"answer": "2", "password": "swordfish"}]
+    tracker, rows, printed = told(), [{"answer": "2", "password": "swordfish"}], list[str]()
     (folder.path / "wandb" / "run-1").mkdir(parents=True)
     (folder.path / "wandb" / "run-1" / "run-1.wandb").touch()
-    mirror = Mirror(folder, TrackingPlan("offline"), say=print)
+    mirror = Mirror(folder, TrackingPlan("offline"), say=printed.append)
     with mirror.attempt(goes_on_from=2, recorded_to=3):
         for step in (0, 2, 3, 4):
             mirror.table("answers", step, rows)
@@ -107,6 +98,8 @@ def test_what_wandb_keeps_is_not_logged_again(told, folder: RunFolder) -> None:
         mirror.table("answers", 5, [])
         assert tracker.tables == [("answers", step, [["2", "swordfish"]]) for step in (2, 4)]
     assert tracker.metrics == [2, 4]
+    assert tracker.summary["best/train/reward"] == 0.9  # of the whole run, not of its last attempt
+    assert printed[0].startswith("wandb has steps 3 to 3 from before the stop and keeps them as they were")
     Mirror(folder, TrackingPlan("none", tracker="mlflow"), say=print).table("answers", 4, rows)
 
 
@@ -147,7 +140,8 @@ def test_a_metric_has_a_section_of_wandb_and_is_found_again(logged: str, shown: 
 
 
 def test_how_a_run_ended_is_told_and_its_error_goes_on(told, folder: RunFolder) -> None:
-    for error, said in ((ValueError("bad"), ["finish 1"]), (KeyboardInterrupt(), ["preempted", "finish 1"])):
+    stopped = ["preempted", "finish 1"]
+    for error, said in ((ValueError(), ["finish 1"]), (KeyboardInterrupt(), stopped), (Preempted("stopped"), stopped)):
         tracker = told("finish 1")
         with pytest.raises(type(error)):
             report(folder, error=error)
@@ -305,20 +299,3 @@ def test_one_run_says_everything_once(job: RunFolder) -> None:
         **{"step": 4, "prompt": "user: 1+1=", "completion": "2\u2028", "part": "greedy", "sample": 0},
         **{"total": 0.6, "correct": 0.3},
     }
-
-
-def test_a_run_that_goes_on_keeps_the_steps_it_has(place: Path) -> None:
-    """Killed at step 4 with a checkpoint of step 2, it trains 3 and 4 again: wandb has them and gets them once."""
-    folder = logged_run(place / "runs" / "quickstart" / "one")
-    with pytest.raises(Preempted):
-        report(folder, error=Preempted("stopped"))
-    longer = [*EVENTS[:4], {"step": 5, "time_s": 7.0, "reward": 0.7, "rewards/correct/mean": 0.35}]
-    folder.metrics.write_text("".join(json.dumps(one) + "\n" for one in longer))
-    (said,) = report(folder, goes_on_from=2, recorded_to=4)
-    assert said.startswith("wandb has steps 3 to 4 from before the stop and keeps them as they were")
-    first, second = records(folder.path)
-    assert first.run["run_id"] == second.run["run_id"]
-    assert [*first.steps, *second.steps] == [1, 2, 3, 4, 5]
-    assert (first.exit_code, second.exit_code) == (1, 0)
-    assert second.summary["best/train/reward"] == 0.9  # of the whole run, not of its last attempt
-    assert first.run["display_name"] == "quickstart/one"
