@@ -82,7 +82,6 @@ def test_it_ends_with_a_parent_that_is_killed(server: ServerPlan) -> None:
         "with rollout_server(plan, Console()):\n    print('up', flush=True)\n    time.sleep(600)\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
     assert any(line.strip() == "up" for line in parent.stdout)
     pids = pids_of(server)
     assert all(map(is_running, pids))
@@ -131,12 +130,10 @@ def test_the_cause_is_found_in_the_log(server: ServerPlan, monkeypatch, log: str
 
 def test_one_that_dies_under_a_run_is_named(server: ServerPlan) -> None:
     with rollout_server(server, console()) as running:
-        assert running is not None
         assert running.failure() is None
         os.kill(pids_of(server)[0], signal.SIGKILL)
         failure = running.failure()
         assert running.is_lost()
-    assert failure is not None
     assert failure.what == "the vLLM server was killed by SIGKILL, while the run trained"
     assert failure.got == "loading weights"
     assert "memory" in str(failure.hint)
@@ -148,7 +145,6 @@ def test_one_whose_engine_died_is_lost_although_it_lives(server: ServerPlan, mon
     monkeypatch.setattr(rollout_server_module, "_WATCH_S", 0.05)
     monkeypatch.setattr(rollout_server_module, "GRACE_S", 0.1)
     with rollout_server(server, console()) as running, serving(Answer({}, status=503)) as dead:
-        assert running is not None
         monkeypatch.setattr(rollout_server_module, "answers", lambda url: None)
         time.sleep(0.5)
         assert not running.is_lost()
@@ -156,7 +152,6 @@ def test_one_whose_engine_died_is_lost_although_it_lives(server: ServerPlan, mon
         monkeypatch.setattr(rollout_server_module, "answers", lambda _: answers(url))
         assert running.refused.wait(10)
         failure = running.failure()
-        assert failure is not None
         assert failure.what.endswith("while the run trained")
 
 

@@ -81,9 +81,11 @@ class TestGood:
         def work() -> None:
             logging.getLogger("some.library").warning("mind the gap")
             seen.append(read_json(folder.status))
+            (folder.path / "README.md").write_text("# card")
 
-        fake = trainer(work)
+        fake, saved = trainer(work), list[Path]()
         fake.extensions.left_out = {"train": {"equal": 2}}
+        fake.critic = SimpleNamespace(save=saved.append)
         run_rank(folder, resume=True)
         assert fake.began_at is None
         assert (seen[0]["state"], seen[0]["pid"], seen[0]["host"]) == ("running", os.getpid(), socket.gethostname())
@@ -92,12 +94,6 @@ class TestGood:
         assert "rank0 WARNING some.library: mind the gap" in folder.log.read_text()
         assert (written["num_parameters"], written["num_train_rows"], written["world_size"]) == (7, 5, 1)
         assert written["left_out"] == {"train": {"equal": 2}}
-
-    def test_the_card_goes_to_the_model_and_a_critic_is_saved(self, folder: RunFolder, trainer) -> None:
-        fake = trainer(lambda: (folder.path / "README.md").write_text("# card") and None)
-        saved: list[Path] = []
-        fake.critic = type("Critic", (), {"save": lambda self, path: saved.append(path)})()  # type: ignore[attr-defined]
-        run_rank(folder, resume=False)
         assert (folder.model / "README.md").read_text() == "# card"
         assert not (folder.path / "README.md").exists()
         assert saved == [folder.critic]
@@ -148,16 +144,6 @@ class TestFailures:
 
 
 class TestResume:
-    def test_it_goes_on_from_the_newest_and_forgets_what_was_logged_later(self, folder, trainer, capsys) -> None:
-        for step in (1, 2):
-            write_checkpoint(folder, step)
-        folder.metrics.write_text("".join(json.dumps({"step": step, "time_s": 1.0}) + "\n" for step in (1, 2, 3)))
-        fake = trainer()
-        run_rank(folder, resume=True)
-        assert fake.began_at == str(folder.checkpoints / "checkpoint-2")
-        assert [json.loads(line)["step"] for line in folder.metrics.read_text().splitlines()] == [1, 2]
-        assert "going on from checkpoint-2" in capsys.readouterr().out
-
     def test_other_versions_than_those_it_began_with_are_named(self, folder: RunFolder, trainer, capsys) -> None:
         write_checkpoint(folder, 1)
         begun = read_json(folder.provenance)
@@ -173,17 +159,25 @@ class TestResume:
             assert ("torch 2.0.0" in folder.log.read_text()) == bool(recorded)
 
     @pytest.mark.fault(3)
-    def test_one_that_is_not_whole_is_passed_over_and_named(self, folder: RunFolder, trainer, capsys) -> None:
+    def test_it_goes_on_from_the_newest_that_is_whole_and_forgets_what_was_logged_later(
+        self, folder: RunFolder, trainer, capsys
+    ) -> None:
         """When none is whole, nothing is overwritten."""
-        for step in (1, 2):
-            write_checkpoint(folder, step)
-        (folder.checkpoints / "checkpoint-2" / "trainer_state.json").write_text("")
+        newest, older = (write_checkpoint(folder, step) for step in (2, 1))
+        folder.metrics.write_text("".join(json.dumps({"step": step, "time_s": 1.0}) + "\n" for step in (1, 2, 3)))
         fake = trainer()
         run_rank(folder, resume=True)
-        assert fake.began_at == str(folder.checkpoints / "checkpoint-1")
+        assert fake.began_at == str(newest)
+        assert [json.loads(line)["step"] for line in folder.metrics.read_text().splitlines()] == [1, 2]
+        assert "going on from checkpoint-2" in capsys.readouterr().out
+        (newest / "trainer_state.json").write_text("")
+        shutil.rmtree(folder.model)
+        fake = trainer()
+        run_rank(folder, resume=True)
+        assert fake.began_at == str(older)
         assert "warning: skipped checkpoint-2" in capsys.readouterr().out
         assert read_status(folder).warnings == 1
-        (folder.checkpoints / "checkpoint-1" / "manifest.json").unlink()
+        (older / "manifest.json").unlink()
         fake = trainer()
         with pytest.raises(RunError, match="no checkpoint"):
             run_rank(folder, resume=True)

@@ -44,7 +44,6 @@ def another_process_holds(gpu: str, run: str = "runs/theirs") -> Iterator[int]:
     )
     command = [sys.executable, "-c", program]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "True\n"
         yield process.pid
         process.kill()
