@@ -25,9 +25,8 @@ from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.process import leave
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 from tests.support import small_reward_runs
-from tests.support.as_many_processes import DEMONSTRATIONS, GENERATED, REWARDS, run_ranks
+from tests.support.as_many_processes import DEMONSTRATIONS, GENERATED, REWARDS, replay, run_ranks
 from tests.support.random_reward_model import save_random_reward_model
-from tests.support.replayed_runs import _replay
 from tests.support.small_runs import PPO_SMALL
 
 
@@ -108,7 +107,7 @@ def _run_here(folders: list[RunFolder]) -> None:
     def watched(experiment: Any, folder: RunFolder, **named: Any) -> Any:
         trainer = assemble(experiment, folder, **named)
         if folder.path.name.startswith(REPLAYED):
-            _replay(trainer)
+            replay(trainer)
         built.append(trainer)
         return trainer
 

@@ -1,21 +1,29 @@
-"""The same runs by one process and by two, every kind of trainer: completions replayed, the same rows of data."""
+"""The same runs by one process and by two, every kind of trainer: completions replayed, the same rows of data.
+
+As a script, `as_many_processes.py FOLDER...` is what both processes run: one start for all runs.
+"""
 
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
+from rlhf_cli.launch.freeze import create_run
 from rlhf_cli.launch.rollout_server import free_ports
+from rlhf_cli.launch.worker import run_rank
 from rlhf_cli.plan.launch_plan import plan_launch
+from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.run_folder import RunFolder
 from tests.support import small_reward_runs
-from tests.support.replayed_runs import frozen, run_all
 from tests.support.small_runs import PPO_SMALL, SMALL
 
 REWARDS = """
@@ -67,7 +75,7 @@ def run_both(place: Path) -> dict[int, dict[str, RunFolder]]:
     (place / "mine.py").write_text(REWARDS)
     made = {count: {name: frozen(words_of(name, count)) for name in WORDS} for count in (1, 2)}
     run_all(list(made[1].values()))
-    run_ranks("tests.support.replayed_runs", words_of("ppo", 2), list(made[2].values()), timeout_s=550)
+    run_ranks("tests.support.as_many_processes", words_of("ppo", 2), list(made[2].values()), timeout_s=550)
     return made
 
 
@@ -97,3 +105,72 @@ def weights(folder: RunFolder, part: str) -> dict[str, torch.Tensor]:
 def largest_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
     assert one.keys() == other.keys()
     return max(float((tensor - other[name]).abs().max()) for name, tensor in one.items())
+
+
+EOS = 1
+DEALT = "dealt"
+"""A run whose name begins so has the same rows in each minibatch, however many processes share them."""
+
+
+def frozen(words: list[str]) -> RunFolder:
+    """The folder of a run that has been prepared and not begun."""
+    prepared = prepare(words)
+    plan = preflight(prepared.experiment, prepared.composed)
+    return create_run(prepared.experiment, prepared.composed, files=plan.files)
+
+
+def run_all(folders: list[RunFolder]) -> None:
+    """Train every frozen run to its end in this process; a policy says what its prompt and place in the group say."""
+    import rlhf_cli.trainers.assemble.trainer
+
+    assemble = rlhf_cli.trainers.assemble.trainer.assemble
+
+    def replaying(*args: Any, **named: Any) -> Any:
+        trainer = assemble(*args, **named)
+        if trainer.extensions.rewards is not None:
+            replay(trainer)
+        return trainer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rlhf_cli.trainers.assemble.trainer, "assemble", replaying)
+        for folder in folders:
+            with pytest.MonkeyPatch.context() as dealing:
+                if folder.path.name.startswith(DEALT):
+                    dealing.setattr("trl.trainer.grpo_trainer.shuffle_sequence_dict", _dealt)
+                run_rank(folder, resume=False)
+
+
+def _dealt(rows: dict[str, Any]) -> dict[str, Any]:
+    """In place of TRL's shuffle, which is of each process's own rows: two processes keep their order, and one deals its
+    two halves out as the two have them, a quarter of each to each of two minibatches.
+    """
+    if os.environ.get("WORLD_SIZE") == "2":
+        return rows
+    count = len(rows["completion_ids"])
+    first, second, third, fourth = torch.arange(count).split(count // 4)
+    order = torch.cat([first, third, second, fourth])
+    return {
+        name: value[order] if isinstance(value, torch.Tensor) and value.dim() else value for name, value in rows.items()
+    }
+
+
+def replay(trainer: Any) -> None:
+    def generate(prompt_ids: list[list[int]], *args: Any, **named: Any) -> Any:
+        ids = [
+            _completion(prompt, row % trainer.num_generations, trainer.max_completion_length)
+            for row, prompt in enumerate(prompt_ids)
+        ]
+        return ids if type(trainer).__name__ == "RLOOTrainer" else (ids, None)
+
+    trainer._generate_single_turn = generate
+
+
+def _completion(prompt: list[int], place: int, limit: int) -> list[int]:
+    """Return one to `limit` tokens, about a third of them cut off."""
+    draw = random.Random(f"{prompt} {place}")
+    ids = [draw.randrange(40, 200) for _ in range(draw.randint(1, limit))]
+    return ids if len(ids) == limit else [*ids, EOS]
+
+
+if __name__ == "__main__":
+    run_all([RunFolder(Path(folder)) for folder in sys.argv[1:]])
