@@ -27,6 +27,7 @@ def test_two_weights_are_two_runs_which_compare_reads(workplace: Path, sweep, ca
     assert [read_status(run).state for run in runs] == ["finished"] * 2
     out = capsys.readouterr().out
     assert "sweep of 2 runs" in out
+    assert "[1/2] weight=0 begins\n" in out
     assert "runs/quickstart/swept: 2 runs, 2 settings\n" in out  # the table is tested elsewhere
     assert out.rstrip().splitlines()[-1] == "sweep folder: runs/quickstart/swept"
     written = json.loads((runs[0].path.parent / "sweep.json").read_text())

@@ -324,6 +324,8 @@ def test_two_trials_are_two_runs_and_the_best_is_shown(workplace: Path, sweep, c
     assert swept == ["rewards.format.weight", "rewards.brevity.weight"]
     assert main(["resume", str(folder)]) == 0
     assert "2 complete" in capsys.readouterr().out
+    assert main(["resume", str(folder), "--dry-run"]) == 0
+    assert "nothing was started or written" in capsys.readouterr().out
     assert main(["resume", str(folder), "--failed"]) == 2
     assert f"rlhf resume {RunFolder(folder).shown}" in capsys.readouterr().err
     assert main(["resume", str(folder), "--watch", "rewards/nope/mean"]) == 2
