@@ -61,9 +61,7 @@ def test_mistakes_are_printed_to_both_streams(capsys: pytest.CaptureFixture[str]
     assert said.err.startswith("error: ")
 
 
-def test_a_signal_is_printed_to_both_streams(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_signal_is_printed_to_both_streams(monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     def signalled(_: object) -> int:
         signal.raise_signal(signal.SIGTERM)
         return 0

@@ -141,9 +141,7 @@ def test_variables_by_their_names(name: str, monkeypatch: pytest.MonkeyPatch) ->
         ("https://host/inner-words", "https://host/inner-words", "https://host/inner-words"),
     ],
 )
-def test_a_password_in_the_address_of_any_variable(
-    address: str, text: str, shown: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_password_in_the_address_of_any_variable(address: str, text: str, shown: str, monkeypatch) -> None:
     monkeypatch.setenv("database_url", address)
     assert redacted(text) == shown
 

@@ -83,9 +83,7 @@ UNREAD = ["", "Score: excellent", "10", "x" * 300, "<think>Perhaps score: 3, or 
     ("text", "shown"), [*zip(UNREAD, UNREAD, strict=True), ("b" * 151 + "e" * 150, "b" * 150 + " ... " + "e" * 150)]
 )
 @pytest.mark.parametrize(("finish", "advice"), [("stop", "rubric"), ("length", "args.max_tokens")])
-def test_a_reply_without_a_score_or_ranking_raises(
-    text: str, shown: str, finish: str, advice: str, cache: Path
-) -> None:
+def test_a_reply_that_cannot_be_read_raises(text: str, shown: str, finish: str, advice: str, cache: Path) -> None:
     with serving(reply(text, finish)) as server:
         judges = Judge(server.url, "m", "{completion}"), RankingJudge(server.url, "m", "{completions}")
         for judge, rows in zip(judges, (["c"], ["c", "d"]), strict=True):
@@ -105,9 +103,7 @@ def test_a_reply_without_a_score_or_ranking_raises(
     ],
     ids=["judge", "judge_ranking", "reward_server"],
 )
-def test_requests_have_the_limits_that_are_documented_unless_others_are_given(
-    make: Any, timeout_s: float, retry_budget_s: float
-) -> None:
+def test_the_documented_limits_of_requests(make: Any, timeout_s: float, retry_budget_s: float) -> None:
     names, others = ("timeout_s", "retry_budget_s", "max_concurrency"), (1.5, 2.5, 3)
     for given, expected in ({}, (timeout_s, retry_budget_s, 8)), (dict(zip(names, others, strict=True)), others):
         client = make("http://127.0.0.1/", **given)._client

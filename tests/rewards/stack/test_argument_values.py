@@ -138,9 +138,7 @@ def test_negative_control_what_it_takes_is_let_through(fn: str, args: dict[str, 
         ({"zzz": "é"}, 'zzz: "é"', "words, mode, count, pairs, scale, word, call, exact, later, flag", f"'~{KEY}.zzz'"),
     ],
 )
-def test_an_argument_that_is_not_to_be_given(
-    args: dict[str, Any], got: object, expected: str | None, hint: str
-) -> None:
+def test_an_argument_not_to_be_given(args: dict[str, Any], got: object, expected: str | None, hint: str) -> None:
     error = only("./own.py:typed", **args)
     assert (error.got, error.expected, error.hint) == (got, expected, hint)
     assert error.where == f"{KEY}.{next(iter(args))} (exp.yaml:3)"
@@ -173,9 +171,7 @@ def test_what_a_factory_or_a_check_raises_is_shown_with_its_line() -> None:
         ("argsother", "args.a=1", "argsother", "args.a=1"),
     ],
 )
-def test_an_error_about_an_argument_names_its_key(
-    where: str | None, hint: str | None, at: str, told: str | None
-) -> None:
+def test_an_error_names_the_key(where: str | None, hint: str | None, at: str, told: str | None) -> None:
     error = anchored(RewardError("odd", where=where, hint=hint), args_key="k", place=lambda key: f"{key} (here)")
     assert (error.where, error.hint) == (at, told)
 

@@ -22,9 +22,10 @@ from tests.support.tolerances import ARITHMETIC, assert_close, assert_equal
 Tokens = list[float | None]
 
 
-def laid_out(
-    stack: RewardStack, weights: Sequence[float], lengths: list[int], width: int
-) -> tuple[Settled, Tensor, Tensor]:
+LaidOut = tuple[Settled, Tensor, Tensor]
+
+
+def laid_out(stack: RewardStack, weights: Sequence[float], lengths: list[int], width: int) -> LaidOut:
     """Settle the last batch in groups of two; return also the rewards (K, rows, tokens), and where there are any."""
     outcomes = [stack.outcomes[name] for name in stack.names]
     raw, fixed = (

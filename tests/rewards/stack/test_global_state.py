@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -22,11 +23,9 @@ BATCH = {"prompts": ["p", "q"], "completions": ["a", "bb"]}
 
 
 def scores(*functions: Callable[..., object], **batch: object) -> list[object]:
-    stack = RewardStack([Component(f"r{place}", function) for place, function in enumerate(functions)])
-    try:
+    components = [Component(f"r{place}", function) for place, function in enumerate(functions)]
+    with contextlib.closing(RewardStack(components)) as stack:
         return [outcome.raw for outcome in stack.evaluate(**{**BATCH, **batch}).values()]
-    finally:
-        stack.close()
 
 
 def numbers(completions: list[str], **columns: object) -> list[float]:
@@ -170,9 +169,7 @@ def test_a_reward_that_changes_the_process_does_not_change_the_weights(train, wo
     assert len(set(hashes.values())) == 1, hashes
 
 
-def test_a_module_beside_a_reward_is_found_from_any_folder(
-    train, workplace: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_module_beside_a_reward_is_found_from_any_folder(train, workplace: Path, monkeypatch, tmp_path: Path) -> None:
     """Also where the folder in which the command is typed has a module of the same name."""
     (workplace / "beside_it.py").write_text("FACTOR = 1.0\n")
     text = "import beside_it\ndef mine(completions, **k): return [beside_it.FACTOR * len(one) for one in completions]\n"

@@ -95,9 +95,7 @@ def told(score: Any) -> Any:
     return f"{type(score).__name__}: {score}" if isinstance(score, BaseException) else score
 
 
-def test_rows_are_scored_in_order_in_other_processes_that_are_replaced(
-    made: Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_scored_in_other_processes_that_are_replaced(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the function leaks is lost with its process."""
     assert made("does", plus=0.5)(**batch("a", "bb", "ccc", "none")) == [1.5, 2.5, 3.5, None]
     scores = made("later")(**batch("a", "raise", "c", answer=["1", "2", "3"]))

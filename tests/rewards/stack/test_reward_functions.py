@@ -58,7 +58,7 @@ class TestFound:
         assert reward(["a"], answer=["x"], malus=1) == [2]
         assert required_columns(resolve("./my_rewards.py:with_arguments", {}, where=WHERE)) == ["answer", "bonus"]
 
-    def test_a_module_of_this_folder_comes_before_one_of_the_environment(
+    def test_a_module_of_this_folder_comes_first(
         self, write: Write, place: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """As with `python -m`: a package with the same name may be installed."""

@@ -169,9 +169,7 @@ FLAT, SMALL = (2, 2, 2, 2), (0, 1, 1, 1)
         ([SMALL, (0, 1.001, 0, 0), FLAT], [1.0, 1.0, 2.0**20], {}, "a and b differed, but the totals", False),
     ],
 )
-def test_why_a_round_gave_no_signal(
-    columns: list[Any], weights: list[float], shares: dict[str, float], cause: str, is_cut_off: bool
-) -> None:
+def test_why_a_round_gave_no_signal(columns: Any, weights: Any, shares: Any, cause: str, is_cut_off: bool) -> None:
     found = explained(*columns, weights=weights, **shares)
     assert (found.step, found.cause[: len(cause)], found.is_cut_off) == (3, cause, is_cut_off)
 

@@ -48,8 +48,6 @@ def test_a_policy_shows_its_mode_and_its_penalty() -> None:
         (EosPenalty(0.5, "replace"), [0.0, -4.5, 0.0, -12.5], [2.0, -0.5, 6.0, -0.5]),
         # From 2 tokens on a half of the penalty a token, whether or not the row was cut.
         (SoftOverlong(3.0, cache=2), [0.0, -3.0, -1.5, -3.0], [2.0, 1.0, 4.5, 9.0]),
-        # A fifth of 4 tokens is none, so the last one is the whole ramp.
-        (SoftOverlong(3.0), [0.0, -3.0, 0.0, -3.0], [2.0, 1.0, 6.0, 9.0]),
     ],
 )
 def test_what_is_added(truncation: TruncationPolicy, added: list[float], totals: list[float]) -> None:

@@ -79,7 +79,7 @@ class TestBatch:
         for name in expected:
             assert logged[name] == pytest.approx(expected[name], rel=1e-12, nan_ok=True), name
 
-    def test_a_gap_of_the_watcher_changes_no_baseline_of_rloo(
+    def test_a_gap_of_it_changes_no_baseline_of_rloo(
         self, policy: TruncationPolicy, aggregate: Any, weight: Any
     ) -> None:
         for clip in (None, (-1.0, 1.5)):
