@@ -101,35 +101,23 @@ def test_nonsense_that_the_package_takes_for_right(task: str, nonsense: str) -> 
 
 
 @pytest.mark.parametrize("task", [*_READ_LISTS, "countdown", "puzzle24"])
-def test_an_answer_is_not_run_as_code(task: str, tmp_path: Path) -> None:
-    mark = tmp_path / "was_run"
-    answer = f"__import__('pathlib').Path({str(mark)!r}).touch()"
-    (row,) = rows(task, 1)
-    assert score_entry(answer, row["entry"]) < 0.5
-    assert score_entry("9**9**9**9", row["entry"]) < 0.5
-    assert score_entry("oracle_answer", row["entry"]) == score_entry(None, row["entry"])
-    assert not mark.exists()
-    build_task(task, {}, seed=0, where="").score_answer(answer, unpacked_entry(row["entry"]))
-    assert mark.exists(), "the control: the package's verifier runs it"
-
-
-@pytest.mark.parametrize("task", [*_READ_LISTS, "countdown", "puzzle24"])
-def test_a_stored_row_is_not_run_as_code_either(task: str, tmp_path: Path) -> None:
-    """One that names code as its right answer, or as one that is valid, beside a completion of the same text."""
+def test_neither_an_answer_nor_a_stored_row_is_run_as_code(task: str, tmp_path: Path) -> None:
+    """A row may name code as its right answer, or as one that is valid, beside a completion of the same text."""
     mark = tmp_path / "was_run"
     code = f"__import__('pathlib').Path({str(mark)!r}).touch()"
     (row,) = rows(task, 1)
+    assert score_entry(code, row["entry"]) < 0.5
+    assert score_entry("9**9**9**9", row["entry"]) < 0.5
+    assert score_entry("oracle_answer", row["entry"]) == score_entry(None, row["entry"])
     entry = json.loads(row["entry"])
-    for changed in (
-        {"answer": code},
-        {"metadata": {**entry["metadata"], "valid_answers": [code]}},
-        {"metadata": {**entry["metadata"], "valid_answers": code}},
-        {"answer": code, "metadata": {}},
-    ):
+    valid = [{"metadata": {**entry["metadata"], "valid_answers": answers}} for answers in ([code], code)]
+    for changed in ({"answer": code}, *valid, {"answer": code, "metadata": {}}):
         for text in (code, "1/0", "(", None):
             with contextlib.suppress(RewardError):
                 score_entry(text, json.dumps({**entry, **changed}))
             assert not mark.exists(), (changed, text)
+    build_task(task, {}, seed=0, where="").score_answer(code, unpacked_entry(row["entry"]))
+    assert mark.exists(), "the control: the package's verifier runs it"
 
 
 @pytest.mark.parametrize(

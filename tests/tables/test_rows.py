@@ -113,53 +113,45 @@ def test_bounds_in_words() -> None:
     assert Range("x").holds(-1e9)
 
 
-def test_trainer_rows_agree_with_trl() -> None:
-    for name, row in TRAINERS.items():
-        made = getattr(importlib.import_module(row.module), name)
-        assert row.generates == hasattr(made, "_calculate_rewards"), name
-        source = inspect.getsource(inspect.getmodule(made))  # type: ignore[arg-type]
-        answers = "GenerationConfig(" in source and not row.generates
-        assert (row.answers_up_to in fields_of(name)) == answers, name
-        assert row.same_vocabulary == ("requires a shared vocabulary" in source), name
-        assert bool(row.learns_from) == bool(row.expected_columns) == (not row.generates), name
-        assert (row.advantages is not None) == row.generates, name
-        assert issubclass(made, trl.RewardTrainer) == (row.trains == "reward model"), name
-        assert row.can_have_critic == (name == "GRPOTrainer")
-        assert row.splits_pairs == (name == "KTOTrainer")
-        # Log-probabilities in chunks; the loss of distillation has chunks of its own, GMPO is GRPO's subclass.
-        is_chunked = "add_fused_lm_head(" in source or name in ("DistillationTrainer", "GMPOTrainer")
-        assert row.bounds_logits == is_chunked, name
-        assert ("rewards" in row.sections) == ("truncation" in row.sections) == row.generates
-        assert hasattr(importlib.import_module(row.module), row.config_class)
-    learns = {name for name, row in TRAINERS.items() if not row.generates}
-    assert {name for name in learns if TRAINERS[name].measured is None} == {
-        *("ORPOTrainer", "CPOTrainer", "DistillationTrainer", "GKDTrainer", "IWOPDTrainer", "SDFTTrainer")
-    }
+@pytest.mark.parametrize("name", TRAINERS)
+def test_the_row_of_a_trainer_agrees_with_trl(name: str) -> None:
+    row, module = TRAINERS[name], importlib.import_module(TRAINERS[name].module)
+    made = getattr(module, name)
+    source = inspect.getsource(inspect.getmodule(made))  # type: ignore[arg-type]
+    assert hasattr(module, row.config_class)
+    assert row.generates == hasattr(made, "_calculate_rewards")
+    assert ("rewards" in row.sections) == ("truncation" in row.sections) == row.generates
+    assert bool(row.learns_from) == bool(row.expected_columns) == (not row.generates)
+    assert (row.advantages is not None) == row.generates
+    assert (row.answers_up_to in fields_of(name)) == ("GenerationConfig(" in source and not row.generates)
+    assert row.same_vocabulary == ("requires a shared vocabulary" in source)
+    assert issubclass(made, trl.RewardTrainer) == (row.trains == "reward model")
+    assert row.can_have_critic == (name == "GRPOTrainer")
+    assert row.splits_pairs == (name == "KTOTrainer")
+    # Log-probabilities in chunks; the loss of distillation has chunks of its own, GMPO is GRPO's subclass.
+    is_chunked = "add_fused_lm_head(" in source or name in ("DistillationTrainer", "GMPOTrainer")
+    assert row.bounds_logits == is_chunked
+    for column in ("tools", "chat_template_kwargs"):
+        assert f'example.get("{column}"' not in source or column in row.along
+    assert ("margin" in row.along) == ('"margin"' in source)
+    assert row.copies_policy == ("ref_model_path" in source or "self.teacher_model = self.model" in source)
+    if row.measured is not None:
+        assert all(f'"{column}"' in source for column in (*row.measured[0], *row.measured[1]))
+        assert row.measured[0] == (("prompt_ids",) if '"prompt_ids"' in source else ())
+    models = {one for one in inspect.signature(made).parameters if one.endswith("_model")} - {"ref_model"}
+    assert models == ({"teacher_model"} if "teacher" in row.sections else set())
+
+
+def test_trainers_that_differ_from_the_others() -> None:
+    unmeasured = {name for name, row in TRAINERS.items() if not row.generates and row.measured is None}
+    assert unmeasured == {f"{name}Trainer" for name in ("ORPO", "CPO", "Distillation", "GKD", "IWOPD", "SDFT")}
     texts = {name.removesuffix("Trainer"): row.texts_per_row for name, row in TRAINERS.items() if row.texts_per_row > 1}
     assert texts == {"DPO": 2, "ORPO": 2, "CPO": 2, "TPO": 3, "Reward": 2}
     assert [name for name, row in TRAINERS.items() if row.kl_in_reward] == ["RLOOTrainer"]
-    per_token = {name for name, row in TRAINERS.items() if row.advantages == "token"}
-    assert per_token == {"GRPOTrainer"}
+    assert [name for name, row in TRAINERS.items() if row.advantages == "token"] == ["GRPOTrainer"]
     assert {name for name, row in TRAINERS.items() if row.loss_divisor == "rows"} == {"RLOOTrainer", "GMPOTrainer"}
     assert TRAINERS["GRPOTrainer"].sections == {"rewards", "truncation", "critic", "kl"}
     assert TRAINERS["RewardTrainer"].sections == {"reward_model"}
-
-
-def test_columns_and_copies_of_the_policy_are_those_of_trl_s_source_and_the_constructor_takes_no_more_models() -> None:
-    reading = {"tools": 'example.get("tools"', "chat_template_kwargs": 'example.get("chat_template_kwargs"'}
-    for name, row in TRAINERS.items():
-        made = getattr(importlib.import_module(row.module), name)
-        source = inspect.getsource(inspect.getmodule(made))  # type: ignore[arg-type]
-        for column, code in reading.items():
-            assert code not in source or column in row.along, (name, column)
-        assert ("margin" in row.along) == ('"margin"' in source), name
-        copies = "ref_model_path" in source or "self.teacher_model = self.model" in source
-        assert row.copies_policy == copies, name
-        if row.measured is not None:
-            assert all(f'"{column}"' in source for column in (*row.measured[0], *row.measured[1])), name
-            assert row.measured[0] == (("prompt_ids",) if '"prompt_ids"' in source else ()), name
-        models = {one for one in inspect.signature(made).parameters if one.endswith("_model")} - {"ref_model"}
-        assert models == ({"teacher_model"} if "teacher" in row.sections else set()), name
 
 
 def test_every_trainer_of_trl_runs_or_is_refused_by_name() -> None:

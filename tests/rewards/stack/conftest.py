@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from rlhf_cli.rewards.stack.component import Component
-from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from tests.rewards.stack.given_completions import LIMIT, REWARDS, ROWS, Seen
 from tests.support.reward_bench import Bench
 
@@ -20,20 +18,6 @@ def bench() -> Iterator[Bench]:
     made = Bench()
     yield made
     for stack in made.stacks:
-        stack.close()
-
-
-@pytest.fixture
-def stack_of() -> Iterator[Any]:
-    """`stack_of(name=function or Component arguments)`: a stack that is closed afterwards."""
-    made: list[RewardStack] = []
-
-    def call(**rewards: Any) -> RewardStack:
-        made.append(RewardStack([Component(name, score) for name, score in rewards.items()]))
-        return made[-1]
-
-    yield call
-    for stack in made:
         stack.close()
 
 

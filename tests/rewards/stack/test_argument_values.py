@@ -43,18 +43,9 @@ def between(completions, *, low: float = 0.0, high: float = 1.0, **columns): ret
 
 
 def typed(
-    completions,
-    words: list[str] = (),
-    mode: Literal["soft", "hard"] = "soft",
-    count: Annotated[int, Field(ge=1)] = 1,
-    pairs: Annotated[int, AfterValidator(even)] = 2,
-    scale: Optional[float] = None,
-    word: str = None,
-    call: Callable[[int], int] = None,
-    exact: decimal.Decimal = 0,
-    later: "NotThere" = 0,
-    flag: bool = False,
-    **columns,
+    completions, words: list[str] = (), mode: Literal["soft", "hard"] = "soft", count: Annotated[int, Field(ge=1)] = 1,
+    pairs: Annotated[int, AfterValidator(even)] = 2, scale: Optional[float] = None, word: str = None,
+    call: Callable[[int], int] = None, exact: decimal.Decimal = 0, later: "NotThere" = 0, flag: bool = False, **columns,
 ): return [0.0] * len(completions)
 
 

@@ -19,6 +19,10 @@ from rlhf_cli.rewards.stack.reward_stack import RewardStack, runs_elsewhere
 from tests.support.reward_bench import TWO_ROWS, Counting
 
 
+def stack_of(**rewards: Any) -> RewardStack:
+    return RewardStack([Component(name, score) for name, score in rewards.items()])
+
+
 def test_names_and_columns_keep_the_given_order() -> None:
     late = Component("late", Counting(1, 2), gates=(ScoreGate("early"),))
     stack = RewardStack([late, Component("early", Counting(1, 2))])
@@ -59,7 +63,7 @@ def test_a_ramp_over_a_fraction_of_training_over_steps_or_over_all_of_it() -> No
     assert Schedule(0.0, 2.0).at(2, 4) == 1.0
 
 
-def test_one_evaluation_a_batch_however_many_columns_are_asked(stack_of: Any) -> None:
+def test_one_evaluation_a_batch_however_many_columns_are_asked() -> None:
     first, second, third = Counting(1, 2), Counting(3, 4), Counting(5, 6)
     stack = stack_of(first=first, second=second, third=third)
     one, two, three = stack.columns()
@@ -77,7 +81,7 @@ def test_one_evaluation_a_batch_however_many_columns_are_asked(stack_of: Any) ->
     assert one(**TWO_ROWS) == [9.0, 9.0]
 
 
-def test_rewards_that_wait_do_so_together_and_threads_end_with_the_stack(stack_of: Any) -> None:
+def test_rewards_that_wait_do_so_together_and_threads_end_with_the_stack() -> None:
     """Each of these 33 waits until all of them are there; a pool has 32 threads at most by default."""
     all_there = asyncio.Barrier(33)
 
@@ -93,7 +97,7 @@ def test_rewards_that_wait_do_so_together_and_threads_end_with_the_stack(stack_o
         pool.submit(int)
 
 
-def test_one_event_loop_for_all_batches(stack_of: Any) -> None:
+def test_one_event_loop_for_all_batches() -> None:
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def reward(**batch: Any) -> list[float]:
@@ -154,7 +158,7 @@ def test_an_error_beside_an_async_reward_cancels_that_reward() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_computing_reward_stays_in_the_callers_thread(stack_of: Any) -> None:
+def test_a_computing_reward_stays_in_the_callers_thread() -> None:
     """Only there does a deadline's signal interrupt it; libraries that time themselves with signals work there too."""
     threads: list[threading.Thread] = []
 
@@ -168,6 +172,7 @@ def test_a_computing_reward_stays_in_the_callers_thread(stack_of: Any) -> None:
 
     stack = stack_of(a=computes, b=computes, asks=Asks())
     stack.evaluate(**TWO_ROWS)
+    stack.close()
     assert threads == [threading.current_thread()] * 2
     assert [runs_elsewhere(component.score) for component in stack.components] == [False, False, True]
     assert runs_elsewhere(Isolated("mine:own", {}, timeout_s=None))
