@@ -98,6 +98,9 @@ Said = pytest.CaptureFixture[str]
         ("check +exp=quickstart optimizer=adamw", "trainer.args.optim=adamw_torch"),
         ("check +exp=quickstart use_peft=true", "model.lora.r=16"),
         ("check +exp=quickstart actor_rollout_ref.model.path=gpt2", "model.path=gpt2"),
+        ("check +exp=quickstart eval.steps=10", "trainer.args.eval_steps=10"),
+        ("check +exp=quickstart wandb.project=x", "track.project=x"),
+        ("check +exp=quickstart critic_lr=1e-5", "critic.learning_rate=1e-5"),
         ("check +exp=quickstart reward=length", "reward@rewards.length_ramp=length_ramp"),
     ],
 )

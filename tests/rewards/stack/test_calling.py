@@ -71,10 +71,12 @@ def test_exclude_is_offered_where_a_row_passes(bench: Bench, failing: Any, is_re
     assert (caught.value.row, "on_error=exclude" in str(caught.value.hint)) == (0, is_offered)
 
 
-def test_an_error_of_the_reward_keeps_its_own_advice(bench: Bench) -> None:
+def test_an_error_of_the_reward_keeps_its_own_advice() -> None:
+    reward = picky(2, raises(RewardError("no token ids", where="args.unit", hint="args.unit=words")))
+    stack = RewardStack([Component("mine", reward)], keep_failure=lambda call: "rlhf score kept")
     with pytest.raises(RewardError) as caught:
-        bench(picky(2, raises(RewardError("no token ids", where="args.unit", hint="args.unit=words"))))
-    assert caught.value.hint == "args.unit=words"
+        stack.evaluate(**BATCH)
+    assert caught.value.hint == "args.unit=words, or rlhf score kept  # scores these rows again"
 
 
 @pytest.mark.parametrize(("failure", "num_calls"), [(RewardTimeout, 1), (ServerSilent, 1), (TypeError, 4)])

@@ -245,6 +245,7 @@ def test_a_mask_without_a_gap_is_an_error_of_the_rollout() -> None:
 def test_parts_are_turns() -> None:
     stack = on_turns()
     stack.place_turns(ACTS.tolist())
+    assert stack.outcomes["r"].tokens[0] == [None, 1.0, None, None, None, None, 5.0]
     call = 'calc({"a": 2})'
     assert stack.parts("r", 0) == [ScoredPart(0, 0, call, 1.0, (1,)), ScoredPart(0, 8, "It is 4.", 5.0, (6,))]
     stack = on_turns(more={TURN_TEXTS: [["ab", "b"]] * 2, "completions": ["ab-b"] * 2})

@@ -207,6 +207,7 @@ def test_a_token_that_belongs_to_a_message_in_part() -> None:
     assert offsets_in("abc", "abc<end>", [(0, 2), (2, 8)]) == [(0, 2), (2, 8)]
     # The author reads `ab` and `c` in two lines; one token is the tool's result and the `c`.
     assert offsets_in(TWO_MESSAGES, "ab<ab>c", [(0, 2), (2, 7)]) == [(0, 2), (3, 4)]
+    assert offsets_in(TWO_MESSAGES, "ab<ab>c", [(1, 6), (6, 7)]) == [(1, 2), (3, 4)]
 
 
 def test_a_call_that_repeats_its_message_is_not_the_message() -> None:
