@@ -69,8 +69,10 @@ def test_regex(text: str, pattern: str, options: dict[str, Any], expected: float
         ("Sure! <think>a</think><answer>b</answer>", 0.0, 1.0),
         ("<think>a</think> so <answer>b</answer>", 0.0, 1.0),
         ("<think>a</think><answer>b</answer> done", 0.0, 1.0),
+        ("<answer>b</answer>", 0.0, 0.5),
         ("<answer>b</answer><think>a</think>", 0.0, 0.5),  # the second is before the first
         ("<think>a<answer>b</answer></think>", 0.0, 0.5),  # inside, so not after
+        ("<think><answer></think>b</answer>", 0.0, 0.5),
         ("<think>a</think><answer>b", 0.0, 0.5),  # cut off
         ("b", 0.0, 0.0),
     ],

@@ -56,9 +56,9 @@ def test_digits_only(text: str, expected: float) -> None:
     ("text", "expected"),
     [
         ("A: 4\nB: 7", [(0, 4, -1.0), (5, 9, 1.0)]),
-        (" \nA: 07\nB: 4\n", [(2, 7, 1.0), (8, 12, -1.0)]),
+        (" \nA: 09\nB: 4\n", [(2, 7, 1.0), (8, 12, -1.0)]),  # 9 is as much as a speaker may say
         ("A: 7\nB: 7", []),
-        ("A: 7\nB: 10", -1.0),  # more than a speaker may say
+        ("A: 7\nB: 10", -1.0),
         ("A: 4\nB: 7\nB: 8", -1.0),
         ("A: 4\nso\nB: 7", -1.0),
         ("A: ٤\nB: 7", -1.0),
