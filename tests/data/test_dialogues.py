@@ -129,6 +129,8 @@ def test_a_dataset_stores_conversations_as_json_unless_they_are_plain() -> None:
     assert read[1] == {"prompt": [ASKED], "chosen": [{**TOLD, "name": "n"}], "tools": None, "other": [1]}
     mixed = read_conversations(dataset, ["prompt", "chosen", "tools"], is_alone=False)
     assert mixed.features == features({**dataset.features, **kinds, "prompt": as_json})
+    alone = prepare(dataset, DataSource(path="x"), None)
+    assert alone.features["prompt"] == dataset.features["prompt"]  # type: ignore[union-attr]
     plain = dialogues.plain_messages(read)
     assert plain[1] == {"prompt": [ASKED], "chosen": [TOLD], "tools": None, "other": [1]}
     assert plain.features["chosen"] == dataset.features["prompt"]
@@ -160,10 +162,9 @@ def test_calls_alone_are_an_answer_to_messages(refusal) -> None:
     source = DataSource(path="x", rename={"completion": "answers"}, trainer=TRAINERS["SFTTrainer"])
     asked, calls = [{"role": "user", "content": "{query}"}], json.dumps([{"name": "f", "arguments": {"x": 1}}])
     rows = table(*[{"query": "hi", "answers": calls, "tools": '[{"name": "f"}]'}] * 2)
+    made = {"prompt": [ASKED], "completion": said("", tool_calls=[F]), "tools": [{"name": "f"}]}
     for given in (rows, datasets.Dataset.from_list(contents(rows))):
-        row = contents(prepare(given, source, asked))[1]
-        assert (row["prompt"], row["completion"]) == ([ASKED], said("", tool_calls=[F]))
-        assert row["tools"] == [{"name": "f"}]
+        assert made.items() <= contents(prepare(given, source, asked))[1].items()
     assert prepare(rows, source, "{query}")[0]["completion"] == calls
     for other in ("ho", "[1, 2]", '{"name": "f", "arguments": {}}', '[{"name": "f"}]'):
         assert prepare(table({"query": "hi", "answers": other}), source, asked)[0]["completion"] == said(other)
@@ -175,12 +176,10 @@ def test_labels_are_read_if_all_say_good_or_bad() -> None:
     good, bad = ("True", "yes", "1", "GOOD", "desirable"), ("False", "no", "0", "bad", "Undesirable")
     labels = table(*({"label": word} for word in (*good, *bad)))
     assert contents(dialogues.with_labels(labels, ["label"])) == [{"label": True}] * 5 + [{"label": False}] * 5
-    for same, columns in (
-        (labels, []),
-        (table({"label": "yes"}, {"label": "so so"}), ["label"]),
-        (table({"label": "no"}, {"label": True}), ["label"]),
-    ):
-        assert dialogues.with_labels(same, columns) is same
+    assert dialogues.with_labels(labels, []) is labels
+    for second in ("so so", True):
+        same = table({"label": "yes"}, {"label": second})
+        assert dialogues.with_labels(same, ["label"]) is same
 
 
 RULES = {"role": "system", "content": "Be terse."}

@@ -98,6 +98,7 @@ def test_split_then_rename_then_select_then_template(jsonl) -> None:
     ]
     assert load(DataSource(path="rows.jsonl", select=4))["n"] == [0, 1, 2, 3]
     assert load(DataSource(path="rows.jsonl", split="train[:2]+train[18:]"))["n"] == [0, 1, 18, 19]
+    assert len(load(DataSource(path="rows.jsonl", split="train[:0]"))) == 0
 
 
 def test_splits_that_do_not_exist(jsonl, refusal) -> None:

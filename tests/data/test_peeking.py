@@ -131,7 +131,7 @@ def test_what_a_file_holds_counts_and_not_its_name(name: str, text: str, workpla
 
 
 @pytest.mark.parametrize(("name", "content"), [("a.jsonl", ""), ("a.json", "[]"), ("a.json", " "), ("a.csv", "p\n")])
-def test_a_file_without_rows(workplace: Path, name: str, content: str, refusal) -> None:
+def test_a_file_without_rows_or_that_is_cut_off(workplace: Path, name: str, content: str, refusal) -> None:
     error = refusal(peek, write(workplace, name, content))
     assert (error.where, error.got, bool(error.advice)) == (name, f"{len(content)} bytes", True)
     (workplace / f"{name}.gz").write_bytes(gzip.compress(content.encode())[:5])

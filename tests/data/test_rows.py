@@ -47,18 +47,16 @@ def test_a_table_in_memory_gives_what_a_dataset_gives() -> None:
         assert added.features["d"] == datasets.Value(kind)  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(("fraction", "held"), [(0.1, 1), (0.25, 2), (0.74, 7), (0.95, None), (0.04, None)])
-def test_a_fraction_of_ten_prompts_is_held_out(fraction: float, held: int | None, refusal) -> None:
+def test_a_fraction_of_ten_prompts_is_held_out(refusal) -> None:
     """The number is rounded, a half to the even number; none and all are refused."""
     table = RowTable([{"prompt": str(n)} for n in range(10)], ["prompt"])
-    if held is None:
+    for fraction, held in ((0.1, 1), (0.25, 2), (0.74, 7)):
+        train, out = hold_out_places(table, fraction, 0)
+        assert (len(out), sorted(train + out), out) == (held, list(range(10)), sorted(out))
+    for fraction in (0.95, 0.04):
         error = refusal(hold_out_places, table, fraction, 0)
         assert (error.where, error.got) == ("data.eval", "10 rows, 10 prompts")
         assert "data.eval.path" in error.advice
-        return
-    train, out = hold_out_places(table, fraction, 0)
-    assert (len(out), sorted(train + out)) == (held, list(range(10)))
-    assert out == sorted(out)
 
 
 @pytest.mark.parametrize(
@@ -159,10 +157,13 @@ SAME = {
 
 @pytest.mark.parametrize("name", SAME)
 def test_equal_prompts_are_found(name: str) -> None:
+    """Only those that are held out are shared; rows are counted, over all sources."""
     trained, same, other = SAME[name]
+    assert shared_prompts(table(same), [table(same, other)]) == set(prompt_keys(table(same)))
     assert shared(table(same), table(trained)) == 1
     assert shared(table(other), table(trained)) == 0
-    assert shared(table(same, other, same), table(other), table(trained)) == 3, "rows are counted, over all sources"
+    assert shared(table(same, other, same), table(other), table(trained)) == 3
+    assert [describe_shared(shared, 3).split(" evaluation")[0] for shared in (2, 3)] == ["2 of 3", "all 3"]
 
 
 @pytest.mark.parametrize(
@@ -178,12 +179,6 @@ def test_equal_prompts_are_found(name: str) -> None:
 def test_the_prompt_of_a_row_counts_and_nothing_else(row: dict[str, Any], same: dict[str, Any]) -> None:
     assert prompt_key(row) == prompt_key(same) != prompt_key({"text": "u"})
     assert list(prompt_keys(table({"body": "a"}, {"body": "b"}))) == [None, None]
-
-
-def test_only_prompts_that_are_held_out_are_shared() -> None:
-    held_out, training = table({"prompt": "1+1="}), table({"prompt": "1+1="}, {"prompt": "1+2="})
-    assert shared_prompts(held_out, [training]) == set(prompt_keys(held_out))
-    assert [describe_shared(shared, 3).split(" evaluation")[0] for shared in (2, 3)] == ["2 of 3", "all 3"]
 
 
 def test_a_fraction_keeps_the_dialogues_of_one_prompt_together() -> None:

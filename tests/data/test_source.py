@@ -63,6 +63,13 @@ def test_a_missing_file_is_reported_with_a_similar_name(workplace: Path, jsonl, 
     (workplace / "aaaaabbbbb").touch()
     assert refusal(peek, DataSource(path="./aaaaacccc")).hint == "aaaaabbbbb", "ten of nineteen letters are alike"
     assert str(workplace) in refusal(peek, DataSource(path="./no/a.csv")).advice, "the folder that there is"
+    names = [f"{number}.jsonl" for number in range(9)]
+    for name in names:
+        (workplace / name).touch()
+    assert refusal(peek, DataSource(path="./zzzz")).advice.endswith(f": {', '.join(names[:8])}")
+    (workplace / "none").mkdir()
+    error, folder = refusal(find_files, DataSource(path="none")), workplace / "none"
+    assert (error.got, error.advice) == (f"{folder}, which holds nothing", f"data files in {folder}: none")
 
 
 def test_an_unknown_suffix_is_refused_with_the_known_ones(workplace: Path, refusal) -> None:
@@ -94,14 +101,21 @@ def test_folder_and_glob_expand_sorted(workplace: Path, jsonl) -> None:
         (["latest.jsonl", "train.jsonl", "test.jsonl"], "data", "data.path='[part/latest.jsonl,part/train.jsonl]'"),
         (["train.jsonl", "test-0-of-1.jsonl"], "data.eval", "data.eval.path='[part/test-0-of-1.jsonl]'"),
         (["dataset_infos.json", "rows.csv"], "data", "data.path='part/*.csv'"),
+        (["test-1.jsonl", "test-2.jsonl"], "data", None),  # all are of one kind: they are read
     ],
 )
-def test_a_folder_of_several_kinds_of_files(files: list[str], name: str, hint: str, workplace: Path, refusal) -> None:
+def test_a_folder_of_several_kinds_of_files(
+    files: list[str], name: str, hint: str | None, workplace: Path, refusal
+) -> None:
     """What is held out for a test is not trained on because it lies in the same folder."""
     (workplace / "part").mkdir()
     for file in files:
         (workplace / "part" / file).write_text('{"a": 1}\n')
-    error = refusal(find_files, DataSource(path="part", name=name))
+    source = DataSource(path="part", name=name)
+    if hint is None:
+        assert [file.name for file in find_files(source)[0]] == files
+        return
+    error = refusal(find_files, source)
     assert (error.where, error.hint, bool(error.expected)) == (f"{name}.path", hint, True)
     assert all(file in error.got for file in files)
     error = refusal(find_files, DataSource(path="."))
@@ -110,32 +124,25 @@ def test_a_folder_of_several_kinds_of_files(files: list[str], name: str, hint: s
 
 
 def test_a_folder_that_datasets_has_saved_gets_the_command_that_converts_it(workplace: Path, refusal) -> None:
-    (workplace / "saved").mkdir()
-    for name, taken in (("dataset_dict.json", '["train"]'), ("dev", '["dev"]'), ("train", '["train"]')):
-        (workplace / "saved" / name).mkdir() if "." not in name else (workplace / "saved" / name).write_text("{}")
-        assert f'"saved"){taken}.to_parquet(' in refusal(find_files, DataSource(path="saved")).hint
-    for name, taken in (("dataset_dict.json", '["train"]'), ("state.json", "")):
-        (workplace / "saved" / name).write_text("{}")
+    saved = workplace / "saved"
+    for folder, file, taken in (
+        ("", "dataset_dict.json", '["train"]'),
+        ("dev", "", '["dev"]'),
+        ("train", "", '["train"]'),
+        ("", "state.json", ""),
+    ):
+        (saved / folder).mkdir(exist_ok=True)
+        if file:
+            (saved / file).write_text("{}")
         error = refusal(find_files, DataSource(path="saved"))
-        assert (error.where, name in error.got, "Parquet" in error.expected) == ("data.path", True, True)
-        assert f'load_from_disk("saved"){taken}.to_parquet("saved.parquet")' in error.hint
-    names = [f"{number}.jsonl" for number in range(9)]
-    for name in names:
-        (workplace / name).touch()
-    (workplace / "none").mkdir()
-    error = refusal(find_files, DataSource(path="none"))
-    assert (error.got, error.advice) == (
-        f"{workplace}/none, which holds nothing",
-        f"data files in {workplace}/none: none",
-    )
-    assert refusal(find_files, DataSource(path="./zzzz")).advice.endswith(f": {', '.join(names[:8])}")
+        assert (error.where, "Parquet" in error.expected) == ("data.path", True)
+        assert (file in error.got, f'("saved"){taken}.to_parquet("saved.parquet")' in error.hint) == (True, True)
 
 
 @pytest.mark.parametrize(
     "source",
     [
         DataSource(path="rows.csv", rename={"answer": "a"}, select=(2, 5)),
-        DataSource(path="rows.csv", select=3, split="train"),
         DataSource(path="rows.jsonl"),
         DataSource(path="rows.jsonl", rename={"chosen": "x", "rejected": "y"}, select=(1, 4), transcripts=True),
         DataSource(world="toy_sums", args={"num_rows": 20}, select=(15, 20)),
@@ -217,16 +224,6 @@ def test_file(file: Path) -> None:
         assert len(dataset) == content["args"]["num_rows"]
         assert all(column in columns_line for column in dataset.column_names)
         check_rows(dataset, dataset.column_names)
-
-
-def test_a_folder_of_test_files_alone_is_read(workplace: Path, jsonl, refusal) -> None:
-    """Names tell training rows from held-out ones only where a folder has both."""
-    (workplace / "part").mkdir()
-    for name in ("test-1", "test-2"):
-        jsonl([{"prompt": "a"}], f"part/{name}.jsonl")
-    assert len(find_files(DataSource(path="part"))[0]) == 2
-    jsonl([{"prompt": "a"}], "part/train.jsonl")
-    assert "test or validation" in refusal(find_files, DataSource(path="part")).what
 
 
 @pytest.mark.parametrize("path", ["p/1.png", "https://host.invalid/1.png", "/pics/1.png", None, {"bytes": b""}])

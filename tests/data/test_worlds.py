@@ -55,26 +55,26 @@ def test_sum_demonstrations_are_as_bad_as_documented() -> None:
     for row in rows:
         a, b = map(int, re.findall("[0-9]+", row["prompt"]))
         (answer,) = map(int, re.findall("[0-9]+", row["completion"]))
-        assert answer == a + b or abs(answer - a - b) in (1, 2, 10)
+        assert abs(answer - a - b) in (0, 1, 2, 10)
         wrong += answer != a + b
         wordy += not row["completion"].isdigit()
-    assert wrong / 4000 == pytest.approx(0.35, abs=0.03)
-    for none in (0, 0.0):  # a whole number is a number
-        assert worlds.generate("toy_demonstrations", {"wrong_fraction": none, "num_rows": 9}, seed=0)
-    assert wordy / 4000 == pytest.approx(0.5, abs=0.03)
+    assert (wrong / 4000, wordy / 4000) == pytest.approx((0.35, 0.5), abs=0.03)
+    assert worlds.generate("toy_demonstrations", {"wrong_fraction": 0, "num_rows": 9}, seed=0)  # a whole number is one
     clean = toy_tasks.demonstrations(4000, seed=0, wrong_fraction=0.0, wordy_fraction=0.0)
     assert [row["prompt"] for row in clean] == [row["prompt"] for row in rows]
     assert all(str(sum(map(int, row["prompt"][:-1].split("+")))) == row["completion"] for row in clean)
 
 
-def test_speaker_demonstrations_are_as_sloppy_as_documented() -> None:
+def test_speaker_demonstrations_are_as_sloppy_as_documented(refusal) -> None:
     def sound(row: dict[str, str]) -> bool:
         a, b = row["prompt"].removesuffix(":").split(" and ")
         return score_speakers(row["completion"], a, b) != -1.0
 
-    assert sum(map(sound, toy_tasks.speaker_demonstrations(3000, seed=0))) / 3000 == pytest.approx(0.5, abs=0.03)
-    assert all(map(sound, toy_tasks.speaker_demonstrations(200, seed=0, sloppy_fraction=0.0)))
-    assert not any(map(sound, toy_tasks.speaker_demonstrations(200, seed=0, sloppy_fraction=1.0)))
+    for args, sloppy in (({}, 0.5), ({"sloppy_fraction": 0.0}, 0.0), ({"sloppy_fraction": 1.0}, 1.0)):
+        rows = toy_tasks.speaker_demonstrations(3000, seed=0, **args)
+        assert sum(map(sound, rows)) / 3000 == pytest.approx(1 - sloppy, abs=0.03 if sloppy == 0.5 else 0)
+    error = refusal(toy_tasks.speaker_demonstrations, 3, 0, sloppy_fraction=-1)
+    assert (error.where, error.expected) == ("sloppy_fraction", "0 to 1")
 
 
 @pytest.mark.parametrize(
@@ -132,8 +132,6 @@ def test_demonstrations_of_a_world_by_its_name(refusal) -> None:
     for world in ("toy_sum", "toy_preferences"):
         error = refusal(worlds.demonstrations, world, 7, seed=3, name="x")
         assert (error.where, error.expected) == ("x", "one of toy_calls, toy_speakers, toy_sums")
-    error = refusal(toy_tasks.speaker_demonstrations, 3, 0, sloppy_fraction=-1)
-    assert (error.where, error.expected) == ("sloppy_fraction", "0 to 1")
 
 
 def _pair(row: dict[str, str]) -> tuple[int, ...]:
