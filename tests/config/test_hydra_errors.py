@@ -52,6 +52,7 @@ def test_unknown_groups_and_options_and_hydras_own_settings_are_refused(typed: s
     with pytest.raises(ConfigError) as caught:
         rewrite(["+exp=quickstart", typed])
     assert (caught.value.where, caught.value.got, caught.value.hint) == ("command line", typed, hint)
+    assert caught.value.advice == ("leave it out" if "hydra" in typed else None)
 
 
 HEADER = "# @package _global_\n"

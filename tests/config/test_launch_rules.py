@@ -38,9 +38,7 @@ CASES = [(name, feature) for name in STRATEGIES for feature in ASK_FOR]
 
 
 @pytest.mark.parametrize(("name", "feature"), CASES)
-def test_a_feature_is_refused_exactly_as_the_table_says(
-    judged: Judged, refused: Refused, name: str, feature: str
-) -> None:
+def test_a_feature_is_refused_as_the_table_says(judged: Judged, refused: Refused, name: str, feature: str) -> None:
     words = (*ASK_FOR[feature], f"launch.strategy={name}")
     conflict = STRATEGIES[name].conflicts.get(feature)  # type: ignore[call-overload]
     if conflict is None:

@@ -295,8 +295,8 @@ model: {path: o/n}
         (MINE + "data: {world: toy_sums}\n", ["trainer=grpo", "model=tiny", "data.path=a.jsonl"], "data.world=null"),
     ],
 )
-def test_what_is_typed_beside_another_source_of_a_file(
-    write: Write, refused: Refused, judged: Judged, file: str, typed: list[str], hint: str
+def test_what_is_typed_beside_another_source(
+    write, refused: Refused, judged: Judged, file: str, typed, hint: str
 ) -> None:
     write("conf/exp/mine.yaml", file)
     assert refused("exp=mine", *typed).hint == hint

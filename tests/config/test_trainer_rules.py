@@ -234,6 +234,7 @@ def test_an_annotation_marks_a_dense_function(expected: bool, names: tuple[str, 
     for name in names:
         assert is_dense(Reward(fn=f"./mine.py:{name}")) is expected, name
         assert is_dense(Reward(fn=f"./mine.py:{name}", spread="even"))
+    assert not is_dense(Reward(fn="./no_file.py:tokens"))
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,7 @@ CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"
          ["prompt", "completion", "label", "chat_template_kwargs"]),
     ],
 )  # fmt: skip
-def test_a_trainer_reads_the_first_complete_set_and_the_columns_beside_it(
-    trainer: str, columns: str, expected: list[str]
-) -> None:
+def test_a_trainer_reads_the_first_complete_set(trainer: str, columns: str, expected: list[str]) -> None:
     values: dict[str, Any] = {"messages": CHAT, "label": True, "input_ids": [1], "labels": [1], "margin": 1.0}
     values |= {"tools": [{"name": "f"}], "chat_template_kwargs": {"a": 1}}
     row = {name: values.get(name, f"a {name}") for name in columns.split()}
@@ -60,9 +58,7 @@ def test_a_trainer_reads_the_first_complete_set_and_the_columns_beside_it(
          "data.rename.chosen=messages data.rename.rejected=rejected_response data.transcripts=true"),
     ],
 )  # fmt: skip
-def test_an_incomplete_set_is_refused_with_the_renames_to_type(
-    trainer: str, columns: tuple[str, ...], hint: str, refusal
-) -> None:
+def test_an_incomplete_set_is_refused_with_renames(trainer: str, columns: tuple[str, ...], hint: str, refusal) -> None:
     error = refusal(learnt_columns, OF[trainer], columns)
     assert (error.where, error.hint, error.got) == ("data", hint, f"columns {', '.join(columns)}")
     assert "," in error.expected or "messages" in error.expected
@@ -208,7 +204,7 @@ ROWS: dict[str, dict[str, Any]] = {
         ("GKD", "messages", [CHAT, [ASKED, {**TOLD, "train": False}]], [[*CHAT, ASKED], [ASKED, CALLED, RESULT, TOLD]]),
     ],
 )
-def test_values_that_a_trainer_reads_and_that_it_refuses_by_their_row(
+def test_values_that_a_trainer_reads_or_refuses(
     trainer: str, column: str, sound: list[Any], wrong: list[Any], refusal
 ) -> None:
     """Behind the sound rows, for a model that reads no images; SFT learns all answers, GKD only the last one."""

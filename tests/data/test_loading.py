@@ -172,8 +172,8 @@ MINE = "data.mix.mine"
         ({}, "{nothing}", f"data.prompt, row 1 of {MINE}", "nothing (null)", None),
     ],
 )
-def test_training_and_preview_name_the_same_key(
-    named: dict[str, Any], prompt: str | None, where: str, got: object, hint: str | None, jsonl, refusal
+def test_training_and_preview_name_one_key(
+    named: dict[str, Any], prompt: Any, where: str, got: Any, hint: Any, jsonl, refusal
 ) -> None:
     source = DataSource(path=jsonl([{"q": "x", "n": 1, "nothing": None}]), name=MINE, **named)
     errors = [refusal(load_split, [source], prompt=prompt, seed=0)]
@@ -207,6 +207,7 @@ NO_SUM = DataSource(world="toy_sums", args={"max_value": 0}, name=MINE)
         lambda: prepare_preview(DataSource(path="x", name=MINE, transcripts=True), LONE, None),
         lambda: prepare(RowTable([{"a": [{"b": 1}]}], ["a"]), DataSource(path="x", name=MINE), "{a}"),
         lambda: check_pair_columns(["chosen", "rejected"], PairRules(column="m"), name=MINE),
+        lambda: judged(PairRules(), chosen="a"),
         lambda: judged(PairRules(), chosen="", rejected="a"),
         lambda: judged(PairRules(column="m"), chosen="a", rejected="b", m=-1),
         lambda: leave_out(judged(PairRules(drops_bad_pairs=True), "data", chosen="a", rejected="a"), name=MINE),
@@ -230,9 +231,7 @@ def test_every_check_names_the_source(call: Callable[[], object], refusal) -> No
         (RuntimeError("no Config"), f"{MINE}.subset=NAME"),
     ],
 )
-def test_a_hub_dataset_that_cannot_be_loaded(
-    error: Exception, hint: str, monkeypatch: pytest.MonkeyPatch, refusal
-) -> None:
+def test_a_hub_dataset_that_cannot_be_loaded(error: Exception, hint: str, monkeypatch, refusal) -> None:
     asked = []
 
     def load_dataset(*args: object, **named: object) -> None:

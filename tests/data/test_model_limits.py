@@ -121,9 +121,7 @@ SOUND = {"prompt": [user("a"), user(" "), user("7")], "completion": [user(None),
         ({"tools": [CALL, 5]}, "prompt", "5"),
     ],
 )
-def test_what_a_template_does_not_write_is_named(
-    changed: dict[str, Any], column: str | None, got: str | None, refusal
-) -> None:
+def test_what_a_template_leaves_out(changed: dict[str, Any], column: str | None, got: str | None, refusal) -> None:
     """In row 200; the rows behind it are not tried."""
     rows = RowTable([*[SOUND] * 199, SOUND | changed, {"prompt": [BAD]}], [*SOUND, "other"])
     columns = ["prompt", "completion", "tools"]

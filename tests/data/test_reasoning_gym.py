@@ -227,9 +227,7 @@ def test_an_argument_may_have_its_defaults_type_or_the_annotations(refusal) -> N
         assert refusal(rows, task="after", args={key: value}).where == f"data.args.args.{key}"
 
 
-def test_a_process_of_its_own_answers_or_refuses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_process_of_its_own_answers_or_refuses(tmp_path: Path, monkeypatch, refusal, capfd) -> None:
     """A package of that name which uses the task above, and prints as some of the package's solvers do."""
     (tmp_path / "reasoning_gym").mkdir()
     (tmp_path / "reasoning_gym" / "__init__.py").touch()
@@ -284,9 +282,7 @@ def test_an_error_of_the_process_names_the_world_or_the_key(monkeypatch: pytest.
         assert caught.value.where == key
 
 
-def test_the_tasks_are_listed_or_the_command_for_the_package(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_tasks_are_listed_or_the_command_for_the_package(monkeypatch, capsys) -> None:
     def missing(question: str) -> str:
         raise DataError("reasoning-gym is not installed", where="", hint="pip install reasoning-gym==0.1.25")
 

@@ -104,9 +104,7 @@ def test_folder_and_glob_expand_sorted(workplace: Path, jsonl) -> None:
         (["test-1.jsonl", "test-2.jsonl"], "data", None),  # all are of one kind: they are read
     ],
 )
-def test_a_folder_of_several_kinds_of_files(
-    files: list[str], name: str, hint: str | None, workplace: Path, refusal
-) -> None:
+def test_a_folder_of_several_kinds(files: list[str], name: str, hint: Any, workplace: Path, refusal) -> None:
     """What is held out for a test is not trained on because it lies in the same folder."""
     (workplace / "part").mkdir()
     for file in files:

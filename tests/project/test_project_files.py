@@ -115,9 +115,7 @@ def looked_at(write: Write, trains: str, row: dict[str, object], **typed: str) -
         ("kto", {"prompt": "a", "chosen": "b", "rejected": "c"}, {}),
     ],
 )
-def test_columns_are_identified_by_name_and_type(
-    write: Write, trains: str, row: dict[str, object], rename: dict[str, str]
-) -> None:
+def test_columns_are_identified(write: Write, trains: str, row: dict[str, object], rename: dict[str, str]) -> None:
     assert looked_at(write, trains, row).rename == rename
 
 

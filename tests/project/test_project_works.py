@@ -85,9 +85,7 @@ def test_a_document_works_line_by_line(workplace: Path, capsys: pytest.CaptureFi
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "document"), AS_IT_STANDS)
-def test_every_line_works_unchanged(
-    name: str, document: str, workplace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_line_works_unchanged(name: str, document: str, workplace: Path, capsys) -> None:
     assert main(["init", "--trains", name]) == 0
     capsys.readouterr()
     type_all(document, capsys, sweeps=True)
