@@ -110,7 +110,6 @@ def keys() -> set[str]:
 
 
 def classes_of(key: str) -> list[str]:
-    """Return the tables that classify a key, or a section above it."""
     parts = key.split(".")
     above = {".".join(parts[:depth]) for depth in range(1, len(parts) + 1)}
     tables = {"asked": ASKED, "harmless": HARMLESS, "by value": BY_VALUE}

@@ -68,7 +68,6 @@ def test_the_files_that_were_merged_are_hydras_own_list(words: list[str]) -> Non
 
 
 def test_the_fast_loader_reads_what_the_slow_one_reads() -> None:
-    """Compare the values and the line numbers."""
     texts = [file.read_text(encoding="utf-8") for file in sorted(shipped_dir().rglob("*.yaml"))]
     texts.append("a: 1e-3\nb: [~, yes, '☃', 1_000]\nc: |\n  two\n  lines\nd: 2026-01-31\n")
     assert SAFE_LOADER is not yaml.SafeLoader

@@ -13,24 +13,22 @@ from tests.support.planning import Judged, Refused, Write
 pytestmark = pytest.mark.usefixtures("place", "by_hydra")
 
 
-@pytest.mark.parametrize(
-    ("typed", "expected"),
-    [
-        ("exp=quickstart", "+exp=quickstart"),
-        ("seed=7", "++seed=7"),
-        ("rewards.new.args.pattern=a=b", "++rewards.new.args.pattern=a=b"),
-        ("trainer=rloo", "trainer=rloo"),
-        ("trainer=grpo,rloo", "trainer=grpo,rloo"),
-        ("data.prompt=Q: {question}, please", "++data.prompt='Q: {question}, please'"),
-        ("model={path: x}", "++model={path: x}"),
-        (f"data.prompt=[{{content: {'a ' * 200}}}]", f"++data.prompt=[{{content: {'a ' * 200}}}]"),
-        ("~rewards.format", "~rewards.format"),
-        ("data.path=~/rows.jsonl", "++data.path='~/rows.jsonl'"),
-        ("reward@rewards.x=brevity", "+reward@rewards.x=brevity"),
-    ],
-)
-def test_typed_words_become_hydra_overrides(typed: str, expected: str) -> None:
-    assert rewrite([typed]) == [expected]
+def test_typed_words_become_hydra_overrides() -> None:
+    long = f"data.prompt=[{{content: {'a ' * 200}}}]"
+    overrides = {
+        "exp=quickstart": "+exp=quickstart",
+        "seed=7": "++seed=7",
+        "rewards.new.args.pattern=a=b": "++rewards.new.args.pattern=a=b",
+        "trainer=rloo": "trainer=rloo",
+        "trainer=grpo,rloo": "trainer=grpo,rloo",
+        "data.prompt=Q: {question}, please": "++data.prompt='Q: {question}, please'",
+        "model={path: x}": "++model={path: x}",
+        long: f"++{long}",
+        "~rewards.format": "~rewards.format",
+        "data.path=~/rows.jsonl": "++data.path='~/rows.jsonl'",
+        "reward@rewards.x=brevity": "+reward@rewards.x=brevity",
+    }
+    assert {typed: rewrite([typed]) for typed in overrides} == {typed: [one] for typed, one in overrides.items()}
 
 
 @pytest.mark.parametrize(

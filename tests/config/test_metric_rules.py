@@ -154,7 +154,6 @@ def test_a_typo_in_watch(judged: Judged) -> None:
 
 
 def test_switches(judged: Judged, refused: Refused) -> None:
-    """Every kind has one, and a function."""
     assert list(Warn.model_fields) == list(FINDING_KINDS) == list(CHECKS)
     for word, off in (
         ("seed=1", set()),

@@ -48,7 +48,6 @@ def numeric_fields(kind: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str,
 
 
 def tree_of(path: tuple[str, ...], value: object) -> Any:
-    """The smallest tree with `value` at `path`."""
     for name in reversed(path):
         value = [value] if name == "0" else {name: value}
     return value
@@ -105,7 +104,6 @@ def problems_of(write: Write, lines: str, *typed: str) -> list[ConfigError]:
     ],
 )
 def test_a_number_in_another_base_is_refused(write: Write, lines: str, key: str, line: int, hint: str | None) -> None:
-    """But not where a typed one replaces it."""
     (error,) = problems_of(write, lines)
     assert (error.where, error.hint) == (f"{key} (conf/exp/odd.yaml:{line})", hint)
     if key == "seed":

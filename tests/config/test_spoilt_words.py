@@ -52,7 +52,6 @@ class Answered:
 
 
 def answered() -> Iterator[Answered]:
-    """Type every case in this process."""
     for case in json.loads(CASES.read_text(encoding="utf-8")):
         printed = io.StringIO()
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(printed):

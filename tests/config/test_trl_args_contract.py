@@ -21,7 +21,6 @@ NAMES = list(TRAINERS)
 
 
 def real(row: TrainerRow, name: str) -> Any:
-    """The class of that name, out of the module that the row says."""
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     return getattr(importlib.import_module(row.module), name)
 
@@ -34,7 +33,6 @@ def real_fields(name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_fields_and_their_defaults(name: str) -> None:
-    """A default fits its own field."""
     fields, real = trl_args.fields_of(name), real_fields(name)
     assert set(fields) == set(real)
     read = {field.name: field.default for field in fields.values() if field.default is not None}

@@ -30,16 +30,13 @@ def fitted(policy, rows: Dataset = ROWS, name: str = "data.eval") -> tuple[Datas
     return without_overlong(rows, 2, policy=policy, longer_than=longer_than, last=last, name=name)
 
 
-@pytest.mark.parametrize(
-    ("read", "served", "completion", "expected"),
-    [
-        *((10, None, 4, 6), (10, 8, 4, 4), (8, 10, 4, 4), (None, 8, 7, 1), (None, None, 4, None)),
-        *((10, None, None, 9), (10, None, 0, 9), (10, None, "4", 9), (0, -1, 4, None), (10, "8", 4, 6)),
-    ],
-)
-def test_what_the_completion_leaves_of_the_context(read: Any, served: Any, completion: Any, expected: Any) -> None:
+def test_what_the_completion_leaves_of_the_context() -> None:
     """The shorter of two contexts less the completion, for which an unknown length leaves one token."""
-    assert prompt_limit(read, served, completion, where="here") == expected
+    left: dict[tuple[Any, Any, Any], int | None] = {
+        **{(10, None, 4): 6, (10, 8, 4): 4, (8, 10, 4): 4, (None, 8, 7): 1, (None, None, 4): None},
+        **{(10, None, None): 9, (10, None, 0): 9, (10, None, "4"): 9, (0, -1, 4): None, (10, "8", 4): 6},
+    }
+    assert {lengths: prompt_limit(*lengths, where="here") for lengths in left} == left
 
 
 def test_a_completion_that_fills_the_context_is_refused() -> None:

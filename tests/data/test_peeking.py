@@ -273,7 +273,6 @@ def test_a_csv_column_has_a_type_only_if_every_cell_has_it(first: str, workplace
 
 @pytest.mark.parametrize("limit", [0, 1, 3, 4, 5, 9, 20, 2**40])
 def test_the_first_rows_of_several_parquet_files(limit: int, workplace: Path) -> None:
-    """Of files with 4, 0 and 5 rows, return the first `limit` rows and count all."""
     tables = [pa.table({"n": pa.array(range(first, last), pa.int64())}) for first, last in ((0, 4), (4, 4), (4, 9))]
     paths = [workplace / f"{number}.parquet" for number in range(3)]
     for path, table in zip(paths, tables, strict=True):

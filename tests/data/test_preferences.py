@@ -61,7 +61,6 @@ def test_margins_of_two_scores_equal_those_computed_by_hand(transform, scale: fl
     [("1", "'1'"), (True, "True"), (math.nan, "nan"), (math.inf, "inf"), (-0.5, "-0.5"), (None, "nothing (null)")],
 )
 def test_a_value_that_is_not_a_margin_is_refused_with_its_row(refusal: Refusal, value: object, shown: str) -> None:
-    """Of many the first three are shown."""
     good = [] if isinstance(value, bool | str) else [{"m": 1.0}]  # a column has one type
     error = refusal(prepare, pairs(*good, *[{"m": value}] * 4), PairRules(column="m"))
     rows = range(len(good) + 1, len(good) + 5)

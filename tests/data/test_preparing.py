@@ -17,7 +17,6 @@ ROW = {"question": "2+2?", "answer": "{question}", "n": 3, "none": None, "chat":
 
 
 def test_a_template_of_text_gives_a_plain_prompt_and_one_of_messages_a_conversation() -> None:
-    """Braces in values stay."""
     assert render("Q{n}: {question}\n{{json}} A:{answer}", ROW) == "Q3: 2+2?\n{json} A:{question}"
     assert template_columns("{a} {{b}} {c}") == {"a", "c"}
     template = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "{question}"}]

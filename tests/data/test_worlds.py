@@ -77,16 +77,11 @@ def test_speaker_demonstrations_are_as_sloppy_as_documented(refusal) -> None:
     assert (error.where, error.expected) == ("sloppy_fraction", "0 to 1")
 
 
-@pytest.mark.parametrize(
-    ("completion", "score"),
-    [
-        *((" 22\n", 1.5), ("23", 0.5), ("022", 0.5), ("9" * 5000, 0.5), ("", 0.0), ("word " * 100 + "22", 0.6)),
-        *(("it is 22.", 0.9), ("it is 23.", -0.1)),  # two more words
-        ("22 or 23", -0.1),  # naming several numbers is not an answer
-    ],
-)
-def test_true_score_by_hand(completion: str, score: float) -> None:
-    assert true_score("17+5=", completion) == pytest.approx(score)
+def test_true_score_by_hand() -> None:
+    """Two more words cost 0.6; naming several numbers is not an answer."""
+    scores = {" 22\n": 1.5, "23": 0.5, "022": 0.5, "9" * 5000: 0.5, "": 0.0, "word " * 100 + "22": 0.6}
+    scores |= {"it is 22.": 0.9, "it is 23.": -0.1, "22 or 23": -0.1}
+    assert {completion: true_score("17+5=", completion) for completion in scores} == pytest.approx(scores)
 
 
 def test_preferences_agree_with_the_true_score_and_judgements_are_their_answers_one_by_one() -> None:

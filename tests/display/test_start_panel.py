@@ -49,7 +49,6 @@ def test_what_will_happen(place: Path) -> None:
 
 
 def test_a_reward_models_stage(place: Path) -> None:
-    """The panel shows rows, held-out rows, margin and centring."""
     margin = "reward_model.margin={chosen: score_chosen, rejected: score_rejected, transform: log1p}"
 
     def shown(*words: str) -> tuple[str, Plan]:

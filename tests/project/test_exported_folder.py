@@ -153,7 +153,6 @@ def found(run: RunFolder, *, step: int | None = None, trust: bool = False) -> So
 
 
 def test_the_end_of_a_finished_run_and_any_checkpoint(tmp_path: Path) -> None:
-    """An adapter names its kind and base."""
     run = a_run(tmp_path / "run")
     assert (found(run).folder, found(run).step, found(run).kind) == (run.model, 3, "policy")
     source = found(run, step=2)

@@ -41,7 +41,6 @@ def test_a_key(key: str, kind: str, default: object, values: tuple[str, ...]) ->
 
 
 def test_the_values_are_those_that_pydantic_accepts() -> None:
-    """Pydantic accepts every listed value and refuses another word."""
     for section, prefix, base in ((Launch, "launch", {}), (Reward, "rewards.NAME", {"model": "m"})):
         for one in keys_below(prefix):
             name = one.key.rpartition(".")[2]

@@ -42,7 +42,6 @@ def run(tmp_path: Path) -> RunFolder:
 
 
 def rows_of(card: str, first: str) -> list[list[str]]:
-    """Return the cells of the table whose first column has this heading."""
     lines = card.split(f"| {first} |", 1)[1].split("\n\n")[0].splitlines()[2:]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 

@@ -29,7 +29,6 @@ AS_IT_STANDS = [*((name, "README.md") for name in ("grpo", "sft")), ("grpo", "AG
 
 
 def commands_of(document: str) -> list[list[str]]:
-    """Return the words of every command in the fenced blocks of a document."""
     blocks = document.split("```")[1::2]
     return [shlex.split(line, comments=True) for block in blocks for line in block.strip().splitlines()]
 
@@ -70,7 +69,6 @@ def type_all(document: str, capsys: pytest.CaptureFixture[str], small: Sequence[
 
 
 def short(name: str) -> list[str]:
-    """Return words that cut a training to two steps."""
     return [*SHORT, *(["trainer.args.num_generations=4"] if TRAININGS[name].generates else [])]
 
 

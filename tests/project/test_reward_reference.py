@@ -57,7 +57,6 @@ async def _hidden(completions): ...
 
 @pytest.mark.parametrize("option", SHIPPED)
 def test_the_parameters_are_those_of_the_imported_function(option: str) -> None:
-    """Compare names, order and defaults with `inspect.signature`."""
     reward = reward_reference(option)
     module, _, name = reward.fn.rpartition(":")
     target = getattr(importlib.import_module(module), name)
@@ -104,7 +103,6 @@ OF_PACKAGES = {"trl_accuracy": "math_verify", "trl_cosine_length": "math_verify"
 
 
 def given(option: str, example: WorkedExample) -> list[Any]:
-    """Return the scores of an option's reward for the rows of an example."""
     shipped = yaml.safe_load(groups()["reward"][option].read_text())
     reward = resolve(shipped["fn"], {**(shipped.get("args") or {}), **example.args}, where="the test")
     texts = [row["completion"] for row in example.rows]

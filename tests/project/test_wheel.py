@@ -25,7 +25,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_has_all_data_files(wheel: Path) -> None:
-    """It contains configuration files, weights of embedded models and templates."""
     inside = set(zipfile.ZipFile(wheel).namelist())
     wanted = {f"rlhf_cli/{path.relative_to(ROOT)}" for path in (ROOT / "conf").rglob("*.yaml")}
     assert {name for name in inside if name.startswith("rlhf_cli/conf/")} == wanted
