@@ -31,11 +31,16 @@ def test_weights_are_the_same_whatever_lies_beside_them(tmp_path: Path) -> None:
 
     base = hashed("one")
     assert base is not None
+    assert sha256(tmp_path / "one") == base
     assert hashed("two", **{"README.md": "a card", "config.json": "{}", "training_args.bin": "paths"}) == base
     assert hashed("bin", **{"adapter_model.bin": "more"}) != base
     assert hashed("three", **{"model-00002-of-00002.safetensors": "z"}) != base
     weights.clear()
     assert hashed("none", **{"config.json": "{}"}) is weights_hash(tmp_path / "gone") is None
+    assert sha256(tmp_path / "gone") is None
+    of_names = sha256(tmp_path / "none")  # without weights, of all files' names and contents
+    (tmp_path / "none" / "config.json").rename(tmp_path / "none" / "moved.json")
+    assert len({None, of_names, sha256(tmp_path / "none")}) == 3
 
 
 def test_git_clean_and_dirty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +108,7 @@ def test_the_file(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyP
     rewritten = read_json(run.provenance)
     assert rewritten["sha256"]["config"] == sha256(run.config) == hashlib.sha256(b"seed: 8\n").hexdigest()
     assert [(note["step"], note["command"]) for note in rewritten["resumed"]] == [(3, found["command"])]
-    assert set(durable) == {True}  # a power cut keeps it
+    assert durable == [True] * 6  # a power cut keeps it
 
 
 def test_files_of_a_run_without_a_record_are_noted(make_run: MakeRun) -> None:
