@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from rlhf_cli.analysis.comparison.comparison import Comparison, ComparisonOption
 from rlhf_cli.analysis.comparison.logged_run import LoggedRun, flat, named, read_runs, weights_of
 from rlhf_cli.runs.metric_arrays import columns_of
 from rlhf_cli.runs.run_folder import RunFolder
-from rlhf_cli.text.json_values import JsonTree
+from rlhf_cli.text.json_values import JsonTree, finite_or_none
 
 Curves = Mapping[str, Sequence[float | None]]
 """Maps metric -> what is logged at steps 1, 2, ...; None and NaN are logged as null."""
@@ -43,13 +42,9 @@ def in_memory(
     **curves: Sequence[float | None],
 ) -> LoggedRun:
     """Return a finished run that lies nowhere, with what `curves` log at steps 1, 2, ..."""
-    num_steps = max(map(len, curves.values()), default=0)
-    events: list[Any] = [
-        {"step": step + 1, **{metric: values[step] for metric, values in curves.items() if step < len(values)}}
-        for step in range(num_steps)
-    ]
+    events = _events(curves)
     return LoggedRun(
-        **{"name": name, "place": name, "state": "finished", "step": num_steps, "max_steps": num_steps},
+        **{"name": name, "place": name, "state": "finished", "step": len(events), "max_steps": len(events)},
         **{"settings": settings or {}, "weights": weights or {}, "trainer": "grpo"},
         metrics=columns_of(events),
     )
@@ -67,16 +62,11 @@ def write_run(
     """Write a run folder whose metrics.jsonl holds `curves`, one event a step."""
     folder.mkdir(parents=True)
     run = RunFolder(folder)
-    num_steps = max(map(len, curves.values()), default=0)
+    events = _events(curves)
     run.config.write_text(yaml.safe_dump(config, sort_keys=False))
-    run.status.write_text(json.dumps({"state": state, "step": num_steps, "max_steps": 30, **status}))
+    run.status.write_text(json.dumps({"state": state, "step": len(events), "max_steps": 30, **status}))
     run.provenance.write_text(json.dumps(provenance or {}))
-    lines = []
-    for step in range(num_steps):
-        event = {"step": step + 1, "time_s": 0.5 * step}
-        event |= {name: _plain(values[step]) for name, values in curves.items() if step < len(values)}
-        lines.append(json.dumps(event) + "\n")
-    run.metrics.write_text("".join(lines))
+    run.metrics.write_text("".join(json.dumps(event) + "\n" for event in events))
     return run
 
 
@@ -115,5 +105,9 @@ def compared(folders: Sequence[RunFolder], **asked: Any) -> Comparison:
     return compare(read_runs(folders)[0], ComparisonOptions(**asked))
 
 
-def _plain(value: float | None) -> float | None:
-    return None if value is None or math.isnan(value) else value
+def _events(curves: Curves) -> list[dict[str, Any]]:
+    return [
+        {"step": step + 1, "time_s": 0.5 * step}
+        | {name: finite_or_none(values[step]) for name, values in curves.items() if step < len(values)}
+        for step in range(max(map(len, curves.values()), default=0))
+    ]

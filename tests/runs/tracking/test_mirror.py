@@ -112,14 +112,17 @@ def test_what_fails_is_told_once_and_left_alone(method: str, told, folder: RunFo
     assert (tracker.said[-1], tracker.said.count(method)) == (method, 1)
 
 
-def test_a_table_of_completions_is_sent_every_so_many_steps_and_at_the_end(told, folder: RunFolder) -> None:
+@pytest.mark.parametrize(("every", "steps"), [(2, [1, 3, 4]), (3, [1, 4])])
+def test_a_table_of_completions_is_sent_every_so_many_steps_and_at_the_end(
+    every: int, steps: list[int], told, folder: RunFolder
+) -> None:
     tracker = told()
-    mirror = Mirror(folder, TrackingPlan("offline"), say=print, completions_every=2)
+    mirror = Mirror(folder, TrackingPlan("offline"), say=print, completions_every=every)
     with mirror.attempt():
         for event in read_metrics(folder.metrics):
             mirror.event(event)
             mirror.completions(event["step"])  # type: ignore[arg-type]
-    assert [step for _, step, _ in tracker.tables] == [1, 3, 4]
+    assert [step for _, step, _ in tracker.tables] == steps
 
 
 @pytest.mark.parametrize(
