@@ -82,6 +82,7 @@ def test_all_mistakes_are_reported_together() -> None:
         (["--exp"], "+exp=NAME"),
         (["--config-path=conf", "+exp=first"], "rlhf cook --help"),
         (["--learning_rate", "1e-5"], "trainer.args.learning_rate=1e-5"),
+        (["--learning-rate=1e-5"], "trainer.args.learning_rate=1e-5"),
         (["--rewards.a.weight", "2"], "rewards.a.weight=2"),
         (["--rewards.a.{b}", "2"], "rlhf cook --help"),
         (["-lr", "1e-5"], "trainer.args.learning_rate=1e-5"),
