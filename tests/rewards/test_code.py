@@ -76,6 +76,10 @@ def test_each_row_has_the_limits_that_are_documented_unless_others_are_given(mon
 def test_code_passes_tests() -> None:
     tests = ["assert add(1, 2) == 3", "assert add(1, 1) == 3", "assert add('a', 'b') == 'ab'", "assert sub(1, 1) == 0"]
     assert code_passes_tests([ADD, "def add(", ""], [tests] * 3) == [0.5, 0.0, 0.0]
+    # The program is a module and no script.
+    code = "from dataclasses import dataclass\n@dataclass\nclass P:\n    x: 'int'\ndef f(n): return P(n)\n"
+    code += "if __name__ == '__main__':\n    input()\n"
+    assert code_passes_tests([code], [["assert f(1) == P(1)", "assert f(1).x == 1"]]) == [1.0]
 
 
 def test_split_tests() -> None:
@@ -139,12 +143,6 @@ def test_tests_that_end_the_process_or_the_time_end_the_row() -> None:
     assert code_passes_tests([code], [["assert f(0) == 0", "assert f(1)", "assert f(2) == 2"]]) == [1 / 3]
     loop = "def f(n):\n    while n: pass\n    return n"
     assert code_passes_tests([loop], [["assert f(0) == 0", "assert f(1)", "assert f(0) == 0"]], timeout_s=1) == [1 / 3]
-
-
-def test_the_program_is_a_module_and_no_script() -> None:
-    code = "from dataclasses import dataclass\n@dataclass\nclass P:\n    x: 'int'\ndef f(n): return P(n)\n"
-    code += "if __name__ == '__main__':\n    input()\n"
-    assert code_passes_tests([code], [["assert f(1) == P(1)", "assert f(1).x == 1"]]) == [1.0]
 
 
 def test_a_sandbox_that_fails_raises(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,6 +126,7 @@ def test_a_cached_reply_makes_no_request(cache: Path) -> None:
             ask(**{name: value})
         assert len(server.asked) == 6
         ask(score_pattern=r"Score: (\d)")  # the pattern is not part of the request
+        ask(scale=[4, 6])  # nor is the scale
         assert len(server.asked) == 6
         for file in cache.rglob("*.json"):
             file.write_text("{half a fi")
@@ -146,6 +147,13 @@ def test_the_key_is_sent_and_not_stored(cache: Path, monkeypatch: pytest.MonkeyP
     assert len(kept) == 1
     for text in (*kept, str(caught.value), repr(judge), repr(vars(judge)), repr(pickle.dumps(judge))):
         assert KEY not in text
+
+
+@pytest.mark.parametrize("text", ["Score: 11", "Score: -1"])
+def test_a_score_beyond_the_scale_raises(text: str) -> None:
+    with serving(reply(text)) as server, pytest.raises(RewardError) as caught:
+        asyncio.run(Judge(server.url, "m", "{completion}")(prompts=["p"], completions=["c"]))
+    assert caught.value.got == text
 
 
 @pytest.mark.fault(35)

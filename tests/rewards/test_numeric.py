@@ -163,6 +163,7 @@ def test_one_number(text: str, expected: Fraction) -> None:
     ("text", "expected"),
     [
         ("16-3", Fraction(3)),  # a subtraction, not minus three
+        ("(2+1)-3", Fraction(3)),
         ("<<16-3-4=9>>9 duck eggs", Fraction(9)),
         ("1.2.3", Fraction(6, 5)),  # a version number: its start reads as 1.2, its end as nothing
         ("3 of the 10/0 x", Fraction(3)),  # what has no value is passed over

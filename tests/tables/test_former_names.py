@@ -40,10 +40,6 @@ def test_no_row_names_a_field_of_today(todays: set[str]) -> None:
     assert len(FORMER_NAMES) > 100
 
 
-def test_a_word_without_a_dot_or_value_is_an_argument_of_trls() -> None:
-    assert former_names._full("max_steps,data.path,a=b") == "trainer.args.max_steps,data.path,a=b"
-
-
 def test_replacements_exist(todays: set[str]) -> None:
     for row in FORMER_NAMES.values():
         answers = [*row.today.split(","), *(row.with_critic or "").split(",")]
@@ -65,6 +61,8 @@ def test_each_name_has_one_row() -> None:
     source = importlib.import_module("rlhf_cli.tables.former_names")
     names = [name for by_today in source._TODAY.values() for several in by_today.values() for name in several.split()]
     assert len(names) == len(FORMER_NAMES)
+    # A word without a dot or value is an argument of TRL's.
+    assert former_names._full("max_steps,data.path,a=b") == "trainer.args.max_steps,data.path,a=b"
 
 
 def test_synonyms_are_not_values_but_their_meanings_are() -> None:

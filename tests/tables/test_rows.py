@@ -208,6 +208,7 @@ LLAMA: dict[str, object] = {"model_type": "llama"}
         ({**LLAMA, "rope_scaling": {"type": "dynamic", "rope_type": "linear"}}, None),
         ({**LLAMA, "rope_parameters": {"rope_type": "longrope"}, "rope_scaling": {"type": "linear"}}, "(longrope)"),
         ({**LLAMA, "rope_parameters": {"rope_type": "default"}}, None),
+        ({**LLAMA, "layer_types": ["full_attention"] * 2}, None),
         ({**LLAMA, "layer_types": ("full_attention", "sliding_attention", "chunked")},
          "layers of chunked and sliding_attention"),
         ({"model_type": "mistral"}, "sliding window of 4096 tokens"),

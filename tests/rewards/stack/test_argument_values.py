@@ -151,6 +151,7 @@ def test_what_a_factory_or_a_check_raises_is_shown_with_its_line() -> None:
     line = next(number for number, text in enumerate(OWN.splitlines(), 1) if "3 // size" in text)
     assert f"(own.py:{line})" in str(error.got)
     assert "low is to be below high" in str(only("./own.py:between", low=2).got)
+    assert only("./own.py:typed", mode="ch").hint is None  # no choice is near
 
 
 @pytest.mark.parametrize(

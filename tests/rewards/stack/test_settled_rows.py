@@ -77,11 +77,9 @@ class TestAggregate:
         )
         assert [row.total for row in found.rows] == [1.5, 4.0, -1.0]
 
-    def test_no_rows_have_no_totals_and_whole_numbers_are_numbers(self) -> None:
+    def test_no_rows_have_no_totals_and_the_error_of_a_function_that_got_none_explains_none(self) -> None:
         assert aggregated(lambda **_: 1 / 0, ["a"], numpy.empty((0, 1)), [1.0]).shape == (0,)
         assert aggregated(lambda **_: [1, 2], ["a"], numpy.ones((2, 1)), [1.0]).dtype == numpy.float64
-
-    def test_the_error_of_a_function_that_got_none_explains_none(self) -> None:
         for given, is_explained in (2.0, False), (None, True):
             with pytest.raises(RewardFailed) as caught:
                 settled([[1.0, given]], component("a"), component("b"), aggregate=lambda rewards, weights: 1 / 0)
