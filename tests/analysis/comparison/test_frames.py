@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import subprocess
 import sys
@@ -26,13 +25,11 @@ from tests.support.logged_runs import configured, in_memory, write_run, write_sw
 
 
 def test_many_metrics_cause_no_pandas_warning(place: Path) -> None:
-    curves = {f"metric_{number}": [float(number)] * 2 for number in range(150)}  # pandas warns above 100 columns
-    write_run(place / "many", configured(0.0, 0), curves)
-    metrics = rlhf_cli.load_runs(place / "many").metrics
-    assert (metrics.shape, metrics.index.names) == ((2, 150), ["run", "step"])
-    write_run(place / "silent", configured(), {})
-    empty = rlhf_cli.load_runs(place / "silent").metrics
-    assert (empty.shape, empty.index.names) == ((0, 0), ["run", "step"])
+    """pandas warns above 100 columns. A run without events has none."""
+    many = {f"metric_{number}": [float(number)] * 2 for number in range(150)}
+    for name, curves, shape in (("many", many, (2, 150)), ("silent", {}, (0, 0))):
+        metrics = rlhf_cli.load_runs(write_run(place / name, configured(), curves).path).metrics
+        assert (metrics.shape, metrics.index.names) == (shape, ["run", "step"])
 
 
 def test_one_row_per_run_and_per_event(place: Path) -> None:
@@ -152,22 +149,11 @@ def test_other_weights_and_processes_of_wandb_forbid_a_verdict() -> None:
     assert "batch differs" in str(comparison.no_verdict)
 
 
-@pytest.mark.parametrize("section", ["teacher", "rollout", "environment", "sampling"])
-def test_every_section_tells_runs_of_wandb_apart(section: str) -> None:
-    stored_runs = [StoredRun(name, {**configured(), section: {"fn": name}}, []) for name in ("a", "b")]
-    assert [run.name for run in named(read_wandb("wandb:a/b", api=StandIn(stored_runs)))] == ["fn=a", "fn=b"]
-
-
-def test_wandb_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[float] = []
-    monkeypatch.setattr("wandb.Api", lambda timeout: [asked.append(timeout), StandIn([])][1])
-    with contextlib.suppress(RunError):
-        read_wandb("wandb:a/b")
-    assert 0 < asked[0] < 600
-
-
-def test_runs_without_a_trainer_are_skipped() -> None:
-    """The report of a group is also a run in wandb, without a configuration."""
+def test_what_of_a_run_in_wandb_is_read() -> None:
+    """Every section tells runs apart. The report of a group is also a run, without a configuration."""
+    for section in ("teacher", "rollout", "environment", "sampling"):
+        stored_runs = [StoredRun(name, {**configured(), section: {"fn": name}}, []) for name in ("a", "b")]
+        assert [run.name for run in named(read_wandb("wandb:a/b", api=StandIn(stored_runs)))] == ["fn=a", "fn=b"]
     api = StandIn([stored(0.0, 0, 0.5), StoredRun("report", {}, [{"_step": 0, "report": "html"}])])
     assert [run.place for run in read_wandb("wandb:a/b/c", api=api)] == ["wandb:a/b/0.0-0"]
 
@@ -196,13 +182,16 @@ def test_fields_read_from_a_wandb_run() -> None:
     assert (odd.state, odd.max_steps, odd.step) == ("odd", None, 0)
 
 
-def test_a_missing_login_is_explained() -> None:
+def test_a_missing_login_is_explained_and_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     class LoggedOut(StandIn):
         def runs(self, path: str, filters: dict[str, object] | None = None) -> list[StoredRun]:
             raise ValueError("api_key not configured (no-tty)")
 
+    asked: list[float] = []
+    monkeypatch.setattr("wandb.Api", lambda timeout: [asked.append(timeout), LoggedOut([])][1])
     with pytest.raises(RunError, match="wandb did not answer") as error:
-        read_wandb("wandb:a/b/c", api=LoggedOut([]))
+        read_wandb("wandb:a/b/c")
+    assert 0 < asked[0] < 600
     assert (error.value.where, error.value.got) == ("wandb:a/b/c", "api_key not configured (no-tty)")
     assert "wandb login" in str(error.value.expected)
     assert str(error.value.advice).startswith("rlhf compare runs/...")

@@ -115,11 +115,11 @@ def test_sample_sizes_are_those_of_g_power(effect: float, seeds: int | None) -> 
     assert seeds_needed(effect, comparisons=1) == seeds
 
 
-@pytest.mark.parametrize(("seeds", "comparisons"), [(7, 1), (10, 3), (20, 1), (50, 30)])
-def test_a_huge_effect_is_always_seen(seeds: int, comparisons: int) -> None:
+def test_a_huge_effect_is_always_seen() -> None:
     """Far out SciPy's series for the noncentral t sometimes does not converge, and gives NaN."""
-    effects = [5 * 1.005**step for step in range(600)]
-    assert all(power_of(effect, seeds, comparisons=comparisons) > 0.9999 for effect in effects)
+    for seeds, comparisons in ((7, 1), (10, 3), (20, 1), (50, 30)):
+        effects = [5 * 1.005**step for step in range(600)]
+        assert all(power_of(effect, seeds, comparisons=comparisons) > 0.9999 for effect in effects)
 
 
 @pytest.mark.parametrize("comparisons", [1, 3, 12])
@@ -137,17 +137,17 @@ def test_the_number_of_seeds_is_the_smallest_with_enough_power(effect: float, co
     assert seeds_needed(effect, comparisons=comparisons) == seeds_needed(-effect, comparisons=comparisons) == least
 
 
-FAR = {"a": [0.1, 0.2, 0.3, 0.4], "b": [0.5, 0.61, 0.7, 0.79], "c": [0.9, 1.02, 1.1, 1.2]}
-NEAR = {"a": [0.1, 0.2, 0.3, 0.4], "b": [0.5, 0.61, 0.7, 0.79], "c": [0.6, 0.5, 0.8, 0.7]}
+A_B = {"a": [0.1, 0.2, 0.3, 0.4], "b": [0.5, 0.61, 0.7, 0.79]}
+FAR, NEAR = {**A_B, "c": [0.9, 1.02, 1.1, 1.2]}, {**A_B, "c": [0.6, 0.5, 0.8, 0.7]}
 
 
-def verdict(arms: dict[str, list[float]], *, sign: int = 1, baseline: str | None = None) -> MeasureVerdict:
+def verdict(
+    arms: dict[str, list[float]], *, sign: int = 1, baseline: str | None = None, comparisons: int | None = None
+) -> MeasureVerdict:
     values = {name: {str(seed): one for seed, one in enumerate(numbers)} for name, numbers in arms.items()}
     pairs = pairs_of(list(arms), baseline)
-    differences = tuple(
-        paired_difference({one: values[one] for one in pair}, *pair, sign=sign or 1, comparisons=len(pairs))
-        for pair in pairs
-    )
+    family = {"sign": sign or 1, "comparisons": comparisons or len(pairs)}
+    differences = tuple(paired_difference(values, *pair, **family) for pair in pairs)
     return MeasureVerdict(RunMeasure("m", "m", "reward", sign), "key", tuple(arms), baseline, differences, {}, "")
 
 
@@ -158,8 +158,8 @@ def verdict(arms: dict[str, list[float]], *, sign: int = 1, baseline: str | None
         (FAR, -1, None, "a"),
         (NEAR, 1, None, None),  # a tie above
         (FAR, 1, "a", None),  # not held together
-        ({"a": FAR["a"], "b": FAR["b"]}, 1, "a", "b"),
-        ({"a": FAR["a"], "b": FAR["b"]}, -1, "a", "a"),
+        (A_B, 1, "a", "b"),
+        (A_B, -1, "a", "a"),
         ({"a": FAR["a"], "b": FAR["a"]}, 1, None, None),
         (FAR, 0, None, None),  # neither is better
     ],
@@ -220,25 +220,25 @@ def test_only_what_both_values_have_is_averaged(place: Path) -> None:
     assert (difference.seeds, difference.difference.mean) == (("0", "1"), pytest.approx((0.1 + 0.2) / 2))
 
 
+THREE, OTHER = [0.1, 0.2, 0.3], [0.2, 0.1, 0.31]
 SAID = {
     # Of four seeds t is 3.18245, and the deviations of the three differences are 0.00816, 0.01 and 0.00577.
     "one, two": (
-        {"a": [0.1, 0.2, 0.3, 0.4], "b": [0.5, 0.61, 0.7, 0.79], "c": [0.9, 1.02, 1.1, 1.2]},
+        FAR,
         "b beats a on m by 0.400 [0.387, 0.413] (4 seeds). "
         "c beats a on m by 0.805 [0.789, 0.821] and b by 0.4050 [0.3958, 0.4142] (4 seeds).",
     ),
-    "less": ({"a": [0.1, 0.2, 0.3], "b": [0.5, 0.61, 0.7]}, "a beats b on m (less is better) by 0.40"),
-    "none": ({"a": [0.1, 0.2, 0.3], "b": [0.2, 0.1, 0.31]}, "No clear difference in m between a and b (3 seeds)."),
+    "less": ({"a": THREE, "b": [0.5, 0.61, 0.7]}, "a beats b on m (less is better) by 0.40"),
     "three undecided": (
-        {"a": [0.1, 0.2, 0.3], "b": [0.2, 0.1, 0.31], "c": [0.3, 0.12, 0.2]},
+        {"a": THREE, "b": OTHER, "c": [0.3, 0.12, 0.2]},
         "No clear difference in m between a, b and c (3 seeds).",
     ),
     "two pairs of three": (
-        {"a": [0.1, 0.2, 0.3], "b": [0.2, 0.1, 0.31], "c": [0.2, 0.301, 0.4]},
+        {"a": THREE, "b": OTHER, "c": [0.2, 0.301, 0.4]},
         "] (3 seeds). No clear difference in m between a and b nor between b and c (3 seeds). About",
     ),
     "nearly": (
-        {"a": [0.1, 0.2, 0.3], "b": [0.11, 0.22, 0.31]},
+        {"a": THREE, "b": [0.11, 0.22, 0.31]},
         "No clear difference in m between a and b (3 seeds). "
         "About 1 more seed would separate a from b (b - a: +0.013 [-0.001, +0.028]).",
     ),
@@ -249,7 +249,6 @@ SAID = {
     ),
     "equal": ({"a": [0.1, 0.2], "b": [0.1, 0.2]}, "b and a are equal on m in every seed."),
     "shifted": ({"a": [0.25, 0.5], "b": [0.5, 0.75]}, "No interval for a and b: they differ on m by the same in every"),
-    "one seed": ({"a": [0.25], "b": [0.5]}, "No verdict on m for a and b: they share one comparable seed"),
     "no seed": ({"a": [], "b": [0.5]}, "No verdict on m for a and b: they share no comparable seed"),
     "three": ({"a": [0.1], "b": [0.2], "c": [0.3]}, "No verdict on m for a and b, a and c, b and c: they share one"),
 }
@@ -258,9 +257,8 @@ SAID = {
 @pytest.mark.parametrize("name", SAID)
 def test_a_verdict_in_words(name: str) -> None:
     arms, said = SAID[name]
-    values = {arm: {str(seed): number for seed, number in enumerate(numbers)} for arm, numbers in arms.items()}
     sign = -1 if name == "less" else 1
-    pairs = [paired_difference(values, *pair, sign=sign, comparisons=1) for pair in pairs_of(list(arms), None)]
+    pairs = verdict(arms, sign=sign, comparisons=1).differences
     text = in_words(RunMeasure("m", "m", "component", sign), pairs)
     assert said in text if said.startswith("]") else text.startswith(said)
 

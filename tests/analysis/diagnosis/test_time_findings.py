@@ -11,7 +11,8 @@ from rlhf_cli.analysis.diagnosis.logged import CheckResult, Finding, Log, Passed
 from rlhf_cli.analysis.diagnosis.run_diagnosis import run_check
 from rlhf_cli.display.run_tables import time_line
 
-REWARDS = {"judge": {"args": {"max_concurrency": 8}}, "slow": {"fn": "./mine.py:slow"}, "rm": {"model": "run:a"}}
+RM = {"model": "run:a"}
+REWARDS = {"judge": {"args": {"max_concurrency": 8}}, "slow": {"fn": "./mine.py:slow"}, "rm": RM}
 APART = {"apart": {"fn": "./mine.py:slow", "isolate": True}, "world": {"environment": "get_reward"}}
 
 
@@ -33,11 +34,7 @@ def seen(shares: dict[str, float], elapsed_s: float = 100.0, events: int = 5, **
         ({"saving": 0.2}, {"trainer": {"args": {"save_steps": 50}}}, ["trainer.args.save_steps=200"]),
         ({"saving": 0.2}, {"trainer": {"args": {"save_steps": 0.1}}}, []),
         ({"saving": 0.2}, {"trainer": {"args": {"save_steps": 50, "save_strategy": "epoch"}}}, []),
-        (
-            {"reward/rm": 0.35},
-            {"rewards": {"rm": {"model": "run:a", "dtype": "bfloat16"}}},
-            ["rewards.rm.batch_size=64"],
-        ),
+        ({"reward/rm": 0.35}, {"rewards": {"rm": {**RM, "dtype": "bfloat16"}}}, ["rewards.rm.batch_size=64"]),
         ({"logging": 0.12}, {}, ["trainer.args.logging_steps=3"]),
         ({"evaluation": 0.5}, {"trainer": {"args": {"eval_steps": 20}}}, ["trainer.args.eval_steps=200"]),
         (
@@ -61,33 +58,15 @@ def test_a_slow_phase_has_advice(
     assert [change.words for change in found.changes] == words
 
 
-@pytest.mark.parametrize(
-    ("gpus", "version", "launch", "model"),
-    [
-        ((), "0.28.0", {}, {}),
-        (("0",), None, {}, {}),
-        (("0",), "0.28.0", {"device": "cpu"}, {}),
-        (("0",), "0.28.0", {"rollout": "vllm"}, {}),
-        (("0",), "0.28.0", {}, {"build": {}}),
-    ],
-)
-def test_no_advice_for_vllm_where_check_refuses_it(
-    gpus: tuple[str, ...],
-    version: str | None,
-    launch: dict[str, str],
-    model: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(run_diagnosis, "visible_gpus", lambda: gpus)
-    monkeypatch.setattr(run_diagnosis, "version_of", lambda package: version)
-    (found,) = seen({"generation": 0.9}, launch={"rollout": "hf", "device": "auto", **launch}, model=model)
-    assert [change.words for change in found.changes] == ["trainer.args.max_completion_length=128"]
-
-
-def test_no_result_without_a_profile() -> None:
-    (unseen,) = run_check("time", Log.of([{"step": 1, "loss": 1.0}]), RunSetup())
-    assert isinstance(unseen, SkippedCheck)
-    assert "profile=phases" in unseen.why
+def test_no_advice_for_vllm_where_check_refuses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for gpus, version, launch, model in (
+        *(((), "0.28.0", {}, {}), (("0",), None, {}, {}), (("0",), "0.28.0", {"device": "cpu"}, {})),
+        *((("0",), "0.28.0", {"rollout": "vllm"}, {}), (("0",), "0.28.0", {}, {"build": {}})),
+    ):
+        monkeypatch.setattr(run_diagnosis, "visible_gpus", lambda gpus=gpus: gpus)
+        monkeypatch.setattr(run_diagnosis, "version_of", lambda package, version=version: version)
+        (found,) = seen({"generation": 0.9}, launch={"rollout": "hf", "device": "auto", **launch}, model=model)
+        assert [change.words for change in found.changes] == ["trainer.args.max_completion_length=128"], launch
 
 
 @pytest.mark.parametrize(
@@ -117,15 +96,16 @@ def test_evidence_of_a_slow_reward() -> None:
     assert (second.what, len(second.evidence)) == ("the rest takes 50% of the time", 1)
 
 
-def test_phases_below_a_minute_are_ignored() -> None:
+def test_phases_below_a_minute_and_logs_without_a_profile_have_no_finding() -> None:
     """0.75 of 80 s are a minute; of 79 s they are less."""
     for elapsed_s, kind in ((16.0, Finding), (15.8, PassedCheck)):
         assert isinstance(seen({"generation": 0.75}, elapsed_s=elapsed_s)[0], kind)
     assert isinstance(seen({"saving": 0.5}, events=3)[0], Finding)
     assert isinstance(seen({"saving": 0.5}, events=2)[0], SkippedCheck)
-    fine = seen({"forward": 0.25})[0]
-    assert isinstance(fine, PassedCheck)
-    assert fine.says == "backward takes the most time: 75% of 500 s"
+    assert seen({"forward": 0.25}) == [PassedCheck("backward takes the most time: 75% of 500 s", kind="time")]
+    (unseen,) = run_check("time", Log.of([{"step": 1, "loss": 1.0}]), RunSetup())
+    assert isinstance(unseen, SkippedCheck)
+    assert "profile=phases" in unseen.why
 
 
 def test_the_end_of_a_training_counts_as_on_its_last_screen() -> None:
@@ -134,6 +114,5 @@ def test_the_end_of_a_training_counts_as_on_its_last_screen() -> None:
     end = {"train_runtime": 100.0, "time/elapsed_s": 70.0, "time/share/waiting": 0.95, "time/share/saving": 0.05}
     events = [{"step": number, **one} for number, one in enumerate([step] * 3 + [end], 1)]
     (fine,) = run_check("time", Log.of(events), RunSetup())
-    assert isinstance(fine, PassedCheck), "it has no curve to show"
     assert fine.says == "waiting for other ranks takes the most time: 66% of 100 s"
     assert str(time_line(events)).startswith("time 1 min: waiting for other ranks 66%, backward 30%")

@@ -75,12 +75,8 @@ def test_later_expectations_are_open(tmp_path: Path, state: str) -> None:
     assert (end.state, end.why) == ("open", "the run is at step 20")
     assert outcome(tmp_path / "passed", at=10, at_least=10, state=state).state == "met"
     assert outcome(tmp_path / "to come", at=25, at_least=10, state=state).state == "open"
-
-
-def test_a_step_beyond_the_end_is_missed(tmp_path: Path) -> None:
-    one = outcome(tmp_path, at=25, at_least=1)
-    assert (one.state, one.why) == ("missed", "the run ended at step 20")
-    assert math.isnan(one.value)
+    ended = outcome(tmp_path / "ended", at=25, at_least=1)
+    assert (ended.state, ended.why, math.isnan(ended.value)) == ("missed", "the run ended at step 20", True)
 
 
 def test_what_was_never_logged_or_as_null_is_missed_and_the_nearest_named(tmp_path: Path) -> None:
@@ -97,10 +93,7 @@ def test_what_was_never_logged_or_as_null_is_missed_and_the_nearest_named(tmp_pa
 def test_evaluations_are_not_averaged(tmp_path: Path) -> None:
     """Of 30 evaluations `end` is the last, `best` the best and `first` the first, not means of three."""
     values: list[float | None] = [float(step) for step in range(1, 31)]
-    expected: list[JsonValue] = [
-        *({"metric": "eval_loss", "at": at, "at_most": 0} for at in ("end", "best", "first", 7)),
-        {"metric": "eval_loss", "at": "last-2", "at_most": 0},
-    ]
+    expected = ({"metric": "eval_loss", "at": at, "at_most": 0} for at in ("end", "best", "first", 7, "last-2"))
     assert [one.value for one in verify(run_of(tmp_path, *expected, eval_loss=values)).outcomes] == [30, 1, 1, 7, 29.5]
 
 
@@ -136,30 +129,28 @@ def test_a_run_that_missed_is_finished_with_exit_code_0(train, capsys: pytest.Ca
     assert "expected: 1 of 2 met" in said
 
 
-def typed(run: RunFolder, words: list[str]) -> VerifiedRun:
-    """Return the verified run as if it had been started with these words."""
-    return replace(verify(run), typed=tuple(words))
-
-
 @pytest.mark.parametrize("word", ["trainer.args.max_steps=30", "++trainer.args.num_train_epochs=1"])
 def test_a_run_whose_length_was_typed_is_not_judged(word: str, tmp_path: Path) -> None:
     run = run_of(tmp_path, {"metric": "correct", "at_least": 21})
-    said = ending(typed(run, ["+exp=quickstart", word]))
-    assert word.lstrip("+") in said
-    assert "missed" not in said
+
+    def said(*typed: str) -> str:
+        return ending(replace(verify(run), typed=typed))
+
+    assert (word.lstrip("+") in said("+exp=quickstart", word), "missed" in said(word)) == (True, False)
     key = word.partition("=")[0]
-    again = ending(typed(run, [word, f"{key}=7"]))  # at a resume
-    assert f"because {key.lstrip('+')}=7 was typed" in again
-    said = ending(typed(run, [word, "expect=[{metric: correct, at_least: 21}]"]))
-    assert "expected: 0 of 1 met" in said, "what was typed as well is judged"
+    assert f"because {key.lstrip('+')}=7 was typed" in said(word, f"{key}=7")  # at a resume
+    assert "expected: 0 of 1 met" in said(word, "expect=[{metric: correct, at_least: 21}]"), "typed as well"
     assert verify(run).state == "missed", "rlhf verify judges every run"
+
+
+SHORTER = {"trainer.args.max_steps": "trainer.args.max_steps: 50 -> 3"}
 
 
 @pytest.mark.parametrize(
     ("changes", "judged"),
     [
-        ({"trainer.args.max_steps": "trainer.args.max_steps: 50 -> 3"}, False),
-        ({"trainer.args.max_steps": "trainer.args.max_steps: 50 -> 3", "expect": "expect: [] -> [...]"}, True),
+        (SHORTER, False),
+        ({**SHORTER, "expect": "expect: [] -> [...]"}, True),
         ({"trainer.args.save_steps": "trainer.args.save_steps: 5 -> 3"}, True),
     ],
 )

@@ -128,9 +128,8 @@ def test_order_and_best_of_several_groups(place: Path) -> None:
 
 def test_a_group_that_is_left_out_is_no_group_whose_best_stays(place: Path) -> None:
     """Of two groups the first has rows that a gate turned away. In the second the best by correct loses to brevity."""
-    run = frozen(
-        place, "rewards.brevity.gate={by: correct, at_least: 1.0}", "trainer.args.per_device_train_batch_size=8"
-    )
+    gate, batch = "rewards.brevity.gate={by: correct, at_least: 1.0}", "trainer.args.per_device_train_batch_size=8"
+    run = frozen(place, gate, batch)
     correct, brevity = [1.0, 0.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0], [0.5, None, 0.5, None, 1.0, 0.0, 0.5, 0.5]
     closed_by = [None, "correct", None, "correct", *[None] * 4]
     columns = {"correct": correct, "format": [0.0] * 8, "brevity": brevity, "brevity.closed_by": closed_by}

@@ -45,26 +45,19 @@ def test_what_an_evaluation_wrote_into_is_left_out(run: RunFolder, number: list[
     assert said in found.left_out[0]
 
 
-def test_a_table_that_was_cut_costs_no_other(run: RunFolder) -> None:
+def test_a_table_that_was_cut_or_is_too_large_costs_no_other(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     write_table(run, 1, **PLAIN)
     file = write_table(run, 2, **PLAIN)
     file.write_bytes(file.read_bytes()[:-9])
     write_table(run, 3, **PLAIN).write_bytes(b"")
+    large = write_table(run, 4, **{**PLAIN, "more": ["a longer text", "another"]})
+    monkeypatch.setattr(whatif_request, "LARGEST_TABLE", large.stat().st_size - 1)
     found = read_rounds(run)
     assert [one.step for one in found.rounds] == [1]
     assert [text.partition(":")[0] for text in found.left_out] == [
-        "completions_00002.parquet",
-        "completions_00003.parquet",
+        f"completions_0000{step}.parquet" for step in (2, 3, 4)
     ]
     assert "cannot be read" in found.left_out[0]
-
-
-def test_a_table_beyond_the_limit_is_left_out(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_table(run, 1, **PLAIN)
-    large = write_table(run, 2, **{**PLAIN, "more": ["a longer text", "another"]})
-    monkeypatch.setattr(whatif_request, "LARGEST_TABLE", large.stat().st_size - 1)
-    found = read_rounds(run)
-    assert [text.partition(":")[0] for text in found.left_out] == [large.name]
 
 
 def test_tables_without_our_columns_are_named(run: RunFolder) -> None:

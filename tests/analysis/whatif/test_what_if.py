@@ -24,7 +24,7 @@ from rlhf_cli.algorithms.grpo import Grpo, ProcessRewards
 from rlhf_cli.algorithms.own_advantages import OwnAdvantages
 from rlhf_cli.algorithms.ppo import Ppo
 from rlhf_cli.algorithms.rloo import Rloo
-from rlhf_cli.analysis.what_if import _sign_changed
+from rlhf_cli.analysis.what_if import RoundDifference, _sign_changed
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
@@ -50,18 +50,22 @@ def test_totals_order_and_advantages(place: Path, monkeypatch: pytest.MonkeyPatc
     assert len({id(stack) for stack in closed}) == 2
 
 
+def asked_of_one_group(run: RunFolder, *words: str, **columns: object) -> RoundDifference:
+    """Return what the words would have changed in one round of the group, with these columns beside its scores."""
+    write_table(run, 1, **scores(**columns))
+    (found,) = answer(run, *words).rounds
+    return found
+
+
 def test_a_reward_may_be_called_length(place: Path) -> None:
     """It is 1 for every answer, so nothing pushes it; the lengths in tokens are 2, 4, 2 and 6."""
     run = frozen(place, UNSCALED, "++rewards.length={fn: 'rlhf_cli.rewards.toy:digits_only', weight: 0}")
-    write_table(run, 1, **scores(**{"rollout.tokens": [2, 4, 2, 6], "length": [1.0] * 4}))
-    push = answer(run, LESS).rounds[0].push
+    push = asked_of_one_group(run, LESS, **{"rollout.tokens": [2, 4, 2, 6], "length": [1.0] * 4}).push
     assert push["length"] == (0.0, 0.0) != push["rollout.tokens"]
 
 
 def test_a_reward_of_turns_is_settled_by_the_sums_that_are_stored(place: Path) -> None:
-    run = frozen(place, UNSCALED, "rewards.format.per=turn")
-    write_table(run, 1, **scores())
-    (found,) = answer(run, LESS).rounds
+    found = asked_of_one_group(frozen(place, UNSCALED, "rewards.format.per=turn"), LESS)
     assert (found.why, found.mean_total) == (None, pytest.approx((0.825, 0.45), **ARITHMETIC))
 
 
@@ -131,13 +135,11 @@ class TestWhatCannotBeSaid:
     @pytest.mark.parametrize(("stored", "error"), [(0.3, 0.3 - 0.275), (2.2, (2.2 - 0.275) / 2.2)])
     def test_advantages_that_are_not_those_of_the_run(self, place: Path, stored: float, error: float) -> None:
         """Negative control of the check that stands before every answer. The error is in units of 1, or the largest."""
-        run = frozen(place, UNSCALED)
-        write_table(run, 1, **scores(advantage=[stored, *WAS[1:]]))
-        (found,) = answer(run, LESS).rounds
+        found = asked_of_one_group(frozen(place, UNSCALED), LESS, advantage=[stored, *WAS[1:]])
         assert found.why == "the run's own settings do not give the advantages that it stored"
         assert found.replay_error == pytest.approx(error, **ARITHMETIC)
         assert (found.sign_changed, found.share, set(found.push.values())) == (None, {}, {(None, None)})
-        assert found.tau is not None
+        assert found.tau == pytest.approx(4 / 6)
 
     @pytest.mark.parametrize(
         ("words", "why"),
@@ -148,9 +150,7 @@ class TestWhatCannotBeSaid:
     )
     def test_ppo_and_dense_have_totals_and_order(self, place: Path, words: tuple[str, ...], why: str) -> None:
         """Of PPO all rows of a round are one group: it has no others."""
-        run = frozen(place, *words)
-        write_table(run, 1, **scores())
-        (found,) = answer(run, LESS).rounds
+        found = asked_of_one_group(frozen(place, *words), LESS)
         assert why in str(found.why)
         assert found.mean_total == pytest.approx((0.825, 0.45), **ARITHMETIC)
         assert (found.sign_changed, found.num_groups, found.tau) == (None, 1, pytest.approx(4 / 6))
@@ -172,12 +172,10 @@ class TestKlInTheReward:
     def advantages(self, centred: list[float]) -> list[object]:
         return [4 / 3 * (a - 0.05 * (kl - 1.0)) for a, kl in zip(centred, self.KL, strict=True)]
 
-    def test_it_stays(self, place: Path) -> None:
+    def test_it_stays_but_inside_normalised_advantages_it_cannot_be_told(self, place: Path) -> None:
         run = self.run_of(place)
         assert advantages_if(run, LESS)[3] == pytest.approx(self.advantages(WOULD), **ARITHMETIC)
-
-    def test_inside_normalised_advantages_it_cannot_be_told(self, place: Path) -> None:
-        run = self.run_of(place, "trainer.args.normalize_advantages=true")
+        run = self.run_of(place / "normalised", "trainer.args.normalize_advantages=true")
         assert advantages_if(run, LESS)[3] is None
         assert answer(run, LESS).rounds[0].why is not None
 
@@ -197,12 +195,10 @@ class TestKlInTheReward:
 
 def test_rewards_of_environments_count_once_each(place: Path) -> None:
     """An environment gave 1, 2, 3 and 4 of its own, which no weight changes: 2.5 more a row on average."""
-    run = frozen(place, UNSCALED)
     world = [1.0, 2.0, 3.0, 4.0]
     advantage = [a + w - 2.5 for a, w in zip(WAS, world, strict=True)]
     columns = {"world": world, "world.effective": world, "only.effective": world, "other": world}
-    write_table(run, 1, **scores(**columns, advantage=advantage))
-    (first,) = answer(run, LESS).rounds
+    first = asked_of_one_group(frozen(place, UNSCALED), LESS, **columns, advantage=advantage)
     assert first.why is None
     assert first.mean_total == pytest.approx((3.325, 2.95), **ARITHMETIC)
     pushed = sum(a * (w - 2.5) for a, w in zip(advantage, world, strict=True)) / 4
@@ -215,21 +211,21 @@ def test_rewards_of_environments_count_once_each(place: Path) -> None:
     ("words", "mean"),
     [
         # The second and the fourth row were cut: two of four pay 0.7.
-        (["truncation=eos_penalty", "truncation.penalty=0.7"], 0.825 - 0.35),
-        (["truncation=exclude"], (1.1 + 1.5) / 2),
+        ("truncation=eos_penalty truncation.penalty=0.7", 0.825 - 0.35),
+        ("truncation=exclude", (1.1 + 1.5) / 2),
         # Of 6 tokens the last three: 4 pay a third, 6 all, cut or not.
-        (["truncation=soft_overlong", "truncation.cache=3"], 0.825 - (1 / 3 + 1) / 4),
+        ("truncation=soft_overlong truncation.cache=3", 0.825 - (1 / 3 + 1) / 4),
         # The second row, which ran out of turns at 4 tokens, pays all as well.
-        (["truncation=soft_overlong", "truncation.cache=3", "truncation.also=[turns]"], 0.825 - (1 + 1) / 4),
+        ("truncation=soft_overlong truncation.cache=3 truncation.also=[turns]", 0.825 - (1 + 1) / 4),
     ],
 )
-def test_what_another_truncation_policy_makes_of_the_same_ends(place: Path, words: list[str], mean: float) -> None:
+def test_what_another_truncation_policy_makes_of_the_same_ends(place: Path, words: str, mean: float) -> None:
     run = frozen(place, UNSCALED, "trainer.args.max_completion_length=6")
     ends: dict[str, object] = {"rollout.truncated": [False, True, False, True], "rollout.tokens": [2, 4, 2, 6]}
-    if "truncation.also=[turns]" in words:
+    if "turns" in words:
         ends["rollout.ending"] = ["finished", "turns", "finished", "length"]
-    write_table(run, 1, **scores(**ends))
-    assert answer(run, *words).rounds[0].mean_total == pytest.approx((0.825, mean), **ARITHMETIC)
+    found = asked_of_one_group(run, *words.split(), **ends)
+    assert found.mean_total == pytest.approx((0.825, mean), **ARITHMETIC)
 
 
 def test_clipped_totals_of_rloo(place: Path) -> None:
@@ -238,24 +234,22 @@ def test_clipped_totals_of_rloo(place: Path) -> None:
     """
     run = frozen(place, "trainer=rloo", "trainer.args.beta=0", "trainer.args.reward_clip_range=[0.1,1.0]")
     was, would = ([4 / 3 * (x - sum(side) / 4) for x in side] for side in ([1, 0.7, 1, 0.1], [0.35, 0.7, 0.75, 0.1]))
-    write_table(run, 1, **scores(advantage=was))
-    (found,) = answer(run, LESS).rounds
+    found = asked_of_one_group(run, LESS, advantage=was)
     assert (found.why, found.share) == (None, {})  # a clipped total has no parts
     assert found.mean_total == pytest.approx((0.825, 0.45), **ARITHMETIC)
     assert advantages_if(run, LESS)[1] == pytest.approx(would, **ARITHMETIC)
 
 
-class TestRefusals:
-    def test_a_failure_that_would_have_ended_the_run(self, place: Path) -> None:
-        run = frozen(place, UNSCALED, "rewards.format.on_error=exclude", "rewards.brevity.on_error=exclude")
-        write_table(run, 1, **scores())
-        write_table(run, 2, **scores(**{"brevity.error": [None, "it broke", None, None]}))
-        assert answer(run, "rewards.format.on_error=raise").rounds
-        with pytest.raises(ConfigError, match="the run would have ended") as caught:
-            answer(run, "rewards.brevity.on_error=raise")
-        error = caught.value
-        assert (error.where, error.got) == ("rewards.brevity.on_error", "raise; it failed on a row of step 2")
-        assert error.expected == "exclude, or a number"
+def test_a_failure_that_would_have_ended_the_run(place: Path) -> None:
+    run = frozen(place, UNSCALED, "rewards.format.on_error=exclude", "rewards.brevity.on_error=exclude")
+    write_table(run, 1, **scores())
+    write_table(run, 2, **scores(**{"brevity.error": [None, "it broke", None, None]}))
+    assert answer(run, "rewards.format.on_error=raise").rounds
+    with pytest.raises(ConfigError, match="the run would have ended") as caught:
+        answer(run, "rewards.brevity.on_error=raise")
+    error = caught.value
+    assert (error.where, error.got) == ("rewards.brevity.on_error", "raise; it failed on a row of step 2")
+    assert error.expected == "exclude, or a number"
 
 
 def test_the_kl_of_rows_that_were_left_out_is_not_known(place: Path) -> None:
@@ -264,9 +258,7 @@ def test_the_kl_of_rows_that_were_left_out_is_not_known(place: Path) -> None:
     cut = [False, True, False, True]
     # Of 1.1 and 1.5 each is held against the other; 0.05 times a KL of 2 and of -2 lies between, too.
     advantage = [1.1 - 1.5 - 0.2, 0.0, 1.5 - 1.1 + 0.2, 0.0]
-    write_table(run, 1, **scores(**{"rollout.truncated": cut}, advantage=advantage))
-    (same,) = answer(run, LESS).rounds
-    assert same.why is None
+    assert asked_of_one_group(run, LESS, **{"rollout.truncated": cut}, advantage=advantage).why is None
     assert advantages_if(run, LESS)[1] == pytest.approx([0.35 - 0.75 - 0.2, 0.0, 0.75 - 0.35 + 0.2, 0.0], **ARITHMETIC)
     (counted,) = answer(run, "truncation=none").rounds
     assert counted.why == "the KL in the reward of rows that were left out is not stored"
@@ -275,46 +267,37 @@ def test_the_kl_of_rows_that_were_left_out_is_not_known(place: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "algorithm"),
     [
-        ((), Grpo("group")),
-        (("trainer.args.scale_rewards=true",), Grpo("group")),
-        (("trainer.args.scale_rewards=false",), Grpo("none")),
-        (("trainer.args.scale_rewards=batch",), Grpo("batch")),
-        (("aggregate=normalize_then_sum",), Grpo("batch")),
-        (("trainer.dense=true",), ProcessRewards("group")),
-        (("trainer=rloo",), Rloo(kl_coef=RLOOConfig.beta)),
+        ("", Grpo("group")),
+        ("scale_rewards=true", Grpo("group")),
+        ("scale_rewards=false", Grpo("none")),
+        ("scale_rewards=batch", Grpo("batch")),
+        ("aggregate=normalize_then_sum", Grpo("batch")),
+        ("trainer.dense=true", ProcessRewards("group")),
+        ("trainer=rloo", Rloo(kl_coef=RLOOConfig.beta)),
         (
-            (
-                *("trainer=rloo", "trainer.args.normalize_advantages=true"),
-                *("trainer.args.reward_clip_range=[-1,2]", "trainer.args.beta=0.1"),
-            ),
+            "trainer=rloo normalize_advantages=true reward_clip_range=[-1,2] beta=0.1",
             Rloo(is_normalized=True, clip_range=(-1.0, 2.0), kl_coef=0.1),
         ),
-        (("trainer=ppo",), Ppo(1.0, 0.95, whiten_advantages=True, keeps_prompts=True)),
+        ("trainer=ppo", Ppo(1.0, 0.95, whiten_advantages=True, keeps_prompts=True)),
         (
-            (
-                *("trainer=ppo", "trainer.args.gamma=0.9", "trainer.args.gae_lambda=0.8"),
-                *("trainer.args.whiten_advantages=false", "trainer.args.shuffle_by=row"),
-            ),
+            "trainer=ppo gamma=0.9 gae_lambda=0.8 whiten_advantages=false shuffle_by=row",
             Ppo(0.9, 0.8, whiten_advantages=False, keeps_prompts=False),
         ),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_which_algorithm_a_trainer_has(place: Path, words: tuple[str, ...], algorithm: Algorithm) -> None:
-    found = algorithm_of(prepare([*ONE_GROUP, *words]).experiment)
-    assert found == algorithm
+def test_which_algorithm_a_trainer_has(place: Path, words: str, algorithm: Algorithm) -> None:
+    """Words without a section are TRL's arguments."""
+    typed = [word if word.startswith(("trainer", "aggregate")) else f"trainer.args.{word}" for word in words.split()]
+    assert algorithm_of(prepare([*ONE_GROUP, *typed]).experiment) == algorithm
 
 
-@pytest.mark.parametrize(
-    ("words", "takes_tokens"),
-    [
+def test_what_a_function_of_the_user_s_may_give(place: Path) -> None:
+    rloo = ("trainer=rloo", "trainer.args.beta=0")
+    for words, takes_tokens in (
         ((), True),
         (("trainer.args.importance_sampling_level=sequence",), False),
-        (("trainer=rloo", "trainer.args.beta=0"), False),
-    ],
-    ids=str,
-)
-def test_what_a_function_of_the_user_s_may_give(place: Path, words: tuple[str, ...], *, takes_tokens: bool) -> None:
-    algorithm = algorithm_of(prepare(["+exp=quickstart", "advantages=maxrl", *words]).experiment)
-    assert isinstance(algorithm, OwnAdvantages)
-    assert (algorithm.why_no_tokens is None) is takes_tokens
+        (rloo, False),
+    ):
+        algorithm = algorithm_of(prepare(["+exp=quickstart", "advantages=maxrl", *words]).experiment)
+        assert isinstance(algorithm, OwnAdvantages)
+        assert (algorithm.why_no_tokens is None) is takes_tokens

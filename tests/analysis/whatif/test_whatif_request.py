@@ -17,16 +17,12 @@ SCORE = "rlhf score +exp=NAME --completions RUN"
 
 
 def test_every_combination_of_values() -> None:
-    assert alternatives(["a=1"]) == [["a=1"]]
-    assert alternatives([]) == [[]]
+    assert (alternatives([]), alternatives(["a=1"])) == ([[]], [["a=1"]])
     assert alternatives(["a=1,2", "b=x", "c=choice(3,4)"]) == [
         *(["a=1", "b=x", "c=3"], ["a=1", "b=x", "c=4"], ["a=2", "b=x", "c=3"], ["a=2", "b=x", "c=4"])
     ]
     assert alternatives(["a.b=[1,2]", "c={d: 1}", "e={{"]) == [["a.b=[1,2]", "c={d: 1}", "e={{"]]
     assert alternatives(["+a=range(0,3)"]) == [["+a=0"], ["+a=1"], ["+a=2"]]
-
-
-def test_at_most_fifty() -> None:
     assert len(alternatives(["a=range(0,10)", "b=range(0,5)"])) == 50
     with pytest.raises(ConfigError) as caught:
         alternatives(["a=range(0,17)", "b=range(0,3)"])
@@ -46,24 +42,22 @@ def test_the_last_argument_of_a_section_is_one_change(place: Path) -> None:
     }
 
 
+TEMPERATURE, RIGHT_SUM = "trainer.args.temperature", "fn=tests.support.planted_holes:right_sum"
+
+
 @pytest.mark.parametrize(
     ("words", "where"),
     [
-        (["trainer.args.temperature=0.5"], ["trainer.args.temperature"]),
         (["trainer.class=trl:RLOOTrainer"], ["trainer.class"]),
-        (["rewards.correct.fn=tests.support.planted_holes:right_sum"], ["rewards.correct.fn"]),
+        ([f"rewards.correct.{RIGHT_SUM}"], ["rewards.correct.fn"]),
         (["rewards.correct.per=turn"], ["rewards.correct.per"]),
-        (["+rewards.brevty.fn=tests.support.planted_holes:right_sum"], ["rewards.brevty"]),
-        (
-            ["trainer.args.temperature=0.5", "trainer.args.top_p=0.9"],
-            ["trainer.args.temperature", "trainer.args.top_p"],
-        ),
+        ([f"+rewards.brevty.{RIGHT_SUM}"], ["rewards.brevty"]),
+        ([f"{TEMPERATURE}=0.5", "trainer.args.top_p=0.9"], [TEMPERATURE, "trainer.args.top_p"]),
     ],
 )
 def test_what_a_log_cannot_answer_is_refused_by_its_key(place: Path, words: list[str], where: list[str]) -> None:
-    run = frozen(place, UNSCALED)
     with pytest.raises((ConfigError, Problems)) as caught:
-        ask(run, [*words, LESS])
+        ask(frozen(place, UNSCALED), [*words, LESS])
     problems = caught.value.problems if isinstance(caught.value, Problems) else [caught.value]
     assert sorted(problem.where.split(" ")[0] for problem in problems) == where
     for problem in problems:
@@ -75,9 +69,8 @@ def test_what_a_log_cannot_answer_is_refused_by_its_key(place: Path, words: list
 def test_what_settles_scores_again_and_what_changes_nothing(place: Path) -> None:
     """`spread` moves a score between the tokens of a row."""
     run = frozen(place, UNSCALED)
-    assert {change.key for change in ask(run, ["advantages=maxrl", "~trainer.args.scale_rewards"]).changes} > {
-        "advantages.fn"
-    }
+    changes = ask(run, ["advantages=maxrl", "~trainer.args.scale_rewards"]).changes
+    assert {change.key for change in changes} > {"advantages.fn"}
     with pytest.raises(ConfigError, match="nothing would have been different"):
         ask(run, ["rewards.correct.trial=false"])
     assert [name for name in Reward.model_fields if whatif_effect(f"rewards.x.{name}") is None] == ["spread"]

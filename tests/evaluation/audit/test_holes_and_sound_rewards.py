@@ -26,11 +26,7 @@ SOLUTIONS = [
 ]
 TESTED = [
     {**row, "tests": [f"assert {name}(6) == {value}", f"assert {name}(-2) == {other}"]}
-    for row, (name, value, other) in zip(
-        PROGRAMS,
-        [("double", 12, -4), ("square", 36, 4), ("negated", -6, 2), ("half", 3, -1), ("next_one", 7, -1)],
-        strict=True,
-    )
+    for row, (name, value, other) in zip(PROGRAMS, [("double", 12, -4), ("square", 36, 4)], strict=False)
 ]
 
 
@@ -55,26 +51,23 @@ def _stack(rows: list[dict[str, object]], *words: str, **rewards: tuple[str, flo
     return Stack(rewards, rows, words=words)
 
 
+BRIEF = ("reward@rewards.short=brevity", "rewards.short.args={full: 5, zero: 60}")
+CUT, PENALTY = "truncation=eos_penalty", "truncation.penalty=0.5"
+RIGHT = {"right": (f"{_HOLES}:right_sum", 1.0)}
+TAGGED = {"right": (f"{__name__}:answer_in_tags", 1.0), "form": (_TAGS, 0.5)}
+F1 = {"alike": (f"{__name__}:f1_of_words", 1.0)}
 SOUND: dict[str, Stack] = {
     "the answer, compared whole": _stack(SUMS, right=(_MATCH, 1.0)),
-    "a number and brevity": _stack(
-        SOLUTIONS, "reward@rewards.short=brevity", "rewards.short.args={full: 5, zero: 60}", right=(_NUMERIC, 1.0)
-    ),
-    "the last number": _stack(SUMS, right=(f"{_HOLES}:right_sum", 1.0)),
-    "tags, gated by the answer": _stack(
-        *(SUMS, "rewards.form.gate={by: right, at_least: 1.0}"),
-        right=(f"{__name__}:answer_in_tags", 1.0),
-        form=(_TAGS, 0.5),
-    ),
-    "F1 of words": _stack(NEWS, alike=(f"{__name__}:f1_of_words", 1.0)),
+    "a number and brevity": _stack(SOLUTIONS, *BRIEF, right=(_NUMERIC, 1.0)),
+    "the last number": _stack(SUMS, **RIGHT),
+    "tags, gated by the answer": _stack(SUMS, "rewards.form.gate={by: right, at_least: 1.0}", **TAGGED),
+    "F1 of words": _stack(NEWS, **F1),
     "one letter, compared whole": _stack(CHOICES, right=(_MATCH, 1.0)),
-    "cut, with a penalty": _stack(SOLUTIONS, "truncation=eos_penalty", "truncation.penalty=0.5", right=(_NUMERIC, 1.0)),
-    "repetition beside it": _stack(NEWS, "reward@rewards.fresh=repetition", alike=(f"{__name__}:f1_of_words", 1.0)),
-    "a program, tested": _stack(TESTED[:2], passes=("rlhf_cli.rewards.code:code_passes_tests", 1.0)),
+    "cut, with a penalty": _stack(SOLUTIONS, CUT, PENALTY, right=(_NUMERIC, 1.0)),
+    "repetition beside it": _stack(NEWS, "reward@rewards.fresh=repetition", **F1),
+    "a program, tested": _stack(TESTED, passes=("rlhf_cli.rewards.code:code_passes_tests", 1.0)),
 }
 
-
-PENALTY = "truncation.penalty=0.5"
 pytestmark = pytest.mark.usefixtures("place")
 
 
@@ -103,7 +96,7 @@ def test_a_sound_reward_is_not_accused(name: str) -> None:
 
 def test_only_the_longest_answer_is_cut_off() -> None:
     """Only the right answer has the reward 1; the truncation penalty of 0.5 is the only other difference."""
-    found = audited(Stack(SOUND["the last number"].rewards, SUMS, words=("truncation=eos_penalty", PENALTY)))
+    found = audited(_stack(SUMS, CUT, PENALTY, **RIGHT))
     totals = {kind.name: kind.mean_total for kind in found.kinds}
     assert (totals["longest"], totals["empty"], found.gold_total) == (-0.5, 0.0, 1.0)
     (longest,) = [kind for kind in found.kinds if kind.name == "longest"]

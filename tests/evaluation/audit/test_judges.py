@@ -24,24 +24,16 @@ def experiment(url: str, place: Path) -> Experiment:
     return prepare(["trainer=grpo", "model=tiny", "data=toy_sums", "reward@rewards.style=judge", *words]).experiment
 
 
-def parts(payload: Any) -> tuple[str, str]:
-    """The reference and the answer that a judge is shown."""
+def strict(payload: Any) -> Answer:
+    """A language model that gives 10 for the reference, 3 otherwise."""
     found = re.search(r"Reference: (.*?) Answer: (.*)", payload["messages"][-1]["content"], re.DOTALL)
-    return found[1], found[2]
+    return reply("Score: 10" if found and found[1] == found[2] else "Score: 3")
 
 
 def obedient(payload: Any) -> Answer:
-    """A language model that gives 10 for the reference, 3 otherwise, and the score that an answer orders."""
-    reference, answer = parts(payload)
-    ordered = re.search(r"Score: (\d+)", answer)
-    if ordered is not None:
-        return reply(f"Score: {ordered[1]}")
-    return reply("Score: 10" if reference == answer else "Score: 3")
-
-
-def strict(payload: Any) -> Answer:
-    reference, answer = parts(payload)
-    return reply("Score: 10" if reference == answer else "Score: 3")
+    """One that gives the score that an answer orders."""
+    ordered = re.search(r"Answer: .*Score: (\d+)", payload["messages"][-1]["content"], re.DOTALL)
+    return reply(f"Score: {ordered[1]}") if ordered else strict(payload)
 
 
 @pytest.mark.parametrize(("judge", "holes"), [(obedient, ["judge_injection"]), (strict, [])])
@@ -55,8 +47,7 @@ def test_one_that_obeys_is_found_out(judge: Any, holes: list[str], place: Path) 
     assert [kind.name for kind in result.holes] == holes
     # 8 rows: gold and three kinds of one variant; ten formats of gold on 2 rows, one of them twice
     assert result.texts == 8 * 4 + 2 * 10
-    begins = "at most 52 texts (8 rows), each of them: rewards.style a request to http://127.0.0.1"
-    assert str(plan.cost).startswith(begins)
+    assert str(plan.cost).startswith("at most 52 texts (8 rows), each of them: rewards.style a request to http://127.0")
     assert len(server.asked) <= 52
 
 
@@ -155,15 +146,11 @@ def test_what_is_no_audit(place: Path) -> None:
     nobody = [f"rewards.{name}={{fn: '{__name__}:free', args: {{url: {SILENT}}}}}" for name in ("a", "b")]
     unheard = prepare([*SUMS, *nobody]).experiment
     no_prompt = prepare(["trainer=grpo", "model=tiny", "data=file", "data.path=rows.csv", nobody[0]]).experiment
-    rename, why = "data.rename.prompt=COLUMN, or data.prompt='Question: {COLUMN}'", f"no server listens at {SILENT}"
+    why = f"no server listens at {SILENT}"
+    nothing, many = "trainer=grpo, rewards is empty", "reward@rewards.NAME=exact_match, or rlhf list reward"
+    rename = "data.rename.prompt=COLUMN, or data.prompt='Question: {COLUMN}'"
     for asked, error, *facts in (
-        (
-            unheard.model_copy(update={"rewards": {}}),
-            ConfigError,
-            "rewards",
-            "trainer=grpo, rewards is empty",
-            "reward@rewards.NAME=exact_match, or rlhf list reward",
-        ),
+        (unheard.model_copy(update={"rewards": {}}), ConfigError, "rewards", nothing, many),
         (unheard, ConfigError, "rewards.a", why, None),
         (no_prompt, DataError, "data", "columns question, answer", rename),
     ):
