@@ -317,48 +317,32 @@ def test_fields_are_those_of_the_dataclass() -> None:
     assert CompletionScores([row], {}, "for a reason").as_json()["no_total"] == "for a reason"
 
 
-REWARDS = """
-def spans(completions, **kwargs):
+def spans(completions: Any, **columns: Any) -> list[list[tuple[int, int, float]]]:
     return [[(0, 1, 1.0), (1, len(text), -0.5)] for text in completions]
-
-def length(completion_ids, **kwargs):
-    return [float(len(ids)) for ids in completion_ids]
-"""
-ONLY = ("score", "+exp=quickstart", "~rewards.correct", "~rewards.format", "~rewards.brevity")
-SPANS, LENGTH = "+rewards.spans.fn=./mine.py:spans", "+rewards.length.fn=./mine.py:length"
-
-
-@pytest.mark.parametrize(
-    ("rewards", "has_ids"),
-    [((SPANS,), False), ((SPANS,), True), ((SPANS, LENGTH), False)],
-    ids=["without tokens", "with those of a file", "with those that another reward counts"],
-)
-def test_spans_have_their_parts(place: Path, capsys: Any, rewards: tuple[str, ...], has_ids: bool) -> None:
-    """`rlhf eval` writes ids into its completions, with special tokens around them, which have no text."""
-    (place / "mine.py").write_text(REWARDS)
-    tokenizer = byte_tokenizer(64)
-    row: dict[str, object] = {"prompt": "1+2=", "completion": "abc"}
-    if has_ids:
-        row["completion_ids"] = [tokenizer.eos_token_id, *tokenizer.encode("abc"), tokenizer.eos_token_id]
-    (place / "answers.jsonl").write_text(json.dumps(row) + "\n")
-    assert main([*ONLY, *rewards, "--completions", "answers.jsonl", "--json"]) == 0
-    scored = json.loads(capsys.readouterr().out)["rows"][0]["rewards"]["spans"]
-    assert scored["raw"] == 0.5
-    assert [(part["text"], part["reward"]) for part in scored["parts"]] == [("a", 1.0), ("bc", -0.5)]
 
 
 def each_token(completion_ids: Any, **columns: Any) -> list[list[float]]:
     return [[0.0, 1.0, -0.5, -0.5, 0.0] for _ in completion_ids]
 
 
-def test_special_tokens_have_no_text(folder: Path) -> None:
+def test_parts_have_their_texts(folder: Path) -> None:
+    """Without token ids; with those that another reward counts; and with those of `rlhf eval`, which have special
+    tokens around them, without a text.
+    """
     tokenizer = byte_tokenizer(64)
+    row = {"prompt": "1+2=", "completion": "abc"}
     ids = [tokenizer.eos_token_id, *tokenizer.encode("abc"), tokenizer.eos_token_id]
-    asked = experiment({"path": str(folder)}, each={"fn": f"{__name__}:each_token", "weight": 1.0})
-    (found,) = score_each(asked, [[{"prompt": "p", "completion": "abc", "completion_ids": ids}]])
-    assert [(part.text, part.reward) for part in found.rows[0].rewards["each"].parts or ()] == [
-        ("", 0.0), ("a", 1.0), ("bc", -1.0), ("", 0.0),
-    ]  # fmt: skip
+    of_spans = {"spans": {"fn": f"{__name__}:spans", "weight": 1.0}}
+    of_tokens = {"each": {"fn": f"{__name__}:each_token", "weight": 1.0}}
+    for rewards, rows, parts in (
+        *((of_spans, row, [("a", 1.0), ("bc", -0.5)]), ({**of_spans, "counted": COUNTED}, row, None)),
+        (of_spans, {**row, "completion_ids": ids}, None),
+        (of_tokens, {**row, "completion_ids": ids}, [("", 0.0), ("a", 1.0), ("bc", -1.0), ("", 0.0)]),
+    ):
+        (found,) = score_each(experiment({"path": str(folder)}, **rewards), [[rows]])
+        scored = found.rows[0].rewards[next(iter(rewards))]
+        assert [(part.text, part.reward) for part in scored.parts] == (parts or [("a", 1.0), ("bc", -0.5)])
+        assert scored.raw == sum(part.reward for part in scored.parts)
 
 
 CALLED: list[tuple[str, int]] = []

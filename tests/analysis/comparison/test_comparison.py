@@ -146,11 +146,9 @@ def test_the_front_takes_three_components_or_the_typed_metrics() -> None:
 
 def test_a_metric_is_reported_missing_only_if_other_seeds_have_it() -> None:
     runs = runs_of(*by_weight(0.0, 0.5), **{CORRECT: [0.1, 0.2, 0.3, 0.4]})
-    bare = in_memory("x", other=[1.0]).metrics
-    both = [replace(run, metrics=bare) if number > 1 else run for number, run in enumerate(runs)]
-    assert not any("missing" in note for note in of(both).notes)
-    one = [replace(run, metrics=bare) if number == 3 else run for number, run in enumerate(runs)]
-    assert f"correct is missing or null in {runs[3].name}" in of(one).notes
+    third, fourth = (replace(run, metrics=in_memory("x", other=[1.0]).metrics) for run in runs[2:])
+    assert not any("missing" in note for note in of([*runs[:2], third, fourth]).notes)
+    assert f"correct is missing or null in {fourth.name}" in of([*runs[:3], fourth]).notes
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_malformed_entries_of_a_configuration_get_defaults() -> None:
         "trainer": {
             "name": "ppo",
             "baseline": "critic",
-            "args": {"beta": 0.5, "seed": True, "max_completion_length": 7},
+            "args": {"beta": 0.5, "max_completion_length": 7, "seed": True},
         },
         "rewards": {
             "plain": {},
@@ -143,29 +143,21 @@ def test_malformed_entries_of_a_configuration_get_defaults() -> None:
         "truncation": {"policy": "mask"},
     }
     setup = RunSetup.of(config, "my run")
-    assert setup.folder == "'my run'"  # as it can be typed
-    assert (setup.trainer, setup.has_critic, setup.truncation) == ("ppo", True, "mask")
-    assert setup.number("kl.coef", 0.0) == 2.0
-    closed = Log.of(
-        {"step": step, **{f"rewards/{name}/open_fraction": 0.0 for name in setup.rewards}} for step in range(10)
-    )
-    findings = [one for one in gate(closed, setup) if isinstance(one, Finding)]
-    gates = [one.what.partition(" is ")[0] for one in findings]
+    assert (setup.folder, setup.trainer, setup.has_critic, setup.truncation) == ("'my run'", "ppo", True, "mask")
+    numbers = [setup.number(name, 9.0) for name in ("kl.coef", "beta", "seed", "x")]
+    assert (setup.limit, numbers, list(setup.rewards)) == (7, [2.0, 0.5, 9.0, 9.0], ["plain", "light", "moving"])
+    shut = {f"rewards/{name}/open_fraction": 0.0 for name in setup.rewards}
+    found = gate(Log.of({"step": step, **shut} for step in range(10)), setup)
+    gates = [one.what.partition(" is ")[0] for one in found if isinstance(one, Finding)]
     assert gates == ["the gate of light on plain", "the gate of moving on plain and light"]
-    assert list(setup.rewards) == ["plain", "light", "moving"]
-    assert (setup.limit, setup.number("beta", 9.0), setup.number("x", 9.0), setup.number("y", 9.0)) == (7, 0.5, 9, 9)
     nothing = RunSetup.of({"kl": {"coef": {"target": 1}}, "trainer": {"name": None, "baseline": "group"}, "rewards": 3})
     assert nothing == RunSetup()
     assert (nothing.trainer, nothing.has_critic, nothing.truncation, nothing.limit) == ("", False, "none", 256)
 
 
-def finding(kind: str, severity: Any) -> Finding:
-    return Finding("", severity, "", (), 0, 0, kind=kind)
-
-
 def test_the_worst_is_first_and_equals_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     severities = {"a": "note", "b": "warning", "c": "serious", "d": "note", "e": "warning"}
-    found = {kind: finding(kind, severity) for kind, severity in severities.items()}
+    found = {kind: Finding("", severity, "", (), 0, 0, kind=kind) for kind, severity in severities.items()}
     monkeypatch.setattr(run_diagnosis, "CHECKS", {kind: lambda log, setup, one=one: one for kind, one in found.items()})
     assert [one.kind for one in look(Log(), RunSetup()).findings] == list("cbead")
 
@@ -232,10 +224,8 @@ def test_a_trend_is_judged_by_students_t(freedom: float, alpha: float) -> None:
 def test_a_curve_that_does_not_change_neither_rises_nor_falls() -> None:
     """Nor does one at two steps alone, through which no parabola goes, fail."""
     level = curve([0.5] * 9).trend()
-    assert not level.rises(0.05)
-    assert not level.falls(0.05)
-    two = curve([0.0, 1.0, 0.5] * 2, [1, 1, 1, 2, 2, 2]).trend()
-    assert two.change == pytest.approx(0.0)
+    assert (level.rises(0.05), level.falls(0.05)) == (False, False)
+    assert curve([0.0, 1.0, 0.5] * 2, [1, 1, 1, 2, 2, 2]).trend().change == pytest.approx(0.0)
 
 
 def test_a_line_without_noise_has_no_error() -> None:
@@ -246,5 +236,4 @@ def test_a_line_without_noise_has_no_error() -> None:
         assert found.change == pytest.approx(values[-1] - values[0], rel=1e-6, abs=1e-6)
     assert curve(np.arange(4.0)).trend() is None
     assert curve([1.0, 2.0, 1.0, 2.0, 3.0], [3] * 5).trend() is None  # all of one step
-    noisy = curve([0.0, 0.01] * 10).trend()
-    assert noisy.error > 0.001
+    assert curve([0.0, 0.01] * 10).trend().error > 0.001

@@ -75,15 +75,14 @@ def test_equal_but_for_the_clock(compared) -> None:
 )
 def test_the_first_difference(change: Any, step: int, metric: str, before: Any, after: Any, compared) -> None:
     found = compared(log(), log(**change))
-    assert not found.equal
-    assert (found.first_step, found.first_difference.name) == (step, metric)
-    assert (found.first_difference.before, found.first_difference.after) == (before, after)
-
-
-@pytest.mark.parametrize(("logged", "step"), [(2.5, 2), (True, 1)])
-def test_a_step_that_is_no_whole_number_is_read_as_elsewhere(logged: float, step: int, compared) -> None:
-    events = [[{"step": logged, "time_s": 1.0, "loss": loss}] for loss in (1.0, 2.0)]
-    assert compared(*events).first_step == step
+    first = found.first_difference
+    assert (found.equal, found.first_step, first.name, first.before, first.after) == (
+        False,
+        step,
+        metric,
+        before,
+        after,
+    )
 
 
 def test_all_that_differs_at_the_step_and_nothing_later(compared) -> None:
@@ -102,6 +101,9 @@ def test_a_run_that_ended_earlier_differs(compared) -> None:
     assert (found.first_step, found.first_difference.after) == (5, NOT_LOGGED)
     assert compared(log(), short, up_to=4).equal
     assert not compared(short, log()).equal
+    empty = compared([], [])
+    assert (empty.equal, empty.steps, empty.numbers, compared([], log()).numbers) == (True, 0, 0, 0)
+    assert compared(log(), []).numbers == 19  # those of the run that is made again
 
 
 def test_an_evaluation_is_compared_with_an_evaluation(compared) -> None:
@@ -111,10 +113,13 @@ def test_an_evaluation_is_compared_with_an_evaluation(compared) -> None:
 
 
 def test_several_events_of_a_step_are_compared_in_their_order(compared) -> None:
-    one = [{"step": 1, "time_s": 1.0, "loss": loss} for loss in (1.0, 2.0, 3.0)]
-    other = [{"step": 1, "time_s": 1.0, "loss": loss} for loss in (1.0, 9.0, 8.0)]
+    """A step that is no whole number is read as elsewhere."""
+    one, other = (
+        [{"step": 2.5, "time_s": 1.0, "loss": loss} for loss in losses] for losses in ((1.0, 2.0, 3.0), (1.0, 9.0, 8.0))
+    )
     found = compared(one, other)
-    assert (found.first_difference.before, found.first_difference.after, found.numbers) == (2.0, 9.0, 3)
+    first = found.first_difference
+    assert (found.first_step, first.before, first.after, found.numbers) == (2, 2.0, 9.0, 3)
 
 
 @pytest.mark.parametrize(
@@ -165,13 +170,6 @@ def test_the_table_of_clocks_has_all_that_differs_between_two_equal_runs(train) 
     }
     assert {name for name in differing if not is_of_the_clock(name)} == set()
     assert {"time_s", "step_time", "rewards/correct/seconds", "eval_runtime"} <= differing
-
-
-def test_logs_without_an_event_end_at_step_0(compared) -> None:
-    found = compared([], [])
-    assert (found.equal, found.steps, found.numbers) == (True, 0, 0)
-    assert compared(log(), []).numbers == 19  # those of the run that is made again
-    assert compared([], log()).numbers == 0
 
 
 SCORES = "def score(completions, **columns):\n    return [float(text[:1] {sign} 'P') for text in completions]\n"

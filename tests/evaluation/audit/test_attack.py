@@ -158,8 +158,7 @@ def row(**rewards: float | None) -> ScoredRow:
         name: ScoredReward(value, value, value, open=True, error="failed" if value is None else None)
         for name, value in rewards.items()
     }
-    values = list(rewards.values())
-    return ScoredRow(None if None in values else sum(value or 0.0 for value in values), held)
+    return ScoredRow(None if None in rewards.values() else sum(rewards.values()), held)
 
 
 def golds(*rows: ScoredRow, floor: float = 0.0, usual: float = 0.0) -> dict[int, GoldRow]:
