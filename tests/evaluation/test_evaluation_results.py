@@ -113,22 +113,20 @@ def test_a_completion_behind_a_closed_gate_is_an_attempt_that_failed() -> None:
     assert attempts_of(None, None, None, None) == attempts_of(1.0, 0.5, 0.0, 0.0) == {}
 
 
-@pytest.mark.parametrize(
-    ("texts", "maj"),
-    [
+def test_what_counts_as_the_same_answer() -> None:
+    """The first of three is right alone, but for those that say the same."""
+    for texts, maj in (
         (["yes", " yes\n", "no"], 1.0),  # a text without a number counts whole, blanks around it aside
         (["Yes", "yes", "no"], 1 / 3),  # three answers: by lot
         (["so it is 0", "0.0", "12"], 1.0),
         (["2", "I count 4/2", "3"], 1.0),
         (["2 or 3", "2", "3"], 0.5 * (1.0 + 0.0)),  # the last number counts: 3, 2, 3
         ([r"\boxed{18} in 2 ways", "#### 18\nin 3 ways", r"\boxed{7} in 2 ways"], 1.0),
-    ],
-)
-def test_what_counts_as_the_same_answer(texts: list[str], maj: float) -> None:
-    """The first of three is right alone, but for those that say the same."""
-    right = [1.0, 1.0 if maj == 1.0 else 0.0, 0.0]
-    part = PartAnswers(each=3, answers=[answered("a", one, 1) for one in texts], scored=[settled(one) for one in right])
-    assert sum_up_answers({"sampled": part}, ["right"]).attempts["right"].maj_at[3].mean == pytest.approx(maj)
+    ):
+        right = [1.0, float(maj == 1.0), 0.0]
+        part = PartAnswers(3, [answered("a", one, 1) for one in texts], [settled(one) for one in right])
+        attempts = sum_up_answers({"sampled": part}, ["right"]).attempts["right"]
+        assert attempts.maj_at[3].mean == pytest.approx(maj), texts
 
 
 EVALUATIONS = {

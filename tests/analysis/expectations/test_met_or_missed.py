@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,54 +29,37 @@ def run_of(place: Path, *expected: JsonValue, state: str = "finished", **curves:
     return write_run(place / "run", configured(expect=list(expected)), curves, state=state)
 
 
-def outcome(place: Path, *, state: str = "finished", **expected: JsonValue) -> ExpectationOutcome:
-    (one,) = verify(run_of(place, {"metric": "correct", **expected}, state=state)).outcomes
-    return one
+def outcomes(place: Path, *expected: dict[str, JsonValue], state: str = "finished") -> Sequence[ExpectationOutcome]:
+    """Return what becomes of expectations of `correct`."""
+    return verify(run_of(place, *({"metric": "correct", **one} for one in expected), state=state)).outcomes
 
 
-@pytest.mark.parametrize(
-    ("at", "value"),
-    [
-        ("end", 19.5),  # (19 + 20) / 2
-        ("first", 1.5),  # (1 + 2) / 2
-        ("last-4", 18.5),  # (17 + 18 + 19 + 20) / 4
-        ("best", 19.5),
-        (10, 10.0),  # a tenth of the ten events up to there is one
-        (20, 19.5),
-    ],
-)
-def test_the_number_at_each_place(tmp_path: Path, at: str | int, value: float) -> None:
-    met, missed = outcome(tmp_path / "a", at=at, at_least=value), outcome(tmp_path / "b", at=at, at_least=value + 1e-4)
-    assert (met.value, met.state, missed.state, met.metric) == (value, "met", "missed", "rewards/correct/mean")
+def test_the_number_at_each_place(tmp_path: Path) -> None:
+    """The means of (19, 20), (1, 2) and (17, 18, 19, 20); up to step 10 a tenth of the events is one."""
+    places = {"end": 19.5, "first": 1.5, "last-4": 18.5, "best": 19.5, 10: 10.0, 20: 19.5}
+    expected = [{"at": at, "at_least": value + more} for at, value in places.items() for more in (0.0, 1e-4)]
+    found = outcomes(tmp_path, *expected)
+    assert [one.value for one in found] == [value for value in places.values() for _ in range(2)]
+    assert [one.state for one in found] == ["met", "missed"] * len(places)
+    assert {one.metric for one in found} == {"rewards/correct/mean"}
 
 
-@pytest.mark.parametrize(
-    ("bound", "state"),
-    [
-        ({"at_most": 19.5}, "met"),
-        ({"at_most": 19.4}, "missed"),
-        ({"between": [19.5, 20]}, "met"),
-        ({"between": [19.6, 20]}, "missed"),
-        ({"at_least": 19.50001}, "met"),  # but for the rounding of float32
-        ({"at_most": 19.49999}, "met"),
-        ({"at_least": 19.5001}, "missed"),
-        ({"between": [0, 19.4]}, "missed"),
-        ({"at": "best", "at_most": 1.5}, "met"),  # (1 + 2) / 2: the best value of such a metric is its lowest
-        ({"at": "best", "at_most": 1.4}, "missed"),
-    ],
-)
-def test_bounds(tmp_path: Path, bound: dict[str, JsonValue], state: str) -> None:
-    assert outcome(tmp_path, **bound).state == state
+def test_bounds(tmp_path: Path) -> None:
+    """Met but for the rounding of float32. Where less is asked for, the best is the lowest: (1 + 2) / 2."""
+    rounded = {"at_least": 19.50001}, {"at_most": 19.49999}
+    met = {"at_most": 19.5}, {"between": [19.5, 20]}, *rounded, {"at": "best", "at_most": 1.5}
+    within = {"between": [19.6, 20]}, {"between": [0, 19.4]}
+    missed = {"at_most": 19.4}, {"at_least": 19.5001}, *within, {"at": "best", "at_most": 1.4}
+    assert [one.state for one in outcomes(tmp_path, *met, *missed)] == ["met"] * 5 + ["missed"] * 5
 
 
 @pytest.mark.parametrize("state", ["running", "failed", "preempted"])
 def test_later_expectations_are_open(tmp_path: Path, state: str) -> None:
     """A run that can still go on has missed nothing; what it has passed is known."""
-    end = outcome(tmp_path / "end", at="end", at_least=1, state=state)
-    assert (end.state, end.why) == ("open", "the run is at step 20")
-    assert outcome(tmp_path / "passed", at=10, at_least=10, state=state).state == "met"
-    assert outcome(tmp_path / "to come", at=25, at_least=10, state=state).state == "open"
-    ended = outcome(tmp_path / "ended", at=25, at_least=1)
+    expected = {"at": "end", "at_least": 1}, {"at": 10, "at_least": 10}, {"at": 25, "at_least": 10}
+    end, passed, to_come = outcomes(tmp_path / "before", *expected, state=state)
+    assert (end.state, end.why, passed.state, to_come.state) == ("open", "the run is at step 20", "met", "open")
+    (ended,) = outcomes(tmp_path / "after", {"at": 25, "at_least": 1})
     assert (ended.state, ended.why, math.isnan(ended.value)) == ("missed", "the run ended at step 20", True)
 
 

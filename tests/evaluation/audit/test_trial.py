@@ -25,25 +25,18 @@ ROW: dict[str, object] = {"prompt": "p", "answer": "a", "target": "t", "city": "
 ROW |= {"tests": "assert f()"}
 
 
-@pytest.mark.parametrize(
-    ("left_out", "required", "source"),
-    [
-        ([], [], "answer"),
-        ([], ["target", "n"], "target"),
-        ([], ["target", "answer"], "answer"),
-        ([], ["n"], "answer"),  # the only column that is read holds no text
-        ([], ["city", "prompt", "entry"], "city"),
-        ([], ["tests", "entry"], "answer"),  # of code
-        ([], ["city", "n"], "answer"),
-        (["answer", "target"], [], None),
-    ],
-)
-def test_the_column_of_the_right_answers(left_out: list[str], required: list[str], source: str | None) -> None:
+def test_the_column_of_the_right_answers() -> None:
     """A known name, those that rewards read first; if rewards read a single column of texts, that one."""
-    row = {name: value for name, value in ROW.items() if name not in left_out}
-    found = find_gold([row, {**row, "answer": None}], required, named=None)
-    texts = source and [ROW[source], None if source == "answer" else ROW[source]]
-    assert found == (Gold(texts, f"column {source}") if texts else None)
+    for required, source in (
+        *(("", "answer"), ("target n", "target"), ("target answer", "answer"), ("city n", "answer")),
+        ("n", "answer"),  # the only column that is read holds no text
+        *(("city prompt entry", "city"), ("tests entry", "answer")),  # tests are code
+    ):
+        texts = [ROW[source], None if source == "answer" else ROW[source]]
+        found = find_gold([ROW, {**ROW, "answer": None}], required.split(), named=None)
+        assert found == Gold(texts, f"column {source}"), required
+    nameless = {name: value for name, value in ROW.items() if name not in ("answer", "target")}
+    assert find_gold([nameless], [], named=None) is None
 
 
 def test_a_named_column_and_a_template() -> None:
