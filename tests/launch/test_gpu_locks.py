@@ -25,18 +25,19 @@ def taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("kind", ["another user's", "open to all", "a link", "a file"])
 def test_a_folder_that_another_user_can_write_is_not_used(kind: str, taken: Path, tmp_path: Path) -> None:
-    if kind == "another user's" and os.getuid() != 0:
-        pytest.skip("only root can give a folder to another user")
-    if kind == "a file":
-        taken.touch()
+    if kind == "another user's":
+        if os.getuid() != 0:
+            pytest.skip("only root can give a folder to another user")
+        taken.mkdir()
+        os.chown(taken, 65534, 65534)
+    elif kind == "open to all":
+        taken.mkdir()
+        taken.chmod(0o777)
+    elif kind == "a link":
+        (tmp_path / "theirs").mkdir()
+        taken.symlink_to(tmp_path / "theirs")
     else:
-        folder = tmp_path / "theirs" if kind == "a link" else taken
-        folder.mkdir()
-        folder.chmod(0o777 if kind == "open to all" else 0o700)
-        if kind == "a link":
-            taken.symlink_to(folder)
-        if kind == "another user's":
-            os.chown(folder, 65534, 65534)
+        taken.touch()
     precious = tmp_path / "precious"
     precious.write_text("mine")
     if taken.is_dir():

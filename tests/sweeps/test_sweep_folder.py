@@ -34,6 +34,15 @@ def test_a_problem_names_three_of_its_jobs_unless_all_have_it(names: str, notes:
     assert [note.split(":")[1].strip() for note in getattr(caught.value, "__notes__", [])] == notes
 
 
+@pytest.mark.parametrize("terminal", [True, False, None])
+def test_the_progress_of_the_checks_is_shown_on_a_terminal_alone(monkeypatch, terminal: bool | None) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(sweep_folder, "track", lambda jobs, doing, **rules: asked.append(rules) or jobs)
+    console = None if terminal is None else Console(force_terminal=terminal)
+    assert sweep_folder.checked([], console) == []
+    assert asked == [{"console": console, "transient": True, "disable": not terminal}]
+
+
 def jobs_of(*experiments: str, name: str | None) -> Any:
     settings = SimpleNamespace(run=SimpleNamespace(root="runs", name=name))
     return [SimpleNamespace(prepared=SimpleNamespace(experiment=settings, composed=one)) for one in experiments]

@@ -141,31 +141,44 @@ def test_the_folder_of_a_job_needs_no_quotes(place) -> None:
     assert axis.key == "seed"
 
 
+INTERVAL = "'seed=range(START,STOP,STEP)', or seed=VALUE,VALUE, or sweep=weights"
+
+
 @pytest.mark.parametrize(
-    ("typed", "got"),
+    ("typed", "got", "hint"),
     [
-        (["seed=interval(0,1)"], "seed=interval(0,1)"),
-        (["seed=range(5,5)"], "seed=range(5,5)"),
-        (["exp=glob(nothing_*)"], "exp=glob(nothing_*)"),
-        (["seed=glob(*)"], "seed=glob(*)"),
-        (["seed=1,2", "+seed=3"], "seed=1,2\n+seed=3"),
-        (["seed=1,,2"], "seed=1,,2\n"),
-        (["seed=range(0,2),7"], "seed=range(0,2),7"),
-        (["seed=7"], "seed=7"),
-        (["seed=range(0,1000000000)"], "seed=range(0,1000000000)"),
-        (["seed=range(0,100)", "a=range(0,100)"], "seed=range(0,100) a=range(0,100)"),
-        (["seed=0,", "1,", "2"], "seed=0,\n"),
-        (["hydra/launcher=joblib", "seed=1,2"], "hydra/launcher=joblib"),
-        (["run.name=a,b"], "run.name=a,b"),
-        (["a=1,1"], "a=1,1"),
+        (["seed=interval(0,1)"], "seed=interval(0,1)", INTERVAL),
+        (["seed=range(5,5)"], "seed=range(5,5)", None),
+        (["exp=glob(nothing_*)"], "exp=glob(nothing_*)", "rlhf list exp"),
+        (["seed=glob(*)"], "seed=glob(*)", "rlhf list"),
+        (["seed=1,2", "+seed=3"], "seed=1,2\n+seed=3", None),
+        (["seed=range(0,2),7"], "seed=range(0,2),7", None),
+        (["seed=range(0,1000000000)"], "seed=range(0,1000000000)", None),
+        (["seed=range(0,100)", "a=range(0,100)"], "seed=range(0,100) a=range(0,100)", None),
+        (["hydra/launcher=joblib", "seed=1,2"], "hydra/launcher=joblib", None),
+        (["run.name=a,b"], "run.name=a,b", "run.name=a"),
+        (["a=1,1"], "a=1,1", None),
+        # The values that were meant.
+        (["seed=0,", "1,", "2", "track=none"], "seed=0,\n", "seed=0,1,2"),
+        (["seed=0,"], "seed=0,\n", "seed=0"),
+        (["seed=[0, 1]"], "seed=[0, 1]", "seed=0,1"),
+        (["seed=0-2"], "seed=0-2", "'seed=range(0,3)'"),
+        (["seed=0..2"], "seed=0..2", "'seed=range(0,3)'"),
+        (["seed=7"], "seed=7", None),
+        (["seed=,"], "seed=,\n", None),
+        (["seed=1,,2"], "seed=1,,2\n", None),
     ],
 )
-def test_wrong_grids_are_refused(typed: list[str], got: str) -> None:
+def test_wrong_grids_are_refused(typed: list[str], got: str, hint: str | None) -> None:
     with pytest.raises(UserError) as raised:
         grid_of(typed)
-    assert raised.value.where == "command line"
-    assert str(raised.value.got).startswith(got)
-    assert raised.value.expected
+    error = raised.value
+    assert error.where == "command line"
+    assert str(error.got).startswith(got)
+    assert "expecting" not in str(error.got)  # as ANTLR says it
+    assert error.hint == hint
+    assert error.expected
+    assert error.advice or typed != ["seed=7"]  # no hint: it is said in words how several values are typed
 
 
 def test_all_mistakes_of_a_grid_are_reported_together() -> None:
@@ -178,27 +191,6 @@ def test_keys_are_shortened_as_far_as_they_stay_unique() -> None:
     short = {"rewards.a.weight": "a.weight", "rewards.b.weight": "b.weight", "reward@rewards.x": "x", "exp": "exp"}
     long = {"seed": "seed", "data.seed": "data.seed"}
     assert short_keys([*short, *long]) == short | long
-
-
-@pytest.mark.parametrize(
-    ("typed", "hint"),
-    [
-        (["seed=0,", "1,", "2", "track=none"], "seed=0,1,2"),
-        (["seed=0,"], "seed=0"),
-        (["seed=[0, 1]"], "seed=0,1"),
-        (["seed=0-2"], "'seed=range(0,3)'"),
-        (["seed=0..2"], "'seed=range(0,3)'"),
-        (["seed=7"], None),
-        (["seed=,"], None),
-        (["seed=1,,2"], None),
-    ],
-)
-def test_the_values_that_were_meant(typed: list[str], hint: str | None) -> None:
-    with pytest.raises(UserError) as caught:
-        grid_of(typed)
-    assert caught.value.hint == hint
-    assert caught.value.advice
-    assert "expecting" not in str(caught.value.got)
 
 
 @pytest.mark.parametrize(
