@@ -108,8 +108,6 @@ def test_a_policy_that_never_writes_its_end_is_told(train, says, capsys) -> None
 
 
 SLOW_S = 0.15
-OTHERS_S = 0.02
-"""What other rewards take at most: once the slow one is known to wait they run beside it, and share the time."""
 SLOW = f"""\
 import time
 
@@ -131,7 +129,7 @@ def test_seconds_go_to_what_took_them(train, workplace: Path) -> None:
     of it, while losses and weights are the same to the last digit.
     """
     (workplace / "mine.py").write_text(SLOW)
-    words = ["rewards.slow.fn=./mine.py:slow", "trainer.args.beta=0.05", "trainer.args.save_steps=2"]
+    words = ["~rewards", "+rewards.slow.fn=./mine.py:slow", "trainer.args.beta=0.05", "trainer.args.save_steps=2"]
     code, folder = train(*words)
     assert code == 0
     *events, last = read_metrics(folder.metrics)
@@ -140,8 +138,8 @@ def test_seconds_go_to_what_took_them(train, workplace: Path) -> None:
         assert sum(seconds(event).values()) == pytest.approx(event["time/elapsed_s"], rel=1e-4)
     for event in events:
         took = seconds(event)
-        assert took["reward/slow"] >= SLOW_S - OTHERS_S
-        assert took["reward/slow"] == pytest.approx(event["rewards/slow/seconds"], abs=OTHERS_S)
+        assert took["reward/slow"] >= 0.99 * SLOW_S
+        assert took["reward/slow"] == pytest.approx(event["rewards/slow/seconds"], abs=0.02)
         assert all(took[name] > 0 for name in ("generation", "forward", "backward", "optimizer", "checks", "logging"))
         assert took["reference_logps"] > 0
         assert took["old_logps"] == 0  # each rollout is used once, so they are not computed
@@ -149,7 +147,7 @@ def test_seconds_go_to_what_took_them(train, workplace: Path) -> None:
     assert seconds(events[2])["saving"] > 0  # after step 2, before the event of step 3
     assert seconds(events[1])["saving"] == 0
     between = events[2]["time_s"] - events[1]["time_s"]
-    assert events[2]["time/elapsed_s"] == pytest.approx(between, abs=0.05)
+    assert events[2]["time/elapsed_s"] == pytest.approx(between, rel=0.02, abs=0.05)
     assert 0 < events[0]["passes/slots"] < events[0]["passes/tokens"]  # a group's prompt is computed once
     _, without = train(*words, "profile=off", name="without")
     logged = read_metrics(without.metrics)
