@@ -74,3 +74,7 @@ def test_where_an_engine_generates_it_is_no_slow_path_that_the_model_does_not(vl
     vars(trainer).update(_generating=SimpleNamespace(mode=GenerationMode("plain", "why")))
     trainer.train_dataset = SimpleNamespace(column_names=[])
     assert trainer.slow_paths() == ({} if vllm or batching else {"live generation": "why"})
+    if vllm or batching:
+        trainer._generating.mode = None  # before the first completions
+        engine = "vLLM" if vllm else "transformers' continuous batching"
+        assert trainer.generation_mode == GenerationMode("plain", f"{engine} generates")
