@@ -109,17 +109,14 @@ def test_a_typed_path_drops_what_belonged_to_a_dataset_of_the_hub(write: Write) 
     assert mix["b"] == {"path": "o/m", "split": "test", "args": {"path": "x"}}
 
 
-@pytest.mark.parametrize(
-    ("typed", "left"),
-    [
+def test_held_out_rows_have_one_origin_and_a_typed_one_wins() -> None:
+    """toy_sft holds out a fraction of 0.1."""
+    for typed, left in (
         ("data.eval.path=other.jsonl", {"path": "other.jsonl", "fraction": None}),
         ("data.eval.fraction=0.2", {"fraction": 0.2}),
         ("seed=1", {"fraction": 0.1}),
-    ],
-)
-def test_held_out_rows_have_one_origin_and_a_typed_one_wins(typed: str, left: dict[str, object]) -> None:
-    """toy_sft holds out a fraction of 0.1."""
-    assert compose(["exp=toy_sft", typed]).tree["data"]["eval"] == left
+    ):
+        assert compose(["exp=toy_sft", typed]).tree["data"]["eval"] == left
 
 
 WORDS = [

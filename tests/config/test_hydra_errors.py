@@ -146,6 +146,9 @@ def test_a_value_that_the_own_defaults_replace(write: Write, refused: Refused, j
         assert judged("exp=mine").trainer.args["max_completion_length"] == 9
 
 
+NO_LIST = "defaults: [NAME, _self_]"
+
+
 class TestADefaultsList:
     @pytest.mark.parametrize(
         ("meant", "entries"),
@@ -170,24 +173,38 @@ class TestADefaultsList:
             error = refused("exp=mine")
             assert (error.where, error.hint) == ("conf/exp/mine.yaml:5", meant), entry
 
+    def test_negative_control_right_lists_are_not_reported(self, write: Write, refused: Refused) -> None:
+        write("conf/trainer/mine.yaml", "defaults: [grpo, _self_]\nargs: {beta: 0.5}\n")
+        for entries in (
+            "/exp/quickstart, _self_, {override /track: none}",
+            "quickstart, {/reward@rewards.a: brevity}, {override /trainer: mine}, _self_",
+        ):
+            write("conf/exp/mine.yaml", f"{HEADER}defaults: [{entries}]\nseed: 3\n")
+            compose(["exp=mine"])
+            assert refused("exp=mine", "track.tags=[a").where == "command line"
+
     @pytest.mark.parametrize(
-        "entries",
+        ("text", "line", "told"),
         [
-            "[/exp/quickstart, _self_, {override /track: none}]",
-            "[quickstart, {/reward@rewards.a: brevity}, {override /trainer: mine}, _self_]",
+            *(
+                (f"{text}\n", 2, NO_LIST)
+                for text in ("defaults: {trainer: ppo}", "defaults: quickstart", "default: [a]")
+            ),
+            # an entry after the overrides, and groups that are chosen twice
+            (
+                "defaults: [{override /trainer: ppo},\n{/reward@rewards.a: regex},\n_self_]",
+                3,
+                "move line 3 above line 2",
+            ),
+            ("defaults: [{override /trainer: ppo},\n{override /trainer: rloo}]", 3, None),
+            ("defaults: [{/reward@rewards.a: regex},\n{/reward@rewards.a: server}]", 3, None),
         ],
     )
-    def test_negative_control_right_lists_are_not_reported(self, write: Write, refused: Refused, entries: str) -> None:
-        write("conf/trainer/mine.yaml", "defaults: [grpo, _self_]\nargs: {beta: 0.5}\n")
-        write("conf/exp/mine.yaml", f"{HEADER}defaults: {entries}\nseed: 3\n")
-        compose(["exp=mine"])
-        assert refused("exp=mine", "track.tags=[a").where == "command line"
-
-    @pytest.mark.parametrize("written", ["defaults: {trainer: ppo}", "defaults: quickstart", "default: [quickstart]"])
-    def test_defaults_must_be_a_list(self, write: Write, refused: Refused, written: str) -> None:
-        write("conf/exp/mine.yaml", HEADER + written + "\n")
+    def test_a_wrong_list(self, write: Write, refused: Refused, text: str, line: int, told: str | None) -> None:
+        write("conf/exp/mine.yaml", HEADER + text)
         error = refused("exp=mine")
-        assert (error.where, error.hint) == ("conf/exp/mine.yaml:2", "defaults: [NAME, _self_]")
+        assert error.where == f"conf/exp/mine.yaml:{line}"
+        assert told is None or (error.hint or error.advice) == told
 
     def test_the_errors_of_all_files_are_reported_together(self, write: Write) -> None:
         write("conf/trainer/mine.yaml", "defaults: [grop, _self_]\n")
@@ -201,23 +218,6 @@ class TestADefaultsList:
             ("conf/exp/base.yaml:2", "- override /model: tiny"),
             ("conf/trainer/mine.yaml:1", "- grpo"),
         ]
-
-    def test_an_entry_after_the_overrides(self, write: Write, refused: Refused) -> None:
-        text = "defaults:\n  - override /trainer: ppo\n  - /reward@rewards.a: brevity\n  - _self_\n"
-        write("conf/exp/mine.yaml", HEADER + text)
-        error = refused("exp=mine")
-        assert (error.where, error.advice) == ("conf/exp/mine.yaml:4", "move line 4 above line 3")
-
-    @pytest.mark.parametrize(
-        ("one", "two"),
-        [
-            ("override /trainer: ppo", "override /trainer: rloo"),
-            ("/reward@rewards.a: regex", "/reward@rewards.a: server"),
-        ],
-    )
-    def test_a_group_that_is_chosen_twice(self, write: Write, refused: Refused, one: str, two: str) -> None:
-        write("conf/exp/mine.yaml", f"{HEADER}defaults: [{{{one}}},\n{{{two}}}]\n")
-        assert refused("exp=mine").where == "conf/exp/mine.yaml:3"
 
     def test_two_experiments_at_once(self, refused: Refused) -> None:
         error = refused("+exp=quickstart", "exp=toy_ppo")

@@ -147,7 +147,8 @@ def test_a_typo_in_watch(judged: Judged) -> None:
     """A name that resembles no metric may be one that a reward of the user's logs."""
     experiments = [judged("exp=quickstart")] * 2
     refuse_unlogged_watch("my_own_metric", experiments)
-    for typed, meant in (("lenght", "completions/mean_length"), ("brevty", "brevity")):
+    meant_by = {"lenght": "completions/mean_length", "lenghtt": "completions/mean_length", "brevty": "brevity"}
+    for typed, meant in meant_by.items():
         with pytest.raises(ConfigError) as caught:
             refuse_unlogged_watch(typed, experiments)
         assert caught.value.hint == f"--watch {meant}"
@@ -237,3 +238,5 @@ def test_a_metric_of_a_set(judged: Judged, write: Write) -> None:
     mine = with_sets(write)
     judged(mine, EVERY, f"{BEST}=eval_hard_one_greedy/rewards/correct", "stop.when=eval_easy_reward > 3")
     judged(mine, EVERY, f"{BEST}=easy_loss", "expect={metric: eval_hard_one_pass@8/correct, at_least: 1}")
+    sets = "{hard: {world: toy_sums}, hard_one: {world: toy_sums}}"
+    judged(with_sets(write, sets), EVERY, f"{BEST}=eval_hard_one_greedy/total")

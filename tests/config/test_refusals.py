@@ -74,6 +74,7 @@ def test_a_typo_in_a_file(write: Write, text: str, key: str, line: int, hint: st
         ("model.trust_remote_code=yes", "'yes'", "true or false"),
         ("run.name='a/b'", "'a/b'", "letters, digits, '.', '_' and '-'"),
         ("trainer.args.learning_rate=fast", "'fast'", "a number, such as 1e-06, the default"),
+        ("trainer.args.lr_scheduler_kwargs=nonsense", "'nonsense'", "a mapping"),
     ],
 )
 @pytest.mark.fault(39)
