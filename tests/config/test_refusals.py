@@ -169,6 +169,7 @@ def test_no_message_repeats_a_secret(words: list[str], capsys, monkeypatch: pyte
 class Sample(BaseModel):
     """A field of every kind that a configuration has."""
 
+    size: int = Field(gt=0)
     count: int = Field(default=1, gt=0)
     share: float = Field(default=0.5, ge=0, le=1)
     rate: float = Field(default=1e-05, gt=0)
@@ -182,6 +183,7 @@ class Sample(BaseModel):
     ("name", "given", "meant"),
     [
         ("count", "7", "count=7"),
+        ("size", 0, "size=1"),
         ("count", 7.5, "count=8"),
         ("count", -7, "count=1"),  # the default: a sign is never flipped
         ("title", 7, "'title=\"7\"'"),

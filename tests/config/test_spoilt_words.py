@@ -77,30 +77,17 @@ def rates(cases: Iterable[Answered]) -> str:
     return "\n".join(lines)
 
 
-@pytest.fixture(scope="module")
-def cases(tmp_path_factory: pytest.TempPathFactory) -> list[Answered]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path_factory.mktemp("typed"))
-        return list(answered())
-
-
-def test_every_mistyped_word_is_refused(cases: list[Answered]) -> None:
-    assert not [case.typed for case in cases if case.code != 2]
-
-
 @pytest.mark.fault(39)
-def test_the_first_suggestion_is_right_for_nine_of_ten_of_every_kind(cases: list[Answered]) -> None:
-    spoilt = [case for case in cases if case.right]
+def test_the_first_suggestion_is_right_for_nine_of_ten_of_every_kind(place: Path) -> None:
+    """Every word is refused; one that resembles none gets no absurd suggestion, at most `rlhf list`."""
+    cases = list(answered())
+    assert not [case.typed for case in cases if case.code != 2]
+    spoilt, strangers = ([case for case in cases if bool(case.right) == is_near] for is_near in (True, False))
     print(rates(spoilt))
     assert len(spoilt) >= 150
     assert sum(case.is_right for case in spoilt) >= 0.97 * len(spoilt), rates(spoilt)
     for kind in {case.kind for case in spoilt}:
         right = [case.is_right for case in spoilt if case.kind == kind]
         assert sum(right) >= 0.9 * len(right), rates(spoilt)
-
-
-def test_an_unrelated_word_gets_no_absurd_suggestion(cases: list[Answered]) -> None:
-    """Only `rlhf list` may be suggested."""
-    strangers = [case for case in cases if not case.right]
     assert len(strangers) >= 20
     assert not [(case.typed, case.first) for case in strangers if case.first not in ("", "list")]

@@ -22,20 +22,16 @@ from rlhf_cli.evaluation.score_completions import read_completions, score_each
 from rlhf_cli.plan.prepare import prepare
 
 
-@pytest.mark.parametrize("path", ["openai/gsm8k", "imdb", "HuggingFaceH4/ultra_feedback-v1.2"])
-def test_hub_id(path: str) -> None:
-    assert DataSource(path=path).is_hub
-    assert peek(DataSource(path=path)).columns == ()
-    assert "read when the run starts" in peek(DataSource(path=path)).origin
-
-
-def test_not_a_hub_id(workplace: Path) -> None:
-    assert DataSource(path="owner/name").is_hub
+def test_a_hub_id_is_no_file_and_no_folder(workplace: Path) -> None:
+    for path in ("openai/gsm8k", "imdb", "HuggingFaceH4/ultra_feedback-v1.2", "owner/name"):
+        found = peek(source := DataSource(path=path))
+        assert (source.is_hub, found.columns) == (True, ())
+        assert "read when the run starts" in found.origin
     (workplace / "owner" / "name").mkdir(parents=True)  # what is on disk
     for path in ("./gsm8k", "data/rows.jsonl", "rows.csv.gz", "data/rows.txt", "owner/NAME.JSONL", "data/*", "x.y"):
         assert not DataSource(path=path).is_hub
-    for source in ({"path": "owner/name"}, {"path": ["owner/other", "other"]}, {"world": "toy_sums"}):
-        assert not DataSource(**source).is_hub  # type: ignore[arg-type]
+    for given in ({"path": "owner/name"}, {"path": ["owner/other", "other"]}, {"world": "toy_sums"}):
+        assert not DataSource(**given).is_hub  # type: ignore[arg-type]
 
 
 def test_exactly_one_of_world_and_path_and_a_subset_of_the_hub_only(refusal) -> None:
@@ -243,10 +239,10 @@ def test_a_path_is_seen_from_the_folder_of_its_data_file(workplace: Path, path: 
         assert (error.where, str(error.got)[:7]) == ("data.eval.path", "p/1.png")
 
 
-@pytest.mark.parametrize("value", ["nowhere.png", "iVBORw0KGgo" * 500, "nul\0", 5, None])
-def test_what_is_no_file_is_left_as_it_is(value: object) -> None:
+def test_what_is_no_file_is_left_as_it_is() -> None:
     """Pictures in base64 are longer than a file's name may be."""
-    assert opened({"image": value, "images": [value]}) == {"image": value, "images": [value]}
+    for value in ("nowhere.png", "iVBORw0KGgo" * 500, "nul\0", 5, None):
+        assert opened({"image": value, "images": [value]}) == {"image": value, "images": [value]}
 
 
 def test_a_reward_gets_opened_pictures_as_in_training() -> None:
