@@ -51,6 +51,14 @@ def test_an_unknown_verb(typed: list[str], hint: str, capsys: Said) -> None:
     assert capsys.readouterr() == ("", f"error: there is no verb {typed[-1]!r}\n  try:      {hint}\n")
 
 
+def test_a_user_error_is_one_message_and_no_traceback(capsys: Said) -> None:
+    assert main(["check", "+exp=quickstart", "sed=3"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.startswith("error: "), "Traceback" in err) == ("", True, False)
+    assert "  where:    sed (command line)\n" in err
+    assert err.endswith("  try:      seed=3\n")
+
+
 @pytest.mark.parametrize(
     ("error", "code", "start"),
     [
