@@ -37,9 +37,8 @@ def test_a_missed_expectation(expecting, capsys: Said) -> None:
     assert main(["verify", "runs/sweep/one", "--json"]) == 1
     said = json.loads(capsys.readouterr().out)
     (run,) = said["runs"]
-    assert (said["state"], run["run"], run["run_state"], run["state"]) == (
-        *("missed", "runs/sweep/one", "finished", "missed"),
-    )
+    states = (said["state"], run["run_state"], run["state"])
+    assert (run["run"], states) == ("runs/sweep/one", ("missed", "finished", "missed"))
     met, missed = run["expectations"]
     assert met["state"] == "met"
     assert missed == {
