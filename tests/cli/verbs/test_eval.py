@@ -78,7 +78,7 @@ def test_a_run(run: Path, named: str, capsys: Said) -> None:
     assert "Loading weights" not in beside  # transformers' own bar
     for text in ("reward model rm/one", "subset=a", "0.667 [0.208, 0.939]", "worst disagreements", "held_out.json"):
         assert text in said, text
-    assert (found["kind"], found["rows"]) == ("reward_model", 3)
+    assert (found["kind"], found["rows"], "pairs.jsonl" in found["data"]) == ("reward_model", 3, True)
     assert found["rewards"]["mean"]["mean"] == pytest.approx((2 * 3 + 0.5 * 2 - 1) / 6, **MODEL)
     assert found["slices"]["subset"]["b"]["mean"] == 0.5
     rewards = prepare(["+exp=quickstart", "rewards.it.model=run:rm", "rewards.it.offset=auto"]).experiment.rewards
