@@ -46,18 +46,12 @@ def subject(words: str, processes: int = 1) -> Subject:
         ("max_steps=0", "at least 1", None),
         ("max_steps=-7", "at least 1", None),
         ("learning_rate=-0.0", "at least 0", "learning_rate=1e-06"),
-        ("beta=-0.1", "at least 0", "beta=0.0"),
-        ("max_grad_norm=-1", "at least 0", "max_grad_norm=1.0"),
         ("epsilon=-0.2", "at least 0", "epsilon=0.2"),
         ("ref_model_mixup_alpha=1.5", "at least 0 and at most 1", "ref_model_mixup_alpha=0.6"),
-        ("per_device_eval_batch_size=0", "at least 1", "per_device_eval_batch_size=8"),
         ("per_device_train_batch_size=0", "at least 1", "per_device_train_batch_size=8"),
-        ("steps_per_generation=0", "at least 1", None),
-        ("num_generations_eval=-1", "at least 1", None),
         ("vllm_group_port=65536", "at least 1 and at most 65535", "vllm_group_port=51216"),
         ("generation_kwargs.top_p=1.5", "above 0 and at most 1", None),
         ("generation_kwargs.temperature=0", "above 0", None),
-        ("generation_kwargs.num_beams=0", "at least 1", None),
         ("generation_kwargs.num_return_sequences=2", "at least 1 and at most 1", None),
     ],
 )
@@ -99,7 +93,6 @@ LASTING = """
 warmup_steps=100                                          | 100 | A.warmup_steps=10
 warmup_steps=100                                          | 101 |
 warmup_steps=100                                          | 0   |
-warmup_steps=100                                          |     |
 warmup_steps=0.9                                          | 50  |
 warmup_steps=0.1                                          | 1   |
 trainer=ppo warmup_steps=30 critic.warmup_steps=40        | 30  | A.warmup_steps=3 critic.warmup_steps=3
@@ -107,9 +100,7 @@ trainer=ppo warmup_steps=30 critic.warmup_steps=40        | 40  | critic.warmup_
 rewards.format.weight={start:0,end:1,steps:60}            | 59  | rewards.format.weight.steps=59
 rewards.format.weight={start:0,end:1,steps:60}            | 60  |
 rewards.format.weight={start:0,end:1,steps:60}            | 0   |
-rewards.format.weight={start:0,end:1,steps:60}            |     |
 expect={metric:total,at:60,at_least:1}                    | 59  | expect.at=end
-expect={metric:total,at:60,at_least:1}                    | 60  |
 expect={metric:total,at:end,at_least:1}                   | 59  |
 expect={one:{metric:total,at:60,at_least:1}}              | 59  | expect.one.at=end
 """
@@ -214,10 +205,7 @@ contradictions | BEST save_strategy=best
 contradictions | BEST HELD eval_strategy=steps eval_steps=20 save_steps=50 | A.save_steps | TWENTY | None | KEY=20
 contradictions | BEST HELD eval_strategy=steps logging_steps=20 save_steps=50 | A.save_steps | TWENTY | None | KEY=20
 contradictions | BEST HELD eval_strategy=steps eval_steps=0.2 save_steps=0.5 | A.save_steps | SHARES | None | KEY=0.2
-contradictions | BEST HELD eval_strategy=steps eval_steps=0.1 save_steps=0.3
-contradictions | BEST HELD eval_strategy=steps eval_steps=25 save_steps=50
 contradictions | BEST HELD eval_strategy=steps eval_steps=0 logging_steps=0 save_steps=50
-contradictions | BEST HELD eval_strategy=steps eval_steps=1 save_steps=3
 refused_combinations | tf32=true | A.tf32 | True | GPUS | KEY=null, or '~KEY'
 refused_combinations | remove_unused_columns=true | A.remove_unused_columns | True | REWARDS | KEY=false
 refused_combinations | SYNC=true | A.SYNC | True | with beta=0 there is no reference model | A.beta=0.04, or '~KEY'

@@ -13,7 +13,7 @@ from trl import GRPOConfig
 
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.trainer_sections import Trainer
-from rlhf_cli.errors import ConfigError, DataError, ModelError
+from rlhf_cli.errors import ConfigError, ModelError
 from rlhf_cli.plan.batches import BatchPlan, StagePlan, plan_batches, plan_stage
 from tests.support.model_copies import EMPTY_WEIGHTS
 from tests.support.planning import Refused, Write, planned
@@ -197,33 +197,6 @@ def test_numbers_that_do_not_go(args: dict[str, Any], key: str, got: object, exp
 def of_rows(write: Write, row: dict[str, object], count: int = 20) -> str:
     write("rows.jsonl", (json.dumps(row) + "\n") * count)
     return "data.path=rows.jsonl"
-
-
-@pytest.mark.parametrize(
-    ("trainer", "row", "missing", "hint"),
-    [
-        (
-            "dpo",
-            {"question": "a", "better": "b", "worse": "c"},
-            "'chosen' and no column 'rejected'",
-            "data.rename.chosen=better data.rename.rejected=worse data.rename.prompt=question",
-        ),
-        ("reward", {"prompt": "a", "chosen": "b", "reject": "c"}, "'rejected'", "data.rename.rejected=reject"),
-        ("kto", {"prompt": "a", "completion": "b", "liked": True}, "'label'", "data.rename.label=liked"),
-        ("sft", {"question": "a", "answer": "b"}, "'prompt' and no column 'completion'", "data.rename.prompt=question"),
-    ],
-)
-def test_a_column_that_is_missing(
-    write: Write, refused: Refused, trainer: str, row: dict[str, object], missing: str, hint: str
-) -> None:
-    error = refused(f"trainer={trainer}", "data=file", of_rows(write, row))
-    assert isinstance(error, DataError)
-    assert error.what == f"the data has no column {missing}"
-    assert error.got == "columns " + ", ".join(row)
-    assert str(error.hint).startswith(hint)
-    renames = [word for word in str(error.hint).split() if "EXISTING" not in word and word.startswith("data.rename")]
-    if len(renames) >= missing.count("'") // 2:  # what it says to type works
-        assert planned(f"trainer={trainer}", "data=file", "data.path=rows.jsonl", *(r.rstrip(",") for r in renames))
 
 
 def test_prompts_that_fill_no_step(write: Write, refused: Refused) -> None:

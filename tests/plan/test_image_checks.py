@@ -111,12 +111,6 @@ def test_a_long_prompt_is_counted_where_no_row_has_an_image(planned: Callable[..
     assert "the longest has 2001 tokens" in str(caught.value.got)
 
 
-def test_a_text_model_is_refused(planned: Callable[..., Plan], place: Path) -> None:
-    with pytest.raises(UserError) as error:
-        planned("grpo", f"model.path={model_copy(place / 'text')}")
-    assert (error.value.hint, "data.rename.picture=image" in str(error.value.advice)) == (None, True)
-
-
 def test_a_text_that_names_the_place_of_an_image_gives_a_notice(planned: Callable[..., Plan], place: Path) -> None:
     """Of LLaVA's and LLaMA-Factory's rows; whether or not the model reads the image."""
     blind = f"model.path={model_copy(place / 'text')}"

@@ -119,25 +119,20 @@ def test_what_is_asked_for_and_what_cannot_be_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "mode"),
+    ("stored", "words", "mode"),
     [
-        (("launch.device=cuda", "launch.precision=float32"), "trimmed"),
-        (("launch.device=cuda", "launch.precision=float32", "trainer.passes=packed"), "packed"),
-        (("launch.device=cuda", "launch.precision=float32", "model.dtype=bfloat16"), "packed"),
-        (("launch.device=cuda", "launch.precision=bf16"), "packed"),
-        (("launch.device=cpu", "launch.precision=float32"), "packed"),
+        ("another", "launch.device=cuda launch.precision=float32", "trimmed"),
+        ("dtype", "launch.device=cuda launch.precision=float32", "packed"),
+        ("torch_dtype", "launch.device=cuda launch.precision=float32", "packed"),
+        ("another", "launch.device=cuda launch.precision=float32 trainer.passes=packed", "packed"),
+        ("another", "launch.device=cuda launch.precision=float32 model.dtype=bfloat16", "packed"),
+        ("another", "launch.device=cuda launch.precision=bf16", "packed"),
+        ("another", "launch.device=cpu launch.precision=float32", "packed"),
     ],
 )
-def test_float32_on_a_gpu_is_not_packed_by_itself(words: tuple[str, ...], mode: str) -> None:
-    """As the run decides it (tests/trainers/passes/test_chosen_passes.py)."""
-    found = of({"model_type": "llama", **SHAPE}, *words)
-    assert found is not None
-    assert found.mode == mode
-
-
-@pytest.mark.parametrize(("key", "mode"), [("dtype", "packed"), ("torch_dtype", "packed"), ("another", "trimmed")])
-def test_the_stored_type_is_read_by_its_former_name_too(key: str, mode: str) -> None:
-    """transformers 4 called it torch_dtype, and most models on the hub still do."""
-    found = of({"model_type": "llama", **SHAPE, key: "bfloat16"}, "launch.device=cuda", "launch.precision=float32")
-    assert found is not None
-    assert found.mode == mode
+def test_float32_on_a_gpu_is_not_packed_by_itself(stored: str, words: str, mode: str) -> None:
+    """As the run decides it (tests/trainers/passes/test_chosen_passes.py). transformers 4 called the stored type
+    torch_dtype, and most models on the hub still do.
+    """
+    found = of({"model_type": "llama", **SHAPE, stored: "bfloat16"}, *words.split())
+    assert (found and found.mode) == mode

@@ -45,20 +45,6 @@ def test_a_folder_of_another_user(refused: Refused, monkeypatch: pytest.MonkeyPa
     assert str(refused("exp=quickstart", *words).got).startswith("/theirs")
 
 
-class TestGoodPlans:
-    def test_quickstart(self) -> None:
-        plan = planned("exp=quickstart", "launch=cpu")
-        assert plan.num_rows == 2000
-        assert plan.columns == ("prompt", "answer", "a", "b")
-        assert plan.processes == 1
-        assert plan.batches is not None
-        assert (plan.batches.completions_a_round, plan.batches.prompts_a_round, plan.batches.steps) == (64, 8, 120)
-        assert list(plan.rewards) == ["correct", "format", "brevity"]
-        assert plan.rewards["correct"] == "rlhf_cli.rewards.toy:sums_correct"
-        assert set(plan.files) == {"rewards.correct", "rewards.format", "rewards.brevity"}
-        assert plan.files["rewards.correct"].name == "toy.py"
-
-
 class TestData:
     @pytest.mark.fault(42)
     def test_a_malformed_line(self, refused: Refused, write: Write) -> None:
@@ -79,14 +65,6 @@ class TestData:
         assert str(error.expected).startswith("b, which rewards.correct reads")
         assert "rewards.correct.args.b=VALUE" in str(error.expected)
         assert str(error.hint).startswith("data.rename.b=")
-
-    def test_a_selection_beyond_the_end(self, refused: Refused, write: Write) -> None:
-        """The reader refuses it too, but only when the run has begun."""
-        write("rows.jsonl", ROWS)
-        error = refused(*MINE, "data.select=21")
-        assert (error.what, error.got) == ("`select` reaches beyond the last row", 21)
-        assert error.expected == "at most 20, the number of rows"
-        assert planned(*MINE, "data.select=20").num_rows == 20
 
 
 def test_everything_is_told_at_once(write: Write) -> None:

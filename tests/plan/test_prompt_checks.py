@@ -335,11 +335,6 @@ def pair(**columns: object) -> dict[str, object]:
 
 
 class TestPairs:
-    def test_negative_control_sound_pairs(self, write: Write) -> None:
-        write("pairs.jsonl", lines(*(pair(margin=number) for number in range(80))))
-        assert planned("exp=toy_reward", "reward_model.margin.column=margin", *PAIRS).num_rows == 80
-        assert planned("exp=toy_dpo", *PAIRS).num_rows == 80
-
     def test_what_is_left_out_is_not_held_against_the_data(self, write: Write, refused: Refused) -> None:
         leave = "reward_model.on_bad_pair=drop"
         write("pairs.jsonl", lines(pair(), pair(rejected="2"), pair(chosen="")))
@@ -349,27 +344,12 @@ class TestPairs:
         assert error.got == "1 with empty answers, 1 with identical answers"
 
 
-def test_an_empty_prompt_is_named_by_its_row(write: Write, refused: Refused) -> None:
-    write("rows.jsonl", ROWS + lines({"prompt": " ", "a": 1, "b": 1}))
-    assert "row 21" in str(refused(*MINE).where)
-
-
 class TestHeldOut:
     EVALUATED = ("trainer.args.eval_strategy=steps", "trainer.args.eval_steps=60")
 
-    @pytest.mark.parametrize(
-        ("words", "columns"),
-        [
-            (MINE, {"a": 1, "b": 1}),
-            (("exp=toy_sft",), {"completion": "2"}),
-            (("exp=toy_reward",), {"chosen": "2", "rejected": "3", "score_chosen": 1, "score_rejected": 0}),
-        ],
-        ids=["policy", "demonstrations", "pairs"],
-    )
-    def test_prompts_that_are_also_trained_on_are_counted(
-        self, write: Write, words: tuple[str, ...], columns: dict[str, object]
-    ) -> None:
-        train, held = ({"prompt": prompt, **columns} for prompt in ("1+1=", "1+2="))
+    @pytest.mark.parametrize("words", [MINE, ("exp=toy_sft",)])
+    def test_prompts_that_are_also_trained_on_are_counted(self, write: Write, words: tuple[str, ...]) -> None:
+        train, held = ({"prompt": prompt, "completion": "2", "a": 1, "b": 1} for prompt in ("1+1=", "1+2="))
         write("rows.jsonl", lines(*[train] * 20))
         for shared, text in ((2, "2 of 3 evaluation rows"), (3, "all 3 evaluation rows"), (0, None)):
             write("held.jsonl", lines(*[train] * shared, *[held] * (3 - shared)))
