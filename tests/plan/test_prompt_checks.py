@@ -313,9 +313,7 @@ class TestFormat:
         judged = (*MINE, "+rewards.judge.model=judge")
         assert [notice.subject for notice in planned(*judged).notices] == ["rewards.judge"]
         assert planned(*judged, "data.prompt=[{role: user, content: '{a}+1='}]").notices == ()
-
-    def test_a_reward_model_to_train_that_pads_with_its_end_gives_a_notice(self, place, write: Write) -> None:
-        model_copy(place / "model", tokenizer_config={"pad_token": "<eos>"})
+        model_copy(place / "model", tokenizer_config={"pad_token": "<eos>"})  # one that is to be trained
         write("pairs.jsonl", lines(*[pair()] * 20))
         for padding, says in (("null", "pads with <pad>"), ("'<eos>'", "never reads it"), ("'<pad>'", None)):
             made = planned("exp=toy_reward", *PAIRS, *MODEL, f"++trainer.args.pad_token={padding}").notices

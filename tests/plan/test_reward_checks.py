@@ -73,6 +73,8 @@ def spans(completions):
 def slow(completions):
     time.sleep(0.5)
     return [1.0] * len(completions)
+def keyed(completions):
+    return os.environ["MY_OWN_KEY"]
 """
 
 
@@ -129,6 +131,7 @@ def found(words: list[str], name: str, capfd: pytest.CaptureFixture[str], *more:
         ("texts", 12, "'1.0'"),
         ("short", 15, "1 values for 8"),
         ("leaves", 19, "SystemExit: 3"),
+        ("keyed", 51, "MY_OWN_KEY"),
     ],
 )
 def test_the_line_of_a_failure(
@@ -139,6 +142,7 @@ def test_the_line_of_a_failure(
     assert f"(mine.py:{line})" in problem["where"]
     assert (got in problem["got"], "here '3'" in problem["expected"]) == (True, True)
     told = {"none": "return one entry per", "texts": "[float(score) for score", "short": "one entry per completion"}
+    told["keyed"] = "export MY_OWN_KEY="  # which is no column
     assert told.get(name, "rewards.x.trial=false") in problem["advice"]
     assert found(words, name, capfd, "rewards.x.trial=false") == []
 
@@ -321,14 +325,3 @@ def test_what_is_returned_is_mended_by_what_is_advised(returned: object, said: s
     advice = advice_on("x", f"{caught.value.what}: {caught.value.got}", TEXTS, None)
     assert said in advice
     assert re.search(r"float\(score\)", advice) is None or isinstance(returned, list)
-
-
-def test_an_environment_variable_is_no_column(
-    write: Callable[[str, str], Path], capfd: pytest.CaptureFixture[str]
-) -> None:
-    write("mine.py", "import os\ndef f(completions, **columns):\n    return os.environ['MY_OWN_KEY']\n")
-    words = ["~rewards.correct", "~rewards.format", "~rewards.brevity", "expect=null", "rewards.x.fn=./mine.py:f"]
-    assert main(["check", "+exp=quickstart", *words, "--json"]) == 2
-    (problem,) = json.loads(capfd.readouterr().out)["problems"]
-    assert ("export MY_OWN_KEY=" in problem["advice"], "rename" in problem["advice"]) == (True, False)
-    assert "(mine.py:3)" in problem["where"]

@@ -225,17 +225,14 @@ def test_a_tool_may_take_longer_than_its_trial(monkeypatch: pytest.MonkeyPatch) 
     assert isinstance(found, Notice)
 
 
-@pytest.mark.parametrize("name", ["plus", "add"])
-def test_a_tool_may_have_another_name_than_its_function(name: str) -> None:
-    """Its arguments are numbers, which the parser knows by the name in the configuration."""
-    tokenizer = read_tokenizer(EMBEDDED_TOKENIZER, where="model.path")
-    calling = with_tools(f"tools.{name}.fn=./mine.py:add")
-    assert list(call_problems(calling)) == list(call_problems(replace(calling, tokenizer=tokenizer))) == []
-
-
 def test_the_call_of_every_tool_is_read_back() -> None:
-    """The parser of the embedded model knows numbers and texts, but no lists; the message names the first mistake."""
+    """The parser of the embedded model knows numbers and texts, but no lists; the message names the first mistake.
+    It knows arguments by the name in the configuration, which may be another than the function's.
+    """
     tokenizer = read_tokenizer(EMBEDDED_TOKENIZER, where="model.path")
+    for name in ("plus", "add"):
+        calling = with_tools(f"tools.{name}.fn=./mine.py:add")
+        assert list(call_problems(calling)) == list(call_problems(replace(calling, tokenizer=tokenizer))) == []
     three = with_tools("T.add.fn=M:add", "T.longest.fn=M:longest", "T.longer.fn=M:longest")
     ((key, got, expected, hint),) = told(call_problems(replace(three, tokenizer=tokenizer)))
     assert (key, "'longest'" in str(got), "'longest'" in str(expected)) == ("model.path", True, True)
@@ -301,15 +298,16 @@ def test_a_call_is_tried_with_an_argument_of_each_type(write: Write) -> None:
     assert str(text).endswith("(1, 1.5, True, [], {}, '1', 'x')")
 
 
-def test_a_template_without_calls_is_refused(refused: Refused) -> None:
-    template = "model.chat_template='{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}'"
-    error = refused(*CHAT, "tools.add.fn=./mine.py:add", template)
+@pytest.mark.parametrize(
+    ("template", "got"),
+    [
+        ("{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}", "1+1"),
+        ('{{ raise_exception("no tools") if tools }}{% for m in messages %}{{ m.content }}{% endfor %}', "no tools"),
+    ],
+)
+def test_a_template_without_calls_is_refused(refused: Refused, template: str, got: str) -> None:
+    error = refused(*CHAT, "tools.add.fn=./mine.py:add", f"model.chat_template='{template}'")
     assert isinstance(error, ModelError)
     assert str(error.where).startswith("model.chat_template")
-    assert ("1+1" in str(error.got), "arguments" in str(error.expected)) == (True, True)
-
-
-def test_a_template_that_fails_on_tools_is_refused(refused: Refused) -> None:
-    template = '{{ raise_exception("no tools") if tools }}{% for m in messages %}{{ m.content }}{% endfor %}'
-    error = refused(*CHAT, "tools.add.fn=./mine.py:add", f"model.chat_template='{template}'")
-    assert ("no tools" in str(error.got), "a call and its result" in str(error.expected)) == (True, True)
+    expected = "arguments" if got == "1+1" else "a call and its result"
+    assert (got in str(error.got), expected in str(error.expected)) == (True, True)

@@ -243,13 +243,6 @@ def test_unknown_parts_are_listed() -> None:
     assert grows.leaves_out == ["model.lora.modules_to_save"]
 
 
-def test_rows_on_a_gpu_have_all_their_tokens_in_the_head() -> None:
-    """One tile of 80 tokens and 32768 entries: there is no answer apart from the prompt."""
-    device = Device(on_gpu=True, bf16=True, num_bytes=10**9)
-    learning = at("learning", rows_learned("toy_sft", *ONE_LAYER, device=device))
-    assert learning.parts["logits"] == 2 * 80 * 32768 + 4 * EMBEDDING
-
-
 def bytes_of_state(make: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]) -> float:
     """Take a step on a matrix of 64 by 64 float32 weights; return the bytes of state per weight, without counters."""
     weight = torch.nn.Parameter(torch.ones(64, 64))
@@ -273,9 +266,7 @@ def test_the_state_of_torchs_optimizers(
 ) -> None:
     for name in optimizers.split():
         assert held_bytes(BILLIONS, name, "ddp", 1).optimizer == BILLIONS.trained_weights * bytes_of_state(make), name
-
-
-def test_adafactor_keeps_sums_of_rows_and_columns_which_count_as_nothing() -> None:
+    # Adafactor's sums of rows and columns count as nothing
     assert 0 < bytes_of_state(torch.optim.Adafactor) < 0.05 * bytes_of_state(torch.optim.AdamW)
     assert held_bytes(BILLIONS, "adafactor", "ddp", 1).optimizer == 0
 
@@ -320,6 +311,9 @@ def test_packed_texts_are_as_long_as_they_may_be_and_have_no_padding() -> None:
     packed = at("learning", rows_learned("toy_sft", *words))
     assert packed.what == "learning from 8 rows of 30 tokens"
     assert packed.parts["activations"] == kept(8 * 30)
+    gpu = Device(on_gpu=True, bf16=True, num_bytes=10**9)  # a tile has all 80 tokens of the rows, and 32768 entries
+    learning = at("learning", rows_learned("toy_sft", *ONE_LAYER, device=gpu))
+    assert learning.parts["logits"] == 2 * 80 * 32768 + 4 * EMBEDDING
 
 
 def test_an_evaluation_of_more_rows_than_a_micro_batch() -> None:
