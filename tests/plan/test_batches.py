@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from itertools import product
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -13,9 +14,9 @@ from trl import GRPOConfig
 
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.trainer_sections import Trainer
-from rlhf_cli.errors import ConfigError, ModelError
+from rlhf_cli.errors import ConfigError
 from rlhf_cli.plan.batches import BatchPlan, StagePlan, plan_batches, plan_stage
-from tests.support.model_copies import EMPTY_WEIGHTS
+from tests.support.model_copies import model_copy
 from tests.support.planning import Refused, Write, planned
 
 SHORT = {
@@ -291,23 +292,6 @@ def test_kto_needs_two_rows_at_a_time() -> None:
     assert stage(per=1, acc=1).describe() == "1 row a device x 1 process = 1 a step"
 
 
-class TestModels:
-    def folder(self, write: Write, **config: object) -> str:
-        name = "adapter_config.json" if "task_type" in config else "config.json"
-        write("there/tokenizer_config.json", "{}")
-        write("there/model.safetensors", EMPTY_WEIGHTS)
-        return f"model.path={write(f'there/{name}', json.dumps({'model_type': 'llama', **config})).parent}"
-
-    def test_a_reward_model_is_no_policy(self, write: Write, refused: Refused) -> None:
-        path = self.folder(write, architectures=["LlamaForSequenceClassification"], num_labels=1)
-        for name in ("toy_sft", "toy_dpo", "toy_kto", "quickstart"):
-            error = refused(f"+exp={name}", "model=local", path)
-            assert isinstance(error, ModelError)
-            assert error.where == "model.path (command line)"
-        assert planned("+exp=toy_reward", "model=local", path)
-
-    def test_a_causal_checkpoint_where_a_reward_model_is_wanted(self, write: Write, refused: Refused) -> None:
-        path = self.folder(write, architectures=["LlamaForCausalLM"]).partition("=")[2]
-        error = refused("+exp=quickstart", f"rewards.judge={{model: '{path}'}}")
-        assert "trainer=reward" in str(error.advice)
-        assert path in str(error.advice)
+def test_a_causal_checkpoint_where_a_reward_model_is_wanted(place: Path, refused: Refused) -> None:
+    error = refused("+exp=quickstart", f"rewards.judge={{model: '{model_copy(place / 'judge')}'}}")
+    assert ("trainer=reward" in str(error.advice), str(place / "judge") in str(error.advice)) == (True, True)

@@ -283,8 +283,6 @@ def test_a_signal_is_heard_while_torch_waits_for_other_ranks(where: str, code: i
     assert subprocess.run(command, env=environment, timeout=50, check=False).returncode == code
 
 
-MODEL = ("model=local", "model.path=org/model")
-SERVER = (*MODEL, "launch.rollout=vllm_server")
 OWN = (*SERVER, "launch.rollout_gpus=1")
 
 

@@ -28,11 +28,14 @@ def passes(*words: str) -> Passes | None:
     return planned_passes(subject_of(*SMALL, *words))
 
 
+def store(folder: str, config: dict[str, Any], name: str = "config.json") -> None:
+    Path(folder).mkdir(exist_ok=True)
+    Path(folder, name).write_text(json.dumps(config))
+
+
 def of(config: dict[str, Any], *words: str) -> Passes | None:
     """Of a policy with this config.json."""
-    folder = Path("there")
-    folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config))
+    store("there", config)
     return passes("model.build=null", "model.path=there", *words)
 
 
@@ -70,18 +73,14 @@ def test_what_a_config_json_leaves_out_is_what_transformers_takes(family: str) -
     }.get(family)
 
 
-def test_an_adapter_s_rows_go_as_its_base_takes_them(place: Path) -> None:
+def test_an_adapter_s_rows_go_as_its_base_takes_them() -> None:
     """Its own folder has no config.json; where it has one beside it (as a merged model), that is what is loaded."""
-    for name, config in {"windowed": {"model_type": "mistral"}, "whole": {"model_type": "llama"}}.items():
-        (place / name).mkdir()
-        (place / name / "config.json").write_text(json.dumps(config))
-    (place / "adapter").mkdir()
-    for base, mode in {"windowed": "trimmed", "whole": "packed"}.items():
-        (place / "adapter" / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base}))
+    for base, mode in {"mistral": "trimmed", "llama": "packed"}.items():
+        store(base, {"model_type": base})
+        store("adapter", {"base_model_name_or_path": base}, "adapter_config.json")
         found = passes("model.build=null", "model.path=adapter")
-        assert found is not None
-        assert found.mode == mode
-    (place / "adapter" / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+        assert (found and found.mode) == mode
+    store("adapter", {"model_type": "gpt2"})
     found = passes("model.build=null", "model.path=adapter")
     assert found == Passes("trimmed", "its positions are learned, not rotary")
 
@@ -98,11 +97,10 @@ def test_dropout_counts_where_it_is_not_switched_off() -> None:
     assert of(attention, *PPO_SMALL) == passes(*PPO_SMALL, *lora) == Passes("packed")
 
 
-def test_a_critic_of_another_architecture_is_looked_at(place: Path) -> None:
+def test_a_critic_of_another_architecture_is_looked_at() -> None:
     """One verdict for both, as in the run."""
     for name in ("gpt2", "llama", "mamba2"):
-        (place / name).mkdir()
-        (place / name / "config.json").write_text(json.dumps({"model_type": name}))
+        store(name, {"model_type": name})
     found = {name: passes(*PPO_SMALL, f"critic.init={name}") for name in ("gpt2", "llama", "mamba2", "nobodys/model")}
     positions = Passes("trimmed", "the critic: its positions are learned, not rotary")
     assert found == {"gpt2": positions, "llama": Passes("packed"), "mamba2": None, "nobodys/model": None}

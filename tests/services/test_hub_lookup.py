@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 from huggingface_hub import constants
 
 from rlhf_cli.services import hub_lookup
 from rlhf_cli.services.hub_lookup import HubAnswer, HubQuestion, look_up
+from tests.support.fake_server import Answer, FakeServer, serving
 
 ASKED = hub_lookup._asked.__wrapped__
 """The function that asks, as it is without the hub that the other tests have."""
@@ -27,51 +25,26 @@ _ERRORS = {
 }
 
 
-class Hub(BaseHTTPRequestHandler):
-    """Answers as huggingface.co: the status, and in a header which of several reasons a status has."""
-
-    kinds: ClassVar[set[str]] = set()
-
-    def do_GET(self) -> None:
-        _, _, kind, _, name = self.path.split("/")[:5]
-        self.kinds.add(kind)
-        if "revision" in self.path:
-            self.refuse("revision")
-        elif name == "shut" and not self.path.endswith("auth-check"):
-            self.say(200, {"id": "org/shut", "gated": "auto"})
-        elif name in _ERRORS:
-            self.refuse(name)
-        else:
-            self.say(200, {"id": f"org/{name}", "gated": False})
-
-    def refuse(self, name: str) -> None:
-        status, code = _ERRORS[name]
-        self.say(status, {"error": name}, {"X-Error-Code": code} if code else {})
-
-    def say(self, status: int, content: dict[str, object], headers: dict[str, str] | None = None) -> None:
-        self.send_response(status)
-        for header, value in (headers or {}).items():
-            self.send_header(header, value)
-        self.end_headers()
-        self.wfile.write(json.dumps(content).encode())
-
-    def log_message(self, *_: object) -> None:
-        return
-
-
 @pytest.fixture(autouse=True)
 def real_questions(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
     monkeypatch.setattr(hub_lookup, "_asked", ASKED)
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-    yield
-    server.shutdown()
-    server.server_close()
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
+    """Answers as huggingface.co: the status, and in a header which of several reasons a status has."""
+
+    def answer(_: object) -> Answer:
+        path = server.asked[-1].path
+        name = "revision" if "revision" in path else path.split("/")[4]
+        if name == "shut" and not path.endswith("auth-check"):
+            return Answer({"id": "org/shut", "gated": "auto"})
+        status, code = _ERRORS.get(name, (200, ""))
+        return Answer({"id": f"org/{name}", "gated": False}, status, {"X-Error-Code": code} if code else {})
+
+    with serving(answer) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url.removesuffix("/score"))
+        yield server
 
 
 def asked(name: str, kind: hub_lookup.Kind = "model", revision: str | None = None) -> HubAnswer:
@@ -79,7 +52,6 @@ def asked(name: str, kind: hub_lookup.Kind = "model", revision: str | None = Non
     return answer
 
 
-@pytest.mark.usefixtures("hub")
 @pytest.mark.parametrize(
     ("name", "revision", "state"),
     [
@@ -90,12 +62,13 @@ def asked(name: str, kind: hub_lookup.Kind = "model", revision: str | None = Non
         ("busy", None, "there"),  # the repository exists; a later request waits longer
     ],
 )
-def test_what_the_hub_says(name: str, revision: str | None, state: str) -> None:
+def test_what_the_hub_says(name: str, revision: str | None, state: str, hub: FakeServer) -> None:
     kinds: tuple[hub_lookup.Kind, ...] = ("model", "dataset")
     for kind in kinds:
-        Hub.kinds.clear()
+        hub.asked.clear()
         answer = asked(name, kind, revision)
-        assert (answer.state, answer.is_silence, Hub.kinds) == (state, False, {f"{kind}s"})
+        assert (answer.state, answer.is_silence) == (state, False)
+        assert {request.path.split("/")[2] for request in hub.asked} == {f"{kind}s"}
 
 
 def test_a_silent_hub_costs_one_timeout_for_all_questions(monkeypatch: pytest.MonkeyPatch) -> None:
