@@ -97,7 +97,8 @@ def test_an_unusual_model_folder(spoil, says: str, model: Path, workplace: Path,
     printed = capsys.readouterr()
     assert code == 2, printed
     assert "Traceback" not in printed.out + printed.err
-    for part in (says, *(("row 1", "model.chat_template") if chat else ("model.path", str(model)))):
+    place = ("row 1", "model.chat_template", "got:") if chat else ("model.path", str(model))
+    for part in (says, *place, "expected:"):
         assert part in printed.err, part
     assert not (workplace / LEAVES).exists()
 
@@ -145,6 +146,6 @@ def test_a_checkpoint_that_was_changed_together_with_its_manifest(train, workpla
         assert main(["resume", str(folder.path), "trainer.args.max_steps=4"]) == 2
         printed = capsys.readouterr()
         assert "Traceback" not in printed.out + printed.err
-        for part in ("checkpoint-3", told, "advice:"):
+        for part in ("checkpoint-3", told, "got:", "expected:", "advice:"):
             assert part in printed.err, part
         assert not (workplace / LEAVES).exists()

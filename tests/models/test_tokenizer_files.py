@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import pytest
@@ -198,6 +199,13 @@ def test_where_a_template_stands(tmp_path: Path) -> None:
     for given, wanted in (({"chat_template": "one"}, "one"), ({"chat_template": listed}, "b"), ({}, None)):
         folder = model_copy(tmp_path / str(wanted), without=("chat_template.jinja",), tokenizer_config=given)
         assert read_tokenizer(folder, where="model.path").chat_template == wanted
+
+
+def test_a_tokenizer_that_lacks_something_is_named_with_another_one_to_type() -> None:
+    for error, lacks in ((module.no_end_token, "eos_token"), (module.no_chat_template, "chat_template")):
+        made: Any = error("folder", where="here")
+        found = ["folder" in made.got, lacks in made.expected, "model.tokenizer=" in made.hint]
+        assert (made.where, found) == ("here", [True] * 3)
 
 
 def test_a_damaged_one_names_the_key_or_the_file(tmp_path: Path) -> None:

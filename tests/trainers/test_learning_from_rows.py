@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from peft import AutoPeftModelForCausalLM
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+from peft import AutoPeftModelForCausalLM, LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer, LlamaConfig
 
 from rlhf_cli.cli import main
 from rlhf_cli.models.scalar_heads import load_reward_model, restore_head_dtype
@@ -67,13 +67,8 @@ def test_dpo_goes_on_from_an_adapter_with_the_adapter_in_its_reference(stage: St
 
 def test_a_head_beside_quantised_weights_keeps_its_dtype() -> None:
     """As TRL does it: what is trained is made bfloat16, and the body stays as it was."""
-    from peft import LoraConfig, get_peft_model
-    from transformers import LlamaConfig
-
-    config = LlamaConfig(
-        **{"vocab_size": 8, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1},
-        **{"num_attention_heads": 2, "pad_token_id": 0, "num_labels": 1},
-    )
+    sizes = {"vocab_size": 8, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
+    config = LlamaConfig(**sizes, num_hidden_layers=1, pad_token_id=0, num_labels=1)
     adapter = LoraConfig(task_type="SEQ_CLS", r=2, target_modules="all-linear", modules_to_save=["score"])
     model = get_peft_model(AutoModelForSequenceClassification.from_config(config), adapter)
     for weight in model.parameters():
@@ -84,8 +79,7 @@ def test_a_head_beside_quantised_weights_keeps_its_dtype() -> None:
         model(input_ids=ids)
     restore_head_dtype(model)
     assert model(input_ids=ids).logits.dtype == torch.float32
-    trained = {str(weight.dtype) for name, weight in model.named_parameters() if "lora_" in name}
-    assert trained == {"torch.bfloat16"}
+    assert {weight.dtype for name, weight in model.named_parameters() if "lora_" in name} == {torch.bfloat16}
 
 
 @pytest.fixture

@@ -16,12 +16,14 @@ from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.trainers.pass_mixin import PassMixin
 from tests.analysis.whatif.whatif_runs import advantages_if, answer, table
 from tests.support.cut_runs import cut
-from tests.support.small_runs import PPO_SMALL, SMALL
+from tests.support.small_runs import PPO_SMALL
 
 pytestmark = pytest.mark.whole
 
 OWN = """
 import numpy as np
+from transformers import TrainerCallback
+from transformers.trainer_callback import ExportableState
 from trl import GRPOTrainer
 
 class Halved(GRPOTrainer):
@@ -54,6 +56,22 @@ def ranks(totals, groups):
 
 def tokens(totals, lengths):
     return [[float(t) for t in range(n)] for n in lengths]
+
+class Watch(TrainerCallback, ExportableState):
+    seen = 0
+
+    def on_step_end(self, args, state, control, **named):
+        self.seen += 1
+        with open("steps.txt", "a") as file:
+            file.write(f"{state.global_step}:{self.seen} ")
+
+    def state(self):
+        return {"args": {}, "attributes": {"seen": self.seen}}
+
+def counted(completions, trainer_state=None, **columns):
+    with open("calls.txt", "a") as file:
+        file.write(f"{len(completions)} ")
+    return [float(len(text)) for text in completions]
 """
 
 
@@ -160,55 +178,23 @@ def test_a_function_of_tokens(train, mine: Path, monkeypatch: pytest.MonkeyPatch
     assert not (folder.model / "model.safetensors").exists()
 
 
-def test_a_class_that_needs_another_argument_is_refused(place: Path) -> None:
+def test_a_class_that_needs_another_argument_is_refused(mine: Path) -> None:
     source = "from trl import GRPOTrainer\nclass Taught(GRPOTrainer):\n    def __init__(self, model, teacher): ...\n"
-    (place / "mine.py").write_text(source)
+    mine.write_text(source)
     with pytest.raises(ConfigError) as caught:
         prepare(["+exp=quickstart", "trainer.class=./mine.py:Taught"])
     assert str(caught.value.where).startswith("trainer.class")
-    (place / "mine.py").write_text(source.replace("teacher)", "teacher=None)"))
+    mine.write_text(source.replace("teacher)", "teacher=None)"))
     prepare(["+exp=quickstart", "trainer.class=./mine.py:Taught"])
 
 
-WATCH = """
-from transformers import TrainerCallback
-from transformers.trainer_callback import ExportableState
-
-class Watch(TrainerCallback, ExportableState):
-    seen = 0
-
-    def on_step_end(self, args, state, control, **named):
-        self.seen += 1
-        with open("steps.txt", "a") as file:
-            file.write(f"{state.global_step}:{self.seen} ")
-
-    def state(self):
-        return {"args": {}, "attributes": {"seen": self.seen}}
-"""
-COUNTED = """
-def counted(completions, trainer_state=None, **columns):
-    with open("calls.txt", "a") as file:
-        file.write(f"{len(completions)} ")
-    return [float(len(text)) for text in completions]
-"""
-
-
-@pytest.fixture
-def place(workplace: Path) -> Path:
-    (workplace / "mine.py").write_text(WATCH)
-    (workplace / "rewards.py").write_text(COUNTED)
-    return workplace
-
-
-def test_a_callback_is_called_frozen_and_hashed(place: Path) -> None:
-    words = ["trainer.callbacks=[./mine.py:Watch]", "trainer.args.save_steps=1", "run.name=a"]
-    assert main(["train", *SMALL, *words]) == 0
-    assert Path("steps.txt").read_text() == "1:1 2:2 3:3 "
-    folder = RunFolder(place / "runs" / "quickstart" / "a")
-    assert folder.read_config()["trainer"]["callbacks"] == [f"{place / 'mine.py'}:Watch"]
+def test_a_callback_is_called_frozen_and_hashed(train, mine: Path, tmp_path: Path) -> None:
+    code, folder = train("trainer.callbacks=[./mine.py:Watch]", "trainer.args.save_steps=1")
+    assert (code, Path("steps.txt").read_text()) == (0, "1:1 2:2 3:3 ")
+    assert folder.read_config()["trainer"]["callbacks"] == [f"{mine}:Watch"]
     assert "trainer.callbacks[0]" in read_json(folder.provenance)["sha256"]
-    stopped = cut(folder, 2, place / "cut")
-    (place / "mine.py").write_text(WATCH + "# changed\n")
+    stopped = cut(folder, 2, tmp_path / "cut")
+    mine.write_text(OWN + "# changed\n")
     assert main(["resume", str(stopped.path)]) == 2
     assert main(["resume", str(stopped.path), "--allow", "code"]) == 0
     assert Path("steps.txt").read_text() == "1:1 2:2 3:3 3:3 "
@@ -220,29 +206,31 @@ EVALUATED = [
 ]
 
 
-def test_a_reward_for_evaluations(place: Path) -> None:
+def test_a_reward_for_evaluations(train, mine: Path) -> None:
     """Training makes the same steps with and without it; only evaluations call it. Another one watches the training."""
-    reward = ["rewards.expert.fn=./rewards.py:counted", "rewards.expert.trial=false"]
-    assert main(["train", *SMALL, *EVALUATED, *reward, "rewards.expert.when=eval", "run.name=a"]) == 0
+    reward = ["rewards.expert.fn=./mine.py:counted", "rewards.expert.trial=false"]
+    code, folder = train(*EVALUATED, *reward, "rewards.expert.when=eval", name="a")
     calls = Path("calls.txt").read_text().split()
+    assert code == 0
     assert calls
-    assert main(["train", *SMALL, *EVALUATED, "run.name=b"]) == 0
-    assert Path("calls.txt").read_text().split() == calls
-    folders = [RunFolder(place / "runs/quickstart" / name) for name in "ab"]
-    with_it, without = ([event for event in read_metrics(one.metrics) if "loss" in event] for one in folders)
+    other_code, other = train(*EVALUATED, name="b")
+    assert (other_code, Path("calls.txt").read_text().split()) == (0, calls)
+    with_it, without = ([event for event in read_metrics(one.metrics) if "loss" in event] for one in (folder, other))
     for name in ("loss", "reward"):
         assert [event[name] for event in with_it] == [event[name] for event in without]
     assert not [name for event in with_it for name in event if name.startswith("rewards/expert")]
-    assert "expert" in (folders[0].path / "eval/training/step-3.json").read_text()
-    assert main(["why", "runs/quickstart/a"]) in (0, 1)
-    assert main(["train", *SMALL, *reward, "rewards.expert.weight=0", "run.name=c"]) == 0  # the negative control
+    assert "expert" in (folder.path / "eval/training/step-3.json").read_text()
+    assert main(["why", str(folder.path)]) in (0, 1)
+    assert train(*reward, "rewards.expert.weight=0", name="c")[0] == 0  # the negative control
     assert len(Path("calls.txt").read_text().split()) == len(calls) + 3
 
 
-def test_dora_trains_and_its_critic_shares_the_body(place: Path) -> None:
+def test_dora_trains_and_its_critic_shares_the_body(train) -> None:
     adapter = [f"model.lora.{word}" for word in ("r=2", "use_dora=true", "use_rslora=true", "modules_to_save=[norm]")]
     shared = ["trainer=ppo", "critic.share=lora", "trainer.args.gradient_checkpointing=false", "kl.where=none"]
-    ppo = ["trainer.args.num_generations=1", "trainer.args.steps_per_generation=1", "trainer.args.num_iterations=1"]
-    assert main(["train", *SMALL, *shared, *ppo, *adapter, "trainer.args.max_steps=1", "run.name=a"]) == 0
-    saved = read_json(place / "runs/quickstart/a/model/adapter_config.json")
+    names = ("num_generations", "steps_per_generation", "num_iterations", "max_steps")
+    once = [f"trainer.args.{name}=1" for name in names]
+    code, folder = train(*shared, *once, *adapter)
+    assert code == 0
+    saved = read_json(folder.model / "adapter_config.json")
     assert (saved["use_dora"], saved["use_rslora"], saved["modules_to_save"]) == (True, True, ["norm"])

@@ -47,13 +47,10 @@ def test_a_group_differs_by_more_than_rounding_and_scores_that_are_missing_do_no
 
 def further_rows(num_rows: int = 40, rank: int = 0, step: int = 0, draw: int = 1, **more: Any) -> list[int]:
     """The rows that a rank of two draws for four groups of three; a round is four steps."""
-    given = {"seed": 7, "shuffle": True} | more
-    trainer: Any = SimpleNamespace(
-        accelerator=SimpleNamespace(process_index=rank, num_processes=2),
-        args=SimpleNamespace(seed=given["seed"], steps_per_generation=2),
-        **{"_step": step, "_num_generations": 3, "num_iterations": 2, "shuffle_dataset": given["shuffle"]},
-        train_dataset=[{"place": place} for place in range(num_rows)],
-    )
+    trainer: Any = SimpleNamespace(train_dataset=[{"place": place} for place in range(num_rows)])
+    vars(trainer).update(_step=step, _num_generations=3, num_iterations=2, shuffle_dataset=more.get("shuffle", True))
+    trainer.accelerator = SimpleNamespace(process_index=rank, num_processes=2)
+    trainer.args = SimpleNamespace(seed=more.get("seed", 7), steps_per_generation=2)
     further = [row["place"] for row in SamplingMixin._further_rows(trainer, draw, 4)]
     assert further[::3] == further[1::3] == further[2::3]
     return further[::3]
@@ -66,20 +63,15 @@ def test_further_prompts_follow_from_seed_round_and_draw_and_ranks_share_none() 
     assert first not in (further_rows(step=4), further_rows(draw=2), further_rows(seed=8))  # negative control
 
 
-@pytest.mark.parametrize(
-    ("num_rows", "rank", "step", "draw", "expected"),
-    [
-        (40, 0, 8, 1, [24, 25, 26, 27]),  # of round 2 and its first further draw: 3 rounds of 8 rows are before them
-        (40, 1, 11, 1, [28, 29, 30, 31]),
-        (40, 1, 4, 3, [36, 37, 38, 39]),
-        (40, 0, 4, 4, [0, 1, 2, 3]),
-        (5, 1, 0, 1, [2, 3, 4, 0]),  # 8 rows before them are 3 of the next pass, and rank 0 has 4 more
-    ],
-)
-def test_rows_in_order_go_on_where_the_rounds_before_and_the_other_ranks_end(
-    num_rows: int, rank: int, step: int, draw: int, expected: list[int]
-) -> None:
-    assert further_rows(num_rows, rank, step, draw, shuffle=False) == expected
+def test_rows_in_order_go_on_where_the_rounds_before_and_the_other_ranks_end() -> None:
+    """In the third round and its first further draw, 3 rounds of 8 rows are before them; then of later draws. Of five
+    rows in all, 8 are 3 of the next pass, and rank 0 has 4 more.
+    """
+    assert further_rows(40, 0, 8, 1, shuffle=False) == [24, 25, 26, 27]
+    assert further_rows(40, 1, 11, 1, shuffle=False) == [28, 29, 30, 31]
+    assert further_rows(40, 1, 4, 3, shuffle=False) == [36, 37, 38, 39]
+    assert further_rows(40, 0, 4, 4, shuffle=False) == [0, 1, 2, 3]
+    assert further_rows(5, 1, 0, 1, shuffle=False) == [2, 3, 4, 0]
 
 
 def drawing(others: list[int], draws: list[list[bool]], dead: list[float], **more: Any) -> tuple[Any, list[Any]]:

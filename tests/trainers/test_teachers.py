@@ -148,7 +148,7 @@ def test_a_policy_that_teaches_itself(train: Train, workplace: Path, step: int) 
     """Its teacher is its initial self with a hint; on random weights the hint says little, so only the step counts."""
     folder = train("sdft", "trainer.args.gradient_accumulation_steps=1", "trainer.args.steps_per_generation=2")
     assert all(event["grad_norm"] > 0 for event in read_metrics(folder.metrics) if "grad_norm" in event)
-    stopped = cut(folder, 2, workplace / "cut")
+    stopped = cut(folder, step, workplace / "cut")
     assert main(["resume", str(stopped.path)]) == 0
     assert is_same(stopped, folder)
 
