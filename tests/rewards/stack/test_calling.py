@@ -87,9 +87,10 @@ def test_the_search_waits_for_one_slow_row(bench: Bench, failure: type[Exception
         calls.append(row)
         raise TypeError("odd") if len(row) > 1 else failure("late")
 
-    with pytest.raises((RewardFailed, RewardError)):
+    with pytest.raises((RewardFailed, RewardError)) as caught:
         bench(mine)
     assert len(calls) == 1 + num_calls
+    assert (caught.value.row is None) == (failure is ServerSilent)  # which is no row's fault
 
 
 @pytest.mark.parametrize("args", [{}, {"margin": 0.0}])

@@ -204,6 +204,7 @@ class TestTimeouts:
         assert found.fixed == [0.25] * 4
         assert found.errors == ["no answer within 0.1 s"] * 4
         assert (found.timeouts, found.num_errors, found.calls) == (4, 4, 4)
+        assert 0.1 <= found.seconds < FOR_EVER_S
         assert [kept["row"] for kept in bench.recorded] == [0, 1, 2, 3]
         in_time = bench(sleeper(0.01, is_async=is_async), timeout_s=5.0)  # negative control
         assert (in_time.raw, in_time.timeouts, in_time.num_errors) == ([1.0] * 4, 0, 0)
