@@ -6,6 +6,7 @@ functions of the rewards raise when they are called; nothing here repeats the co
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -121,12 +122,16 @@ def test_negative_control_what_it_takes_is_let_through(fn: str, args: dict[str, 
     assert problems(fn, **args) == []
 
 
+TAKEN = "words, mode, count, pairs, scale, word, call, exact, later, flag"
+
+
 @pytest.mark.parametrize(
     ("args", "got", "expected", "hint"),
     [
         ({"completions": ["a"]}, ["a"], None, f"'~{KEY}.completions'"),  # the trainer passes them
-        ({"cuont": 3}, "cuont: 3", "words, mode, count, pairs, scale, word, call, exact, later, flag", f"{KEY}.count"),
-        ({"zzz": "é"}, 'zzz: "é"', "words, mode, count, pairs, scale, word, call, exact, later, flag", f"'~{KEY}.zzz'"),
+        ({"cuont": 3}, "cuont: 3", TAKEN, f"{KEY}.count"),
+        ({"zzz": "é"}, 'zzz: "é"', TAKEN, f"'~{KEY}.zzz'"),
+        ({"zzz": date(2025, 1, 1)}, 'zzz: "2025-01-01"', TAKEN, f"'~{KEY}.zzz'"),
     ],
 )
 def test_an_argument_not_to_be_given(args: dict[str, Any], got: object, expected: str | None, hint: str) -> None:

@@ -20,20 +20,19 @@ from rlhf_cli.rewards.stack.token_offsets import TURN_TEXTS, ScoredPart, runs_of
 from tests.support.tolerances import ARITHMETIC, assert_close, assert_equal
 
 Tokens = list[float | None]
-
-
 LaidOut = tuple[Settled, Tensor, Tensor]
 
 
 def laid_out(stack: RewardStack, weights: Sequence[float], lengths: list[int], width: int) -> LaidOut:
     """Settle the last batch in groups of two; return also the rewards (K, rows, tokens), and where there are any."""
-    outcomes = [stack.outcomes[name] for name in stack.names]
-    raw, fixed = (
-        torch.tensor([[math.nan if one is None else one for one in column] for column in columns]).double().T
-        for columns in ([outcome.raw for outcome in outcomes], [outcome.fixed for outcome in outcomes])
-    )
+
+    def matrix(part: str) -> Tensor:
+        columns = [getattr(stack.outcomes[name], part) for name in stack.names]
+        values = [[math.nan if one is None else one for one in column] for column in columns]
+        return torch.tensor(values, dtype=torch.float64).T
+
     rules = SettleRules(stack.components, num_generations=2)
-    settled, _ = settle(raw, fixed, torch.tensor(weights).double(), rules, {})
+    settled, _ = settle(matrix("raw"), matrix("fixed"), torch.tensor(weights).double(), rules, {})
     is_there = torch.arange(width) < torch.tensor(lengths).unsqueeze(1)
     return settled, *token_rewards(stack.token_values, settled, is_there, slice(0, len(lengths)))
 
@@ -43,7 +42,7 @@ SUMS, LENGTHS = [0.01, 3.5, -3.0, 2.0], [2, 3, 4, 1]
 PLAIN = [7.0, 5.0, 3.0, 1.0]
 
 
-def of_dense(weights: tuple[float, float] = (1.0, 1.0), **rules: Any) -> tuple[Settled, Tensor, Tensor]:
+def of_dense(weights: tuple[float, float] = (1.0, 1.0), **rules: Any) -> LaidOut:
     """A dense reward and a plain one on four rows, padded to five tokens."""
     stack = RewardStack(
         [

@@ -74,17 +74,15 @@ Made = Callable[..., Isolated]
 @pytest.fixture
 def made(tmp_path: Path) -> Iterator[Made]:
     """`made("does", plus=1.0, timeout_s=1)`: the function of that name in a file of the user's."""
-    file = tmp_path / "mine.py"
-    file.write_text(MINE)
-    closing: list[Isolated] = []
+    (tmp_path / "mine.py").write_text(MINE)
+    with contextlib.ExitStack() as closing:
 
-    def call(name: str, timeout_s: float | None = 60.0, file: Path = file, **args: Any) -> Isolated:
-        closing.append(Isolated(f"{file}:{name}", args, timeout_s=timeout_s))
-        return closing[-1]
+        def call(name: str, timeout_s: float | None = 60.0, **args: Any) -> Isolated:
+            isolated = Isolated(f"{tmp_path}/mine.py:{name}", args, timeout_s=timeout_s)
+            closing.callback(isolated.close)
+            return isolated
 
-    yield call
-    for isolated in closing:
-        isolated.close()
+        yield call
 
 
 def batch(*completions: str, **columns: list[Any]) -> dict[str, Any]:
