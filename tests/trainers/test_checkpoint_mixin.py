@@ -329,6 +329,10 @@ def test_a_round_is_taken_up_in_its_middle(
     assert (second._step, second._buffered_inputs is not None) == (step, is_kept)
     assert (second._metrics, second._logs) == (first._metrics, first._logs)
     assert torch.equal(second.ref_model.weight, first.ref_model.weight)
+    first._logs["prompt"].append(tmp_path)  # no file of plain values holds it: the table is left out
+    save_rollouts(first, tmp_path)
+    load_rollouts(third := rolling(), tmp_path, may_be_missing=True)
+    assert (third._step, list(third._logs["prompt"])) == (step, [])
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")  # what torch does for a call that does not say
     for name in ("reference.pt", "rollout-rank1.pt"):  # only plain values are read
         torch.save({"world_size": tmp_path}, tmp_path / name)

@@ -68,8 +68,9 @@ def test_every_reader_of_a_prompt_uses_it(template: Path) -> None:
     words = [*SMALL, ASKED, "model.chat_template=mine.jinja"]
     experiment = prepare(words).experiment
     assert experiment.model.chat_template == TEMPLATE
-    seen = try_rows(experiment, 1).seen
-    assert seen is not None
+    tried = try_rows(experiment, 1)
+    assert [answer.kind for answer in tried.answers[0]] == ["gold", "empty", "echo"]
+    assert (seen := tried.seen) is not None
     assert seen.prompts[0].text.startswith("<user>")
     assert seen.prompts[0].text.endswith("=<bot>")
     workload = preflight(experiment, prepare(words).composed).workload

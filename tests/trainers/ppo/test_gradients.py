@@ -22,10 +22,11 @@ from tests.support.tolerances import ARITHMETIC, as_one, assert_equal
 
 @dataclass
 class Step:
-    """One optimizer step: the micro-batches of its window, both models before it, and their gradients."""
+    """One optimizer step: the micro-batches of its window, its round, both models before it, and their gradients."""
 
     batches: list[dict[str, Any]]
     round_tokens: int
+    kept_share: float
     policy: Any
     critic: Any
     policy_gradient: dict[str, Tensor]
@@ -83,9 +84,9 @@ def losses_by_hand(
         rows = [[row[which] for row in batch] for batch in batches]
         every = [row for batch in rows for row in batch]
         if loss_type == "grpo":
-            found.append(torch.stack([row.mean() for row in every]).mean())
+            found.append(torch.stack([row.mean() for row in every]).mean() / step.kept_share)
         elif loss_type == "dr_grpo":
-            found.append(torch.cat(every).sum() / (len(every) * LIMIT))
+            found.append(torch.cat(every).sum() / (len(every) * step.kept_share * LIMIT))
         elif loss_type == "bnpo" and which == 0:
             found.append(torch.stack([torch.cat(batch).mean() for batch in rows]).mean())
         else:
@@ -124,6 +125,10 @@ def steps(rollouts, before_training, monkeypatch: pytest.MonkeyPatch) -> Callabl
             Step(
                 list(window),
                 sum(int(batch["completion_mask"].sum()) for batch in trainer._buffered_inputs),
+                torch.cat([batch["completion_mask"].any(dim=1) for batch in trainer._buffered_inputs])
+                .double()
+                .mean()
+                .item(),
                 plain(trainer.model, AutoModelForCausalLM),
                 plain(self.model, AutoModelForTokenClassification),
                 gradient_of(trainer.model),
@@ -173,13 +178,14 @@ def test_with_the_kl_in_the_loss(steps, is_corrected: bool) -> None:
     assert abs(losses[0] - other[0]) > 1e-4
 
 
-def test_with_excluded_rows(steps) -> None:
-    """`round_tokens` counts what is left: the same holds with rows that are not there."""
-    taken = steps("truncation=exclude", "trainer.args.num_iterations=2")
+@pytest.mark.parametrize("loss_type", ["dapo", "dr_grpo"])
+def test_with_excluded_rows(steps, loss_type: str) -> None:
+    """Divisors count what is left: the same holds with rows that are not there."""
+    taken = steps("truncation=exclude", "trainer.args.num_iterations=2", f"trainer.args.loss_type={loss_type}")
     lengths = [len(completion) for step in taken for batch in step.batches for _, completion in unpadded(batch)]
     assert 0 in lengths
     for step in taken:
-        assert_gradients(step, losses_by_hand(step, "dapo", num_steps=2), 0.5)
+        assert_gradients(step, losses_by_hand(step, loss_type, num_steps=2), 0.5)
 
 
 # The metrics of an update, by hand: ratios of four tokens, three of them the policy's own.
