@@ -205,17 +205,15 @@ class TestTokenizer:
         assert made is not None
         assert (made.settings["response_template"], made.chat_template) == ({"start_anchor": "x"}, "{{ messages }}")
 
-    def test_another_tokenizer_without_files(self, place, write: Write, refused: Refused) -> None:
+    def test_another_tokenizer_without_files_or_with_more_tokens_than_a_built_model(
+        self, place, write: Write, refused: Refused
+    ) -> None:
         write("rows.jsonl", ROWS)
         model_copy(place / "bare", without=("tokenizer.json", "tokenizer_config.json"))
-        for named in ("bare", "rows.jsonl", "./no"):
-            assert refused(*MINE, f"model.tokenizer={named}").where == "model.tokenizer (command line)"
-
-    def test_another_tokenizer_with_more_tokens_than_a_built_model(self, place, write: Write, refused: Refused) -> None:
-        write("rows.jsonl", ROWS)
         tokens = tokenizer_json({f"w{number}": number for number in range(300)})
         (model_copy(place / "large") / "tokenizer.json").write_text(tokens)
-        assert refused(*MINE, "model.tokenizer=large").where == "model.tokenizer (command line)"
+        for named in ("bare", "rows.jsonl", "./no", "large"):
+            assert refused(*MINE, f"model.tokenizer={named}").where == "model.tokenizer (command line)"
 
     @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "config.json"])
     def test_a_damaged_file_is_reported_once(self, place, write: Write, refused: Refused, name: str) -> None:

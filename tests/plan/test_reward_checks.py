@@ -212,13 +212,6 @@ def test_sound_functions_pass(
     assert found(words, name, capfd) == []
 
 
-def test_conversations_are_tried_with_messages(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
-    chat = "data.prompt=[{role: user, content: '{prompt}'}]"
-    assert found(words, "messages", capfd, chat, "rewards.x.trial=true") == []
-    (problem,) = found(words, "messages", capfd)  # negative control: here the completion is a text
-    assert "TypeError" in problem["got"]
-
-
 def test_a_tolerated_failure_gives_a_notice(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["check", *words, "rewards.x.fn=./mine.py:raises", "rewards.x.on_error=exclude"]) == 0
     assert "AttributeError" in capfd.readouterr().out
@@ -279,21 +272,14 @@ def test_leaving_out_the_trial_is_offered_where_a_run_may_differ(got: str, said:
     assert (TRIAL in advice) == (said == TRIAL)
 
 
-def test_a_function_that_reads_messages_is_given_them(
-    write: Callable[[str, str], Path], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_function_that_reads_messages_is_given_them(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     """What is advised is typed, and helps; also with a template of the user's."""
-    write("mine.py", "def f(completions, **columns): return [len(said[0]['content']) for said in completions]\n")
-    write("rows.jsonl", "".join(json.dumps({"prompt": f"{row}+2=", "answer": "3"}) + "\n" for row in range(8)))
-    rewards = "~rewards.correct ~rewards.format ~rewards.brevity expect=null rewards.x.fn=./mine.py:f"
-    words = ["+exp=quickstart", *rewards.split(), "data=file", "data.path=rows.jsonl"]
     for template in ([], ["data.prompt='Say: {prompt}'"]):
-        assert main(["check", *words, *template, "--json"]) == 2
-        (problem,) = json.loads(capfd.readouterr().out)["problems"]
+        (problem,) = found(words, "messages", capfd, *template)
         typed = shlex.split(problem["advice"].partition("; ")[2])[0]
         assert ("Say: {prompt}" in typed, TRIAL in problem["advice"]) == (bool(template), False)
-        assert main(["check", *words, typed]) == 0
-        capfd.readouterr()
+        assert "TypeError" in problem["got"]
+        assert found(words, "messages", capfd, typed, "rewards.x.trial=true") == []
 
 
 def test_a_function_that_reads_texts_is_told_of_messages() -> None:

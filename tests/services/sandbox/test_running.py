@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import psutil
 import pytest
 
 from rlhf_cli.errors import RewardError
@@ -365,15 +366,7 @@ run_code(sys.argv[1], isolation=sys.argv[2], timeout_s=600.0)
 
 def named(marker: str) -> list[int]:
     """Return the ids of processes with this name: a command line does not contain the source."""
-
-    def name(folder: Path) -> str:
-        try:
-            return (folder / "comm").read_text()
-        except OSError:
-            return ""
-
-    found = [folder for folder in Path("/proc").iterdir() if folder.name.isdigit()]
-    return [int(folder.name) for folder in found if name(folder).startswith(marker)]
+    return [one.pid for one in psutil.process_iter(["name"]) if (one.info["name"] or "").startswith(marker)]
 
 
 @pytest.mark.fault(36)
@@ -382,16 +375,13 @@ def test_a_program_ends_with_whoever_asked_for_it(mode: Isolation) -> None:
     marker = f"sleeps-{mode[:8]}"
     asks = subprocess.Popen([sys.executable, "-c", ASKS, PROGRAM.format(marker=marker), mode])
     try:
-        until = time.monotonic() + 30
-        while len(named(marker)) < 2:
-            assert asks.poll() is None
-            assert time.monotonic() < until
-            time.sleep(0.02)
+        until(lambda: asks.poll() is not None or len(named(marker)) == 2, 30)
+        assert asks.poll() is None
     finally:
         asks.kill()
         asks.wait()
-    until = time.monotonic() + 5
-    while named(marker) and time.monotonic() < until:
+    latest = time.monotonic() + 5
+    while named(marker) and time.monotonic() < latest:
         time.sleep(0.02)
     left = named(marker)
     for pid in left:
