@@ -1,4 +1,4 @@
-"""How many rows a run has as far as its files tell, with which columns, and which files are refused."""
+"""How many rows a run has as far as its files tell, with which columns and values, and which files are refused."""
 
 from __future__ import annotations
 

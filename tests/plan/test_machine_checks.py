@@ -1,4 +1,7 @@
-"""Reports before the start that this machine lacks a GPU, a package, a server, a sandbox or fast bf16."""
+"""Reports before the start that this machine lacks a GPU, a package, a server, a sandbox or fast bf16.
+
+And what is found out of it: processes, devices and their memory.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bad input is reported before a run in one message each, and no file is written."""
+"""Bad input is reported before a run in one message each, and no file is written. Shipped defaults fit each other."""
 
 from __future__ import annotations
 

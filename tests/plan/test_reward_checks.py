@@ -1,4 +1,4 @@
-"""`check` and `train` call every reward function on a row before torch is loaded."""
+"""`check` and `train` call every reward function on a row before torch is loaded, and advise what helps."""
 
 from __future__ import annotations
 

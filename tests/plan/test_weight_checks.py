@@ -1,4 +1,7 @@
-"""Models and data sets that are missing on the hub, and weights that are missing or cut, are reported before a run."""
+"""Models and data sets that are missing on the hub, and weights that are missing or cut, are reported before a run.
+
+So are models that a critic cannot start from.
+"""
 
 from __future__ import annotations
 

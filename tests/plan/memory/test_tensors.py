@@ -1,4 +1,7 @@
-"""Bytes of activations, head and cache: by hand, against what autograd saves, and against torch's memory tracker."""
+"""Bytes of activations, head and cache: by hand, against what autograd saves, and against torch's memory tracker.
+
+At the end the estimate is compared with a generation, and with whole processes of scripts/bench/memory.py.
+"""
 
 from __future__ import annotations
 
