@@ -54,19 +54,13 @@ class TestData:
     def test_a_malformed_line(self, refused: Refused, write: Write) -> None:
         write("rows.jsonl", ROWS.replace('{"prompt": "6+1=", ', '{"prompt" "6+1=", '))
         error = refused(*MINE)
-        assert "malformed JSON" in error.what
-        assert error.where == "rows.jsonl:7"
-        assert '{"prompt" "6+1="' in str(error.got)
-        assert error.expected == "one complete JSON object a line"
+        assert (error.where, '{"prompt" "6+1="' in str(error.got)) == ("rows.jsonl:7", True)
 
     @pytest.mark.fault(41)
     def test_a_missing_column(self, refused: Refused, write: Write) -> None:
         write("rows.jsonl", ROWS.replace('"b"', '"bee"'))
         error = refused(*MINE)
-        assert error.what == "the data has no column 'b'"
-        assert error.where == "data, rows.jsonl"
-        assert error.got == "columns prompt, a, bee"
-        assert str(error.expected).startswith("b, which rewards.correct reads")
+        assert (error.where, error.got) == ("data, rows.jsonl", "columns prompt, a, bee")
         assert "rewards.correct.args.b=VALUE" in str(error.expected)
         assert str(error.hint).startswith("data.rename.b=")
 
@@ -115,11 +109,8 @@ class TestRunFolder:
         self.run(write, state=state, step=7)
         error = refused(*self.NAMED)
         assert isinstance(error, RunError)
-        assert error.what == "run 'first' exists already"
         assert str(error.where).endswith("runs/quickstart/first")
-        assert error.got == says
-        assert "run.resume=auto" in str(error.expected)
-        assert error.hint == hint
+        assert (error.got, error.hint, "run.resume=auto" in str(error.expected)) == (says, hint, True)
         planned(*self.NAMED, "run.resume=auto")
 
     def test_two_that_start_in_one_second(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +152,6 @@ class TestRunFolder:
     def test_a_run_that_is_being_trained(self, refused: Refused, write: Write, host: str, more: list[str]) -> None:
         self.run(write, state="running", step=7, pid=os.getpid(), host=host)
         error = refused(*self.NAMED, *more)
-        assert error.what == "run 'first' is being trained right now"
         assert error.got == f"process {os.getpid()} on {host}, step 7"
         assert error.expected == "another name"  # run.resume=auto was refused
         assert error.hint == "run.name=ANOTHER, or rlhf status runs/quickstart/first"

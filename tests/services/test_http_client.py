@@ -210,7 +210,7 @@ def test_a_key_that_is_missing_or_cannot_be_sent_is_refused_at_once(
 
 
 @pytest.mark.parametrize(
-    ("url", "expected"),
+    ("url", "asked"),
     [
         ("http://h:1", "http://h:1/v1/chat"),
         ("http://h:1/a/", "http://h:1/a/v1/chat"),
@@ -218,15 +218,12 @@ def test_a_key_that_is_missing_or_cannot_be_sent_is_refused_at_once(
         ("http://h:1/v1/chat/", "http://h:1/v1/chat/"),
     ],
 )
-def test_a_path_is_added_to_a_url_that_does_not_end_in_it(url: str, expected: str) -> None:
-    assert http_client._plain_url(url, "/v1/chat") == expected
-
-
-def test_a_client_has_the_settings_of_its_reward(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_has_the_settings_of_its_reward(url: str, asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its path, where the URL does not end in it."""
     monkeypatch.setenv("MY_KEY", KEY)
     given = {"api_key_env": "MY_KEY", "timeout_s": 1.5, "retry_budget_s": 2.5, "max_concurrency": 3}
-    client = JsonClient.of(SimpleNamespace(url="http://h:1", **given), path="/v1")
-    assert client.urls == ["http://h:1/v1"]
+    client = JsonClient.of(SimpleNamespace(url=url, **given), path="/v1/chat")
+    assert client.urls == [asked]
     assert {name: getattr(client, name) for name in given} == given
 
 
