@@ -62,12 +62,9 @@ def names(column: int) -> list[tuple[str, str]]:
     return [(row[0], name) for row in rows() for name in _CODE.findall(row[column])]
 
 
-def test_there_are_tables() -> None:
+def test_theirs() -> None:
     assert {row[0] for row in rows()} == {"TRL", "verl", "OpenRLHF"}
     assert len(rows()) > 100
-
-
-def test_theirs() -> None:
     assert [(project, name) for project, name in names(1) if name not in theirs(project)] == []
 
 

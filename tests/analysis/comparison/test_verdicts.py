@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,14 +85,15 @@ def test_only_common_seeds_that_are_numbers_count(
     assert len(seeds) > 1 or (found.outcome, found.difference.low, found.seeds_needed) == (IMPOSSIBLE, None, None)
 
 
-@pytest.mark.parametrize(("gap", "outcome"), [(0.05, IMPOSSIBLE), (0.0, EQUAL)])
-def test_rounding_to_float32_is_no_deviation(gap: float, outcome: str) -> None:
+def test_rounding_to_float32_is_no_deviation() -> None:
     """TRL logs means in float32; the exact differences are equal in each seed."""
     exact = {"0": 0.55, "1": 0.65, "2": 0.7}
     here = {seed: float(np.float32(value)) for seed, value in exact.items()}
-    there = {seed: float(np.float32(value - gap)) + (gap == 0.0) * 1e-9 * int(seed) for seed, value in exact.items()}
-    assert stdev(here[seed] - there[seed] for seed in here) > 0
-    assert paired_difference({"a": there, "b": here}, "b", "a", sign=1, comparisons=1).outcome == outcome
+    shifted = {seed: float(np.float32(value - 0.05)) for seed, value in exact.items()}
+    nearly = {seed: value + 1e-9 * int(seed) for seed, value in here.items()}
+    for there, outcome in ((shifted, IMPOSSIBLE), (nearly, EQUAL)):
+        assert stdev(here[seed] - there[seed] for seed in here) > 0
+        assert paired_difference({"a": there, "b": here}, "b", "a", sign=1, comparisons=1).outcome == outcome
 
 
 @pytest.mark.parametrize("size", [1.0, 1e5, -1e5, 2.0**16])
@@ -192,15 +194,14 @@ def test_the_pair_that_is_named_is_the_one_that_fewest_more_seeds_decide() -> No
     )
 
 
-@pytest.mark.parametrize("order", ["bc", "cb"])
-@pytest.mark.parametrize("sign", [1, -1])
-def test_of_pairs_that_need_as_many_more_the_larger_effect_is_named(order: str, sign: int) -> None:
+def test_of_pairs_that_need_as_many_more_the_larger_effect_is_named() -> None:
     """Of two comparisons effects of 0.5 and 0.502 both need 41 seeds (scipy's noncentral t, as everywhere here)."""
-    larger = {seed: sign * gap for seed, gap in gaps(0.502, 10).items()}
-    values = {"a": dict.fromkeys(larger, 0.0), "b": larger, "c": gaps(0.5, 10)}
-    pairs = [paired_difference(values, name, "a", sign=1, comparisons=2) for name in order]
-    assert {one.seeds_needed for one in pairs} == {41}
-    assert "About 31 more seeds would separate a from b (b - a: " in in_words(CORRECT, pairs, "a")
+    for order, sign in itertools.product(("bc", "cb"), (1, -1)):
+        larger = {seed: sign * gap for seed, gap in gaps(0.502, 10).items()}
+        values = {"a": dict.fromkeys(larger, 0.0), "b": larger, "c": gaps(0.5, 10)}
+        pairs = [paired_difference(values, name, "a", sign=1, comparisons=2) for name in order]
+        assert {one.seeds_needed for one in pairs} == {41}
+        assert "About 31 more seeds would separate a from b (b - a: " in in_words(CORRECT, pairs, "a")
 
 
 def test_only_what_both_values_have_is_averaged(place: Path) -> None:
