@@ -34,11 +34,13 @@ def test_a_run_as_it_lies(place: Path) -> None:
     provenance = {"choices": {"reward": 3, "trainer": "grpo"}, "starting_model": {"commit": "abc"}}
     run = write_run(place / "s" / "a", configured(0.5), {"reward": [0.1, 0.2]}, provenance=provenance, reason="why")
     (run.path.parent / "sweep.json").write_text('{"swept": ["seed", 1]}')
+    (run.path / "eval").mkdir()
+    write_json(run.path / "eval" / "test.json", evaluation_json(headed(policy())))
     status = json.loads(run.status.read_text())
     (one,), problems = read_runs([run])
     assert (one.place, one.folder, one.state, one.step, one.max_steps) == (run.shown, run, "finished", 2, 30)
     assert (one.reason, one.choices, one.starting_model) == ("why", {"reward": "3", "trainer": "grpo"}, "abc")
-    assert (one.swept, one.trainer, one.provenance, one.evaluations) == (("seed", "1"), "grpo", provenance, {})
+    assert (one.swept, one.trainer, one.provenance, [*one.evaluations]) == (("seed", "1"), "grpo", provenance, ["test"])
     assert one.settings["rewards.brevity.weight"] == 0.5
     assert (one.weights, one.state, problems) == ({"correct": 1.0, "brevity": 0.5}, "finished", [])
     run.status.write_text(json.dumps({**status, "state": "failed", "step": 7}))
@@ -84,7 +86,8 @@ def test_the_figures_of_evaluations(place: Path) -> None:
     evaluations = {"c": headed(policy()), "a": headed(answers, time=0.5), "b": headed(answers)}
     evaluations["pairs"] = headed(model, time=0.0)
     contents: dict[str, object] = {name: evaluation_json(one) for name, one in evaluations.items()}
-    for name, content in {"broken": "{", "nothing": {}, "list": [1], **contents}.items():
+    broken = {f"{number}broken": "{" for number in range(6)}
+    for name, content in {**broken, "nothing": {}, "list": [1], **contents}.items():
         text = content if isinstance(content, str) else json.dumps(content)
         (place / "eval" / f"{name}.json").write_text(text)
     found = read_figures(RunFolder(place))
