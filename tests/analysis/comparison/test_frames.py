@@ -195,7 +195,8 @@ def test_a_missing_login_is_explained_and_not_waited_for_without_end(monkeypatch
     assert (error.value.where, error.value.got) == ("wandb:a/b/c", "api_key not configured (no-tty)")
     assert "wandb login" in str(error.value.expected)
     assert str(error.value.advice).startswith("rlhf compare runs/...")
-    for word in ("wandb:team", "wandb:", "wandb:team//group"):
+    for word in ("wandb:a/b/c", "wandb:team", "wandb:", "wandb:team//group"):  # the first has no runs
         with pytest.raises(RunError) as error:
             read_wandb(word, api=StandIn([]))
         assert error.value.got == word
+        assert (error.value.hint == "rlhf compare wandb:a/b") is (word == "wandb:a/b/c")
