@@ -118,6 +118,8 @@ def test_check_says_whether_a_run_of_another_machine_may_be_continued(capsys: py
     words = ["check", *SMALL, "run.name=one", "run.resume=auto"]
     assert (main(words), main([*words, "--take-over"])) == (2, 0)
     assert "--take-over" in capsys.readouterr().err
+    assert main(words[:-1]) == 2
+    assert "is being trained right now" in capsys.readouterr().err
 
 
 def test_a_reward_that_is_removed_is_named_by_its_function_and_may_be_allowed() -> None:
