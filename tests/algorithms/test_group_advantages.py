@@ -120,9 +120,10 @@ def test_other_advantages_than_the_trainers_exceed_the_check(way: Way) -> None:
     advantages = way[0].advantages(totals, GROUP)
     logged = advantages.tolist()
     assert way[0].excess(advantages, totals, GROUP, logged) <= 0
-    wrong = advantages.clone()
-    wrong[-1] += 10 * SAME * advantages.abs().max()
-    assert way[0].excess(wrong, totals, GROUP, logged) > 0
+    for times, exceeds in ((0.1, False), (10, True)):
+        other = advantages.clone()
+        other[-1] += times * SAME * advantages.abs().max()
+        assert bool(way[0].excess(other, totals, GROUP, logged) > 0) is exceeds
     assert way[0].excess(2 * advantages.abs(), totals, GROUP, logged) > 0
 
 

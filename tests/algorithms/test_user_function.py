@@ -61,6 +61,9 @@ def one_infinite(totals, lengths):
 def raises(totals):
     raise ValueError("odd")
 
+def words(totals):
+    return ["many"] * len(totals)
+
 def no_scores(groups):
     return groups
 
@@ -142,7 +145,7 @@ def test_mistakes(mine: Path, name: str, args: dict[str, object], where: str, hi
 
 def test_functions_that_fail_and_the_first_row_that_is_not_finite_are_named(mine: Path) -> None:
     """Of `one_infinite` only the second token of row 2 is infinite."""
-    named = (("raises", RewardFailed, "odd"), ("absent", RewardError, "absent"))
+    named = (("raises", RewardFailed, "odd"), ("words", RewardFailed, "many"), ("absent", RewardError, "absent"))
     infinite = (("infinite", RewardError, "for row 0,"), ("one_infinite", RewardError, "for row 2,"))
     for name, error, got in (*named, *infinite):
         with pytest.raises(error) as caught:
