@@ -28,8 +28,8 @@ MODEL = ("model=local", "model.path=model")
 _TOKENS = read_tokenizer(EMBEDDED_TOKENIZER, where="model.path").tokens
 LAST = max(_TOKENS, key=_TOKENS.__getitem__)
 SPARE = json.loads(tokenizer_json(["a"], added={LAST: 257}))["added_tokens"]
-
-
+CHAT = "data.prompt=[{role: user, content: '{a}+1='}]"
+SCORER = {"architectures": ["LlamaForSequenceClassification"], "num_labels": 1, "id2label": {"0": "a"}}
 TALK = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
 
 
@@ -91,7 +91,7 @@ class TestTokenizer:
         model_copy(place / "model", without=("chat_template.jinja",))
         write("rows.jsonl", ROWS)
         assert planned(*MINE, *MODEL).num_rows == 20
-        for rows, words in ((conversation() * 20, ()), (ROWS, ("data.prompt=[{role: user, content: '{a}+1='}]",))):
+        for rows, words in ((conversation() * 20, ()), (ROWS, (CHAT,))):
             write("rows.jsonl", rows)
             error = refused(*MINE, *MODEL, *words)
             assert isinstance(error, ModelError)
@@ -246,14 +246,13 @@ class TestFormat:
             place / "model", without=("chat_template.jinja",), tokenizer_config={"chat_template": "{{ messages }}"}
         )
         write("rows.jsonl", ROWS)
-        chat = "data.prompt=[{role: user, content: '{a}+1='}]"
         for recorded, words, notice in (
             (None, (), "has a chat template"),
             (True, (), "has a chat template"),
             (False, (), None),
-            (None, (chat,), None),
-            (True, (chat,), None),
-            (False, (chat,), "was trained on plain texts"),
+            (None, (CHAT,), None),
+            (True, (CHAT,), None),
+            (False, (CHAT,), "was trained on plain texts"),
         ):
             if recorded is not None:
                 write_training_format(place / "model", conversations=recorded)
@@ -282,35 +281,32 @@ class TestFormat:
 
     def test_a_reward_model_of_another_format_gives_a_notice(self, place, write: Write) -> None:
         """One that was trained on plain texts says so in its folder; another has a chat template of its own."""
-        scorer = {"architectures": ["LlamaForSequenceClassification"], "num_labels": 1, "id2label": {"0": "a"}}
-        judge = model_copy(place / "judge", config=scorer)
+        judge = model_copy(place / "judge", config=SCORER)
         judged = (*MINE, "+rewards.judge.model=judge")
-        chat = "data.prompt=[{role: user, content: '{a}+1='}]"
         write("rows.jsonl", ROWS)
-        for words in ((), (chat,)):
+        for words in ((), (CHAT,)):
             assert not planned(*judged, *words).notices
         write_text_endings(judge, with_eos=True)
         assert not planned(*judged).notices
-        (notice,) = planned(*judged, chat).notices
+        (notice,) = planned(*judged, CHAT).notices
         assert notice.subject == "rewards.judge"
         assert "was trained on plain texts" in notice.text
         write_text_endings(judge, with_eos=False)
         (judge / "chat_template.jinja").write_text("{{ messages[0]['content'] }}!")
-        assert not planned(*judged, chat).notices
+        assert not planned(*judged, CHAT).notices
         (notice,) = planned(*judged).notices
         assert "judge has a chat template" in notice.text
         for conversations, number in ((True, 0), (False, 1)):
             write_training_format(judge, conversations=conversations)
-            assert len(planned(*judged, chat).notices) == number
+            assert len(planned(*judged, CHAT).notices) == number
 
     def test_a_reward_model_that_pads_with_its_end_gives_a_notice(self, place, write: Write) -> None:
         """It reads no end of a bare text; the template of a conversation writes other tokens there."""
-        scorer = {"architectures": ["LlamaForSequenceClassification"], "num_labels": 1, "id2label": {"0": "a"}}
-        model_copy(place / "judge", config=scorer, tokenizer_config={"pad_token": "<eos>"})
+        model_copy(place / "judge", config=SCORER, tokenizer_config={"pad_token": "<eos>"})
         write("rows.jsonl", ROWS)
         judged = (*MINE, "+rewards.judge.model=judge")
         assert [notice.subject for notice in planned(*judged).notices] == ["rewards.judge"]
-        assert planned(*judged, "data.prompt=[{role: user, content: '{a}+1='}]").notices == ()
+        assert planned(*judged, CHAT).notices == ()
         model_copy(place / "model", tokenizer_config={"pad_token": "<eos>"})  # one that is to be trained
         write("pairs.jsonl", lines(*[pair()] * 20))
         for padding, says in (("null", "pads with <pad>"), ("'<eos>'", "never reads it"), ("'<pad>'", None)):
@@ -330,29 +326,25 @@ def pair(**columns: object) -> dict[str, object]:
     return {"prompt": "1+1=", "chosen": "2", "rejected": "3", **columns}
 
 
-class TestPairs:
-    def test_what_is_left_out_is_not_held_against_the_data(self, write: Write, refused: Refused) -> None:
-        leave = "reward_model.on_bad_pair=drop"
-        write("pairs.jsonl", lines(pair(), pair(rejected="2"), pair(chosen="")))
-        assert planned("exp=toy_reward", leave, *PAIRS).num_rows == 1
-        write("pairs.jsonl", lines(pair(rejected="2"), pair(chosen="")))
-        error = refused("exp=toy_reward", leave, *PAIRS)
-        assert error.got == "1 with empty answers, 1 with identical answers"
+def test_pairs_that_are_left_out_are_not_held_against_the_data(write: Write, refused: Refused) -> None:
+    leave = "reward_model.on_bad_pair=drop"
+    write("pairs.jsonl", lines(pair(), pair(rejected="2"), pair(chosen="")))
+    assert planned("exp=toy_reward", leave, *PAIRS).num_rows == 1
+    write("pairs.jsonl", lines(pair(rejected="2"), pair(chosen="")))
+    assert refused("exp=toy_reward", leave, *PAIRS).got == "1 with empty answers, 1 with identical answers"
 
 
-class TestHeldOut:
-    EVALUATED = ("trainer.args.eval_strategy=steps", "trainer.args.eval_steps=60")
-
-    @pytest.mark.parametrize("words", [MINE, ("exp=toy_sft",)])
-    def test_prompts_that_are_also_trained_on_are_counted(self, write: Write, words: tuple[str, ...]) -> None:
-        train, held = ({"prompt": prompt, "completion": "2", "a": 1, "b": 1} for prompt in ("1+1=", "1+2="))
-        write("rows.jsonl", lines(*[train] * 20))
-        for shared, text in ((2, "2 of 3 evaluation rows"), (3, "all 3 evaluation rows"), (0, None)):
-            write("held.jsonl", lines(*[train] * shared, *[held] * (3 - shared)))
-            plan = planned(*words, "data=file", "data.path=rows.jsonl", "data.eval.path=held.jsonl", *self.EVALUATED)
-            notices = [notice.text for notice in plan.notices if notice.subject == "data.eval"]
-            assert len(notices) == (text is not None)
-            assert text is None or notices[0].startswith(text)
+@pytest.mark.parametrize("words", [MINE, ("exp=toy_sft",)])
+def test_prompts_that_are_also_trained_on_are_counted(write: Write, words: tuple[str, ...]) -> None:
+    train, held = ({"prompt": prompt, "completion": "2", "a": 1, "b": 1} for prompt in ("1+1=", "1+2="))
+    write("rows.jsonl", lines(*[train] * 20))
+    held_out = ("data.eval.path=held.jsonl", "trainer.args.eval_strategy=steps", "trainer.args.eval_steps=60")
+    for shared, text in ((2, "2 of 3 evaluation rows"), (3, "all 3 evaluation rows"), (0, None)):
+        write("held.jsonl", lines(*[train] * shared, *[held] * (3 - shared)))
+        plan = planned(*words, "data=file", "data.path=rows.jsonl", *held_out)
+        notices = [notice.text for notice in plan.notices if notice.subject == "data.eval"]
+        assert len(notices) == (text is not None)
+        assert text is None or notices[0].startswith(text)
 
 
 @pytest.mark.parametrize(("prompt", "notices"), [(r"{prompt}\nA:", 1), (r"{prompt} \nabla", 0), ("{prompt}\nA:", 0)])
