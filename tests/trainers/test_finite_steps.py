@@ -137,7 +137,6 @@ CONSTANT = "def constant(completions, **_): return [0.7] * len(completions)\n"
 
 @pytest.mark.fault(33)
 def test_five_rounds_without_a_signal(train: Any, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """ppo/test_rounds_without_signal.py has rounds of two steps."""
     (workplace / "mine.py").write_text(CONSTANT)
     only = ["~rewards.correct", "~rewards.format", "~rewards.brevity", "+rewards.flat.fn=./mine.py:constant"]
     code, folder = train(*only, "trainer.args.max_steps=20")

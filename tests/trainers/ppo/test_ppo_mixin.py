@@ -189,10 +189,8 @@ def test_answers_of_a_prompt_stay_together_where_it_extends_over_ranks(monkeypat
 
     monkeypatch.setattr(GuardMixin, "_prepare_inputs", shuffle, raising=False)
     trainer: Any = Alone()
-    trainer.args, trainer.accelerator.process_index = (
-        SimpleNamespace(per_device_train_batch_size=4, steps_per_generation=2),
-        2,
-    )
+    trainer.args = SimpleNamespace(per_device_train_batch_size=4, steps_per_generation=2)
+    trainer.accelerator.process_index = 2
     for num_generations, keeps in ((1, True), (3, False), (3, True)):
         trainer.num_generations, trainer.ppo = num_generations, SimpleNamespace(keeps_prompts=keeps)
         found = trainer._prepare_inputs("batch")
