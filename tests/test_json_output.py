@@ -6,8 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
-import timeit
 
 import numpy as np
 import pytest
@@ -75,17 +73,6 @@ def test_a_signal_is_printed_to_both_streams(monkeypatch, capsys: pytest.Capture
     said = capsys.readouterr()
     assert json.loads(said.out)["problems"][0]["what"] == "stopped by SIGTERM"
     assert said.err.startswith("stopped by SIGTERM")
-
-
-def test_writing_json_takes_at_most_twice_the_time_of_the_standard_library() -> None:
-    one = {"raw": 0.5, "effective": 1.0, "weighted": None, "open": True, "error": None}
-    rewards = dict.fromkeys(("correct", "format", "brevity"), one)
-    rows = [{"prompt": f"{row}+1=", "completion": str(row), "rewards": rewards} for row in range(3000)]
-    ours, theirs = (
-        min(timeit.repeat(call, timer=time.process_time, number=1))
-        for call in (lambda: write_json(rows, len), lambda: json.dumps(rows, indent=2))
-    )
-    assert ours < 2 * theirs
 
 
 @pytest.mark.parametrize(
