@@ -36,7 +36,8 @@ def test_what_will_happen(place: Path) -> None:
     assert not {"critic", "advantages"} & lines.keys()
     gate = "rewards.brevity.gate={by: correct, at_least: 1, otherwise: exclude}"
     weight = "rewards.format.weight={start: 0, end: 1, steps: 3}"
-    lines = read("trainer.args.torch_compile=true", "advantages=pass_at_k", gate, weight)
+    lines = read("trainer.args.torch_compile=true", "advantages=pass_at_k", gate, weight, "rewards.correct.on_error=0")
+    assert lines["guards"].endswith("without a signal, or a reward failing")  # and goes on below
     assert lines["passes"] == "trimmed: it is compiled for rows of one shape"
     assert "published:pass_at_k" in lines["advantages"]
     assert lines["reward"].split() == ["weight", "only", "where", "scored", "by"]
