@@ -166,6 +166,7 @@ def test_conditions_that_are_not_crossed_with_the_other_keys(cells: list[tuple[f
     configs = [{**configured(weight, seed), "trainer": trainers[steps]} for weight, steps in cells for seed in (0, 1)]
     runs = runs_of(*configs, **{CORRECT: [0.1] * len(configs)})
     assert conditions_apart(group_over_seeds(runs)) == apart
+    assert any("no front" in note for note in compare(runs).notes) == bool(apart)
 
 
 def test_one_seed_has_neither_interval_nor_verdict(place: Path) -> None:
@@ -174,7 +175,8 @@ def test_one_seed_has_neither_interval_nor_verdict(place: Path) -> None:
     assert found.verdicts == []
     assert "seed=0,1,2" in str(found.no_verdict)
     asked = compared(write_sweep(place / "again", {0.0: [0.5], 0.5: [0.9]}), on=("correct",))
-    assert [pair.outcome for pair in asked.verdicts[0].differences] == ["impossible"]
+    ((difference,),) = (verdict["differences"] for verdict in comparison_json(asked)["verdicts"])
+    assert (difference["outcome"], difference["degrees"]) == ("impossible", 0)
     assert compared(write_sweep(place / "more", {0.0: [0.5, 0.6], 0.5: [0.9, 0.8], 1.0: [0.7]})).verdicts
 
 
@@ -209,7 +211,9 @@ def test_keys_that_make_totals_incomparable(keys: list[str], named: list[str] | 
 def test_a_run_without_rewards_makes_no_total_comparable() -> None:
     one, other = pair({"aggregate": "sum"}, {"aggregate": "mine"})
     runs = [one, replace(other, weights={}, metrics=in_memory("x", reward=[1.0]).metrics)]
-    assert compare(runs).no_total == why_no_total(runs) is not None
+    plain = compare(runs)
+    assert plain.no_total == why_no_total(runs) is not None
+    assert not [note for note in plain.notes if "--metrics" in note]
     asked = compare([replace(run, metrics=runs[1].metrics) for run in runs], ComparisonOptions(metrics=("reward",)))
     assert [note for note in asked.notes if "--metrics" in note]
 
