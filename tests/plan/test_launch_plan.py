@@ -12,6 +12,7 @@ import sysconfig
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -158,10 +159,15 @@ SRUN = {
         (STORE | SRUN, (3, 4, 1, 2)),
         (STORE | SRUN | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"}, (1, 2, 1, 2)),
         (SRUN | TORCHRUN, (5, 8, 1, 4)),  # torchrun started by srun
+        *(
+            (no_launcher, None)
+            for no_launcher in ({}, STORE, SRUN | {"SLURM_STEP_NUM_TASKS": "1"}, {"PET_NNODES": "2"})
+        ),
     ],
 )
-def test_complete_variables(variables: dict[str, str], numbers: tuple[int, ...]) -> None:
-    assert rank_group(variables) == RankGroup(*numbers, "10.0.0.1", 29500, "TORCHELASTIC_RUN_ID" in variables)  # type: ignore[arg-type]
+def test_complete_variables(variables: dict[str, str], numbers: Any) -> None:
+    by_torchrun = "TORCHELASTIC_RUN_ID" in variables
+    assert rank_group(variables) == (numbers and RankGroup(*numbers, "10.0.0.1", 29500, by_torchrun))
 
 
 @pytest.mark.parametrize("variables", [{}, STORE, STORE | {"LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "none"}])
@@ -186,11 +192,6 @@ def test_what_a_rank_tells_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert replace(group, host="no host").variables() == told | {"MASTER_ADDR": "no host"}
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
     assert group.variables()["GLOO_SOCKET_IFNAME"] == "ib0"
-
-
-@pytest.mark.parametrize("variables", [{}, STORE, SRUN | {"SLURM_STEP_NUM_TASKS": "1"}, {"PET_NNODES": "2"}])
-def test_no_launcher(variables: dict[str, str]) -> None:
-    assert rank_group(variables) is None
 
 
 @pytest.mark.parametrize(

@@ -227,17 +227,14 @@ def test_an_adapter_on_a_head_of_its_own(place: Path, refused: Refused, targets:
     assert planned(*MODEL, f"{TARGETS}=all-linear").notices == ()
 
 
-def test_layers_beside_experts_are_not_looked_for(place: Path) -> None:
+def test_layers_beside_experts_or_of_a_model_that_is_not_here_are_not_looked_for(place: Path) -> None:
     """Experts have other names in memory than in their files."""
+    away = subject_of("exp=quickstart", "model=local", "model.path=org/away", "model.lora.target_modules=[q_prj]")
+    assert told(adapter_problems(away)) == []
     weights = model_copy(place / "model") / WEIGHTS
     expert = {"model.layers.0.mlp.experts.0.up_proj.weight": numpy.zeros((2, 2), dtype=numpy.float32)}
     save_file({**load_file(weights), **expert}, weights, metadata={"format": "pt"})
     assert planned(*MODEL, "model.lora.target_modules=[q_prj]").notices == ()
-
-
-def test_layers_of_a_model_that_is_not_here_are_not_looked_for() -> None:
-    away = subject_of("exp=quickstart", "model=local", "model.path=org/away", "model.lora.target_modules=[q_prj]")
-    assert told(adapter_problems(away)) == []
 
 
 QUICK = ("exp=quickstart", "launch=cpu")
@@ -399,17 +396,13 @@ Make = Callable[..., str]
 
 
 @pytest.mark.parametrize(
-    "config", [A_CRITIC, REWARD_MODEL, POLICY, A_CRITIC | {"id2label": None, "num_labels": 1}], ids=str
-)
-def test_what_a_critic_may_be(make: Make, config: dict[str, Any]) -> None:
-    config = {key: value for key, value in config.items() if value is not None}
-    assert with_critic(f"critic.init={make('there', config)}")
-
-
-@pytest.mark.parametrize(
     "config", [{"architectures": ["BertModel"]}, REWARD_MODEL | {"id2label": {"0": "a", "1": "b", "2": "c"}}], ids=str
 )
-def test_other_models_are_refused(make: Make, config: dict[str, Any]) -> None:
+def test_models_that_are_no_critic(make: Make, config: dict[str, Any]) -> None:
+    """Controls: models that may be one."""
+    one_label = {"architectures": A_CRITIC["architectures"], "num_labels": 1}
+    for number, fits in enumerate((A_CRITIC, REWARD_MODEL, POLICY, one_label)):
+        assert with_critic(f"critic.init={make(f'fits-{number}', fits)}")
     error = no_critic(f"critic.init={make('there', config)}")
     assert error.hint == "critic.init=policy"
     assert str(error.got).endswith(config["architectures"][0])
