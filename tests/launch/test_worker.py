@@ -91,6 +91,7 @@ class TestGood:
         assert (seen[0]["state"], seen[0]["pid"], seen[0]["host"]) == ("running", os.getpid(), socket.gethostname())
         status, written = read_status(folder), read_json(folder.provenance)
         assert (status.state, status.reason, status.failing_rank, status.warnings) == ("finished", None, None, 1)
+        assert (status.step, status.max_steps) == (3, 3)
         assert "rank0 WARNING some.library: mind the gap" in folder.log.read_text()
         assert (written["num_parameters"], written["num_train_rows"], written["world_size"]) == (7, 5, 1)
         assert written["left_out"] == {"train": {"equal": 2}}
