@@ -78,6 +78,7 @@ OVEROPTIMISED = [
     (watched(line(0.5, 0.0, 12), [0.5] * 4 + [1.0] * 4 + [0.75] * 4), "serious"),
     (watched(line(0.5, 0.0), [0.0] * 9 + [1.0]), "serious"),
     (watched(line(0.5, 0.0), [0.0] * 8 + [1.0]), "fine"),  # nine events are too few
+    ({"eval_reward": line(0.5, 0.0, 9), "reward": line(0, 1)}, "unseen"),
     ({"eval_reward": line(0.5, 0.0, 10), "reward": line(0, 1)}, "serious"),
     ({"eval_reward": line(0.5, 0.495), "reward": line(0, 1)}, "serious"),  # of no deviation at all
     ({"eval_greedy/total": line(0.5, 0.0), "reward": line(0, 1)}, "serious"),
@@ -102,6 +103,7 @@ def with_noise(values: list[float]) -> list[float]:
 
 
 LEARNING = [
+    (total([0.5] * 11), None, "unseen"),
     (total([0.5] * 12), None, "serious"),
     (total([0.5] * 12), 24, "serious"),
     (total([0.5] * 12), 25, "unseen"),
@@ -128,6 +130,7 @@ LEARNING = [
 
 KLS = [
     ([0.5] * 9, "unseen"),
+    ([0.5] * 10, "fine"),
     ([2.0] * 16 + [1.0] * 4, "warning"),  # a nat, in the last fifth
     ([0.75] * 16 + [0.99] * 4, "fine"),
     ([5.0] * 16 + [0.75] * 4, "fine"),  # it has come back
@@ -189,6 +192,7 @@ ENTROPY = [
     ({"entropy": [2.0] * 18 + [0.25] * 2, "reward": [0.5] * 20}, "fine"),  # an eighth
     ({"entropy": [10.0] * 18 + [1.0] * 2, "reward": [0.5] * 20}, "serious"),  # a tenth
     ({"entropy": FALLEN, "reward": [0.5] * 9}, "unseen"),
+    ({"entropy": FALLEN, "reward": [0.5] * 10}, "serious"),
     # Gains of the last fifth, four of twenty events, over the first.
     ({"entropy": FALLEN, "reward": [0.0] * 16 + [0.0625] * 4}, "fine"),
     ({"entropy": FALLEN, "reward": [0.0] * 16 + [0.04] * 4}, "serious"),
@@ -205,6 +209,7 @@ ENTROPY = [
 ]
 
 CLIPPING = [
+    ([0.5] * 9, None, "unseen"),
     ([0.0] * 10 + [0.3125] * 10, None, "warning"),  # by the last half
     ([1.0] * 10 + [0.25] * 10, None, "fine"),
     ([0.25] * 8 + [0.3] * 8, None, "fine"),  # 0.3 is not more than 0.3
@@ -330,6 +335,7 @@ REDUNDANT = [
     # By deviations of 1/2 in the first fifth, four of twenty events, the last half may have a quarter.
     (alike([1.0] * 20, std=[0.5] * 4 + [0.0] * 6 + [0.25] * 10), None, "warning"),
     (alike([1.0] * 20, std=[0.5] * 4 + [0.0] * 6 + [0.24] * 10), None, "fine"),
+    (alike([1.0] * 20, std=[0.0] * 20), None, "fine"),
     (alike([1.0] * 20, std=[0.5] * 9), None, "fine"),
     (alike([1.0] * 20, std=[0.5] * 10), None, "warning"),
     (alike([1.0] * 20), 60, "warning"),
@@ -358,6 +364,7 @@ ONE_REWARD = [
     (shares([1.0] * 20, [-0.0625] * 20), None, "fine"),
     (shares([1.0] * 20, [0.0] * 20, std=[0.5] * 4 + [0.25] * 16), None, "warning"),
     (shares([1.0] * 20, [0.0] * 20, std=[0.5] * 4 + [0.24] * 16), None, "fine"),
+    (shares([1.0] * 20, [0.0] * 20, std=[0.0] * 20), None, "fine"),
     (shares([1.0] * 20, [0.0] * 20), 60, "warning"),
     (shares([1.0] * 20, [0.0] * 20), 61, "unseen"),
     (reward("big", mean=[0.5] * 20, advantage_share=[1.0] * 20), None, "fine"),
