@@ -212,7 +212,6 @@ REFUSED: list[tuple[str, Row, str | None, str]] = [
     (trainer, row, hint, "qwen2_5")
     for trainer, row, hint in (
         ("dpo", ORCA, "data.rename.prompt=question"),
-        ("reward", ORCA, "data.rename.prompt=question"),
         ("dpo", {"question": "2+3?"} | ANSWERS, ASKED.replace("prompt}", "question}")),
         ("grpo", {"messages": TALK[:1]}, "data.rename.prompt=messages"),
         ("grpo", {"question": "2+3?"}, "data.rename.prompt=question, or data.prompt='... {question} ...'"),
@@ -252,6 +251,8 @@ def test_a_bad_row_behind_sound_ones_is_named(refusal: Any) -> None:
     for sound, late in ((TALK, [*TALK, {"role": "narrator", "content": "a"}]), (json.dumps(TALK), "no JSON")):
         error = refusal("sft", [{"messages": sound}] * 2 + [{"messages": late}])
         assert (type(error), "row 3" in str(error.where)) == (DataError, True)
+    error = refusal("sft", [{"body": "a"}, {"body": " "}], "trainer.args.dataset_text_field=body")
+    assert "row 2" in str(error.where)
 
 
 def test_a_dialogue_is_split_whatever_the_first_rows_hold(checked: Checked, chat_model: str) -> None:
