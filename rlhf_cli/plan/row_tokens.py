@@ -36,23 +36,24 @@ _ADDED = 8  # upper bound on the special tokens added to a plain text
 
 
 class _Text(NamedTuple):
-    """What is tokenized: a dialogue that the chat template wrote, or a plain text, which gets special tokens."""
+    """What is tokenized, and how many tokens TRL adds to it beside the tokenizer's own special ones."""
 
     text: str
-    is_chat: bool = False
-    ends: bool = False  # TRL ends a plain text that is learnt with a token
+    has_special: bool
+    added: int
 
 
 @dataclass(frozen=True)
 class RowCounter:
     """Count the tokens of rows; `settings` are the template's variables, `columns` those that are read beside the
-    texts, `more_tokens` those that a trainer adds to a row; `in_parts`: the template gets contents in parts.
+    texts; `in_parts`: the template gets contents in parts. With `adds_ends` the trainer adds the tokens that begin and
+    end a row, unless they are there, and the tokenizer none.
     """
 
     tokenizer: TokenizerFiles
     settings: Mapping[str, object]
     columns: ColumnSet = ()
-    more_tokens: int = 0
+    adds_ends: bool = False
     in_parts: bool = False
 
     def prompts(self, rows: Sequence[Row], least: int = 0) -> list[int]:
@@ -66,36 +67,43 @@ class RowCounter:
     def wholes(self, rows: Sequence[Row], least: int = 0) -> list[int]:
         """Return the tokens of rows that are trained on: the prompt with its longest answer, or the whole text."""
         counts = self._longest([[self._text(row, text, asks=False) for text in _wholes(row)] for row in rows], least)
-        return [max(count + self.more_tokens, _ids(row)) for count, row in zip(counts, rows, strict=True)]
+        return [max(count, _ids(row)) for count, row in zip(counts, rows, strict=True)]
 
     def _text(self, row: Row, text: object, *, asks: bool) -> _Text:
-        if not isinstance(text, list):
-            return _Text(str(text), ends=not asks)
+        is_chat = isinstance(text, list)
+        written = self._by_template(row, text, asks=asks) if is_chat else str(text)
+        if not self.adds_ends:
+            return _Text(written, has_special=not is_chat, added=int(not is_chat and not asks))
+        begin, end = self.tokenizer.special("bos_token"), self.tokenizer.special("eos_token")
+        ends = asks or (end is not None and written.endswith(end))
+        return _Text(written, has_special=False, added=(not written.startswith(begin or "")) + (not ends))
+
+    def _by_template(self, row: Row, messages: list[object], *, asks: bool) -> str:
+        """Return the dialogue as the chat template writes it; its contents alone if it cannot."""
         read = {name: row.get(name) for name in self.columns}
         given = read.get("chat_template_kwargs")
         own = {"tools": read.get("tools") or None} | (given if isinstance(given, dict) else {})
-        written = "".join(_contents(text))
         # The run reports a template that is missing, or fails on this conversation.
         with contextlib.suppress(*TEMPLATE_ERRORS):
             settings = {**self.settings, **own, "add_generation_prompt": asks}
             if self.tokenizer.chat_template is not None:
-                written = rendered(in_parts(text) if self.in_parts else text, self.tokenizer, settings)
-        return _Text(written, is_chat=True)
+                return rendered(in_parts(messages) if self.in_parts else messages, self.tokenizer, settings)
+        return "".join(_contents(messages))
 
     def _longest(self, texts: Sequence[Sequence[_Text]], least: int) -> list[int]:
         """Return the tokens of each row's longest text, 0 for a text of at most `least` bytes."""
         longest = [0] * len(texts)
-        for is_chat in (True, False):
+        for has_special in (True, False):
             # A token is at least a byte, so most texts need no count.
             counted = [
                 (row, text)
                 for row, own in enumerate(texts)
                 for text in own
-                if text.is_chat is is_chat and len(text.text.encode()) + _ADDED > least
+                if text.has_special is has_special and len(text.text.encode()) + _ADDED > least
             ]
-            lengths = self.tokenizer.lengths([text.text for _, text in counted], special_tokens=not is_chat) or ()
+            lengths = self.tokenizer.lengths([text.text for _, text in counted], special_tokens=has_special) or ()
             for (row, text), tokens in zip(counted, lengths, strict=True):
-                longest[row] = max(longest[row], tokens + text.ends)
+                longest[row] = max(longest[row], tokens + text.added)
         return longest
 
 
@@ -134,7 +142,7 @@ def counter_of(subject: Subject) -> RowCounter | None:
         return None
     given = trainer.args.get("chat_template_kwargs")
     settings, reads_images = given if isinstance(given, Mapping) else {}, bool(subject.reads_images)
-    return RowCounter(tokenizer, settings, trainer.row.along, trainer.row.more_tokens, in_parts=reads_images)
+    return RowCounter(tokenizer, settings, trainer.row.along, trainer.row.adds_ends, in_parts=reads_images)
 
 
 def asking_columns(rows: RowTable) -> list[Row]:
@@ -279,7 +287,7 @@ def length_problems(subject: Subject, data: DataFacts) -> Check[DataFacts]:
     cuts = name == "ORPOTrainer" or (name == "CPOTrainer" and loss in ("ipo", "simpo"))
     if limit is None or counter is None or is_kept or not (cuts or name in _DROP_LONG_ROWS):
         return data
-    count, most = (counter.wholes, limit) if is_pair else (counter.prompts, limit - 1 - trainer.row.more_tokens)
+    count, most = (counter.wholes, limit) if is_pair else (counter.prompts, limit - 1)
     for read in data.sources:
         rows = _rows(subject, read)
         dropped = {place: tokens for place, tokens in enumerate(count(rows, most)) if tokens > most}

@@ -63,7 +63,7 @@ class TrainerRow:
     logits of all tokens at once. `copies_policy`: it loads a copy of the policy as reference. `has_tools`: its
     constructor takes tools, environments and a rollout function. `answers_up_to`: the argument that limits the answers
     it generates itself, scored by no reward; None if it generates none. `same_vocabulary`: its teacher must have as
-    many tokens as the policy. `more_tokens`: those that it adds to a row, beside a text's end.
+    many tokens as the policy. `adds_ends`: it begins and ends a row with a token.
     """
 
     name: str
@@ -85,7 +85,7 @@ class TrainerRow:
     has_tools: bool = False
     answers_up_to: str | None = None
     same_vocabulary: bool = False
-    more_tokens: int = 0
+    adds_ends: bool = False
 
     @property
     def generates(self) -> bool:
@@ -144,8 +144,8 @@ _ROWS = (
         along=("prompt", *_TEMPLATE, *IMAGES),
         measured=(("prompt_ids",), _PAIR_IDS),
     ),
-    _pairing("ORPOTrainer", f"{_EXPERIMENTAL}orpo", more_tokens=1),
-    _pairing("CPOTrainer", f"{_EXPERIMENTAL}cpo", more_tokens=1),
+    _pairing("ORPOTrainer", f"{_EXPERIMENTAL}orpo", adds_ends=True),
+    _pairing("CPOTrainer", f"{_EXPERIMENTAL}cpo", adds_ends=True),
     TrainerRow(
         "TPOTrainer",
         f"{_EXPERIMENTAL}tpo",

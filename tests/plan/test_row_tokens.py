@@ -49,9 +49,10 @@ def says(*contents: str) -> list[dict[str, str]]:
 
 def test_tokens_by_hand() -> None:
     """A conversation has 6 characters of the template, 10 with the prompt for an answer; a text that is learnt ends
-    with one token, and the trainer adds five.
+    with one token.
     """
-    counter = RowCounter(TOKENIZER, ONE, ("tools", "chat_template_kwargs"), more_tokens=5)
+    columns = ("tools", "chat_template_kwargs")
+    counter = RowCounter(TOKENIZER, ONE, columns)
     prompts: dict[int, dict[str, Any]] = {
         5: {"prompt": "abc"},
         2: {"prompt": None},
@@ -62,14 +63,14 @@ def test_tokens_by_hand() -> None:
     }
     assert counter.prompts(list(prompts.values())) == list(prompts)
     wholes: dict[int, dict[str, Any]] = {
-        11: {"text": "abc"},
-        13: {"prompt": "ab", "completion": "cde"},
-        14: {"prompt": "ab", "chosen": "c", "rejected": "defg", "reference": "hi"},
-        15: {"prompt": says("ab"), "completion": says("cd")},
-        16: {"messages": says("abc", "de")},
+        6: {"text": "abc"},
+        8: {"prompt": "ab", "completion": "cde"},
+        9: {"prompt": "ab", "chosen": "c", "rejected": "defg", "reference": "hi"},
+        10: {"prompt": says("ab"), "completion": says("cd")},
+        11: {"messages": says("abc", "de")},
         30: {"input_ids": [1] * 30},
         40: {"input_ids": [1] * 3, "chosen_ids": [1] * 40, "text": "abc"},
-        5: {},
+        0: {},
     }
     assert counter.wholes(list(wholes.values())) == list(wholes)
     # a text of 20 bytes has 28 tokens at most, so it is not counted where 28 do not matter
@@ -77,8 +78,12 @@ def test_tokens_by_hand() -> None:
         least = 27 if isinstance(text, str) else 37
         assert [counter.prompts([{"prompt": text}], least + more) for more in (0, 1)] == [[tokens], [0]]
     plain, parts = RowCounter(TOKENIZER, ONE), RowCounter(TOKENIZER, ONE, in_parts=True)
-    assert plain.wholes([wholes[16] | {"tools": [1]}]) == [16 - 5]  # it reads no tools
-    assert parts.wholes([wholes[16]]) == [16 - 5 + 2 * 4]
+    assert plain.wholes([wholes[11] | {"tools": [1]}]) == [11]  # it reads no tools
+    assert parts.wholes([wholes[11]]) == [11 + 2 * 4]
+    # ORPO and CPO add <s> and the end unless they are there, and no special tokens of the tokenizer
+    both_ends = RowCounter(TOKENIZER, ONE, columns, adds_ends=True)
+    assert both_ends.wholes([wholes[6], {"text": "<s>abc"}, wholes[11]]) == [3 + 2, 6 + 1, 11 + 2]
+    assert both_ends.prompts([prompts[5], prompts[14]]) == [3 + 1, 14 + 1]
 
 
 def test_without_a_template_the_contents_are_counted(tmp_path: Path) -> None:
@@ -202,9 +207,9 @@ def test_rows_that_max_length_leaves_out(
 
 @pytest.mark.parametrize(("trl", "args"), [("ORPO", {}), *(("CPO", {"loss_type": loss}) for loss in ("simpo", "ipo"))])
 def test_a_mean_over_an_answer_that_is_cut_away_is_refused(trl: str, args: dict[str, object]) -> None:
-    """The prompt has its bytes, two tokens before them and one that the trainer adds: 7 bytes fill 10 tokens."""
+    """The prompt has its bytes and the token before them that the trainer adds: 9 bytes fill 10 tokens."""
     looked_at = subject(trl, max_length=10, **args)
-    pairs = [{"prompt": "a" * size, "chosen": "bc", "rejected": "d"} for size in (6, 7)]
+    pairs = [{"prompt": "a" * size, "chosen": "bc", "rejected": "d"} for size in (8, 9)]
     assert [*length_problems(looked_at, data_of(pairs[0]))] == []
     (error,) = length_problems(looked_at, data_of(*pairs))
     assert isinstance(error, DataError)
