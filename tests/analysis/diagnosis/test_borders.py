@@ -181,6 +181,7 @@ LENGTHS = [
     (line(20, 40, 12), reward("a", mean=[0.0] * 8 + [0.0625] * 4, std=0.4), "fine"),
     (line(20, 40, 12), reward("a", mean=[0.0] * 8 + [0.0625] * 4, std=0.0), "warning"),
     (line(20, 40, 12), {"rewards/a/mean": [0.0] * 8 + [9.0] * 4}, "warning"),  # no deviation is logged
+    (line(20, 40, 12), {"rewards/a/mean": [0.0, 9.0], "rewards/a/std": [0.1] * 2}, "warning"),  # no three thirds
     ([1.0, 1.0, 8.0, 8.0, 3.0, 3.0, 9.0, 9.0, 1.0, 1.0, 8.0, 8.0] * 2, FLAT, "fine"),
     (parts(20, 31, 17, 44, each=5), FLAT, "unseen"),  # four values that count
 ]
@@ -221,6 +222,7 @@ CLIPPING = [
 ]
 
 EXPLAINED_VARIANCE = [
+    ([0.0] * 20, None, "fine"),
     ([-0.5] * 9, None, "unseen"),
     ([0.5] * 10 + [-0.5] * 10, None, "warning"),
     ([-0.5] * 10 + [0.5] * 10, None, "fine"),
