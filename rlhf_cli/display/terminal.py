@@ -179,8 +179,9 @@ def spinner(doing: str, *, shown: bool = True) -> Iterator[Callable[[str], None]
             while not ended.wait(_QUIET_S):
                 print(f"{progress.tasks[0].description} ...", flush=True)
 
+        printing = threading.Thread(target=print_lines, daemon=True)
         if shown and not is_terminal:
-            threading.Thread(target=print_lines, daemon=True).start()
+            printing.start()
 
         def show(doing: str) -> None:
             progress.update(task, description=doing)
@@ -191,6 +192,8 @@ def spinner(doing: str, *, shown: bool = True) -> Iterator[Callable[[str], None]
                 yield show
         finally:
             ended.set()
+            if printing.ident is not None:  # else its last line stands below what is printed next
+                printing.join()
 
 
 Cell = str | tuple[str, str] | Text

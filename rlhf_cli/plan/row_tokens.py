@@ -71,14 +71,14 @@ class RowCounter:
 
     def _text(self, row: Row, text: object, *, asks: bool) -> _Text:
         is_chat = isinstance(text, list)
-        written = self._by_template(row, text, asks=asks) if is_chat else str(text)
+        written = self._by_template(row, text, asks=asks) if isinstance(text, list) else str(text)
         if not self.adds_ends:
             return _Text(written, has_special=not is_chat, added=int(not is_chat and not asks))
         begin, end = self.tokenizer.special("bos_token"), self.tokenizer.special("eos_token")
         ends = asks or (end is not None and written.endswith(end))
         return _Text(written, has_special=False, added=(not written.startswith(begin or "")) + (not ends))
 
-    def _by_template(self, row: Row, messages: list[object], *, asks: bool) -> str:
+    def _by_template(self, row: Row, messages: Messages, *, asks: bool) -> str:
         """Return the dialogue as the chat template writes it; its contents alone if it cannot."""
         read = {name: row.get(name) for name in self.columns}
         given = read.get("chat_template_kwargs")
