@@ -149,7 +149,9 @@ def show_reward(console: Console, reward: RewardReference) -> None:
     console.print(Text(reward.yaml.rstrip()), soft_wrap=True)
     _heading(console, "on the command line")
     console.print(Text(f"  rlhf train +exp=NAME {reward.override}"), soft_wrap=True)
-    where = f"{shown_path(reward.conf_file)}, " + shown_path(reward.file, reward.line)
+    where = shown_path(reward.file, reward.line)
+    if reward.conf_file is not None:
+        where = f"{shown_path(reward.conf_file)}, {where}"
     console.print(Text.assemble(("\nfile  ", "dim"), where), soft_wrap=True)
 
 

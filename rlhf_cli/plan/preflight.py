@@ -107,6 +107,7 @@ def _check(subject: Subject, report: Report) -> _Checked:
         argument_checks.refused_combinations(subject),
         argument_checks.order_problems(subject),
         argument_checks.unread_arguments(subject),
+        argument_checks.repeated_words(subject),
         machine_checks.upload_problems(subject),
     )
     subject = replace(subject, cached=report.run(machine_checks.hub_problems(subject), {}))

@@ -54,7 +54,10 @@ def worked_examples() -> dict[str, WorkedExample]:
 
 @dataclass(frozen=True)
 class RewardReference:
-    """A ready-made reward: `yaml` to paste, `override` to type, the function's `summary`, `text`, `file` and `line`."""
+    """A reward: `yaml` to paste, `override` to type, the function's `summary`, `text`, `file` and `line`.
+
+    `conf_file` is the file of a ready-made reward, None for a function of the user's own.
+    """
 
     name: str
     fn: str
@@ -67,7 +70,7 @@ class RewardReference:
     columns: tuple[SourceParameter, ...]
     yaml: str
     override: str
-    conf_file: Path
+    conf_file: Path | None
     example: WorkedExample | None = None
 
 
@@ -90,20 +93,27 @@ def described_tasks() -> tuple[list[dict[str, Any]], str]:
 
 
 def reward_reference(named: str) -> RewardReference:
-    """Describe a ready-made reward by its name. Raise ConfigError if no reward has it."""
-    file = option_file("reward", named)
-    text = file.read_text(encoding="utf-8")
+    """Describe a ready-made reward by its name, or a function, `./file.py:function`. Raise ConfigError or RewardError
+    if there is none of that name.
+    """
+    file = None if ":" in named else option_file("reward", named)
+    text = f"fn: {named}" if file is None else file.read_text(encoding="utf-8")
     tree = yaml.load(text, Loader=SAFE_LOADER) or {}
     fn = str(tree.get("fn"))
-    source = read_function(fn, where=f"{file}")
+    source = read_function(fn, where=str(file or "rlhf list reward"))
     arguments, columns = function_arguments(source, section(tree, "args"))
-    name = named.removeprefix("trl_")
+    name = named.rpartition(":")[2].removeprefix("trl_")
+    override = f"+reward@rewards.{name}={named}"
+    if file is None:
+        override = f"+rewards.{name}.fn={named}"
+        needed = [argument.name for argument in arguments if argument.default is NO_DEFAULT]
+        text += "\nargs:" * bool(needed) + "".join(f"\n  {argument}: ???" for argument in needed)
     body = text.partition("\n")[2] if text.startswith("#") else text
     lines = (f"    {line}" if line else "" for line in body.rstrip().splitlines())
     return RewardReference(
         name=named,
         fn=fn,
-        caption=caption(file),
+        caption="" if file is None else caption(file),
         summary=source.docstring.summary,
         text=source.docstring.text,
         file=source.file,
@@ -111,7 +121,7 @@ def reward_reference(named: str) -> RewardReference:
         arguments=arguments,
         columns=columns,
         yaml="\n".join(["rewards:", f"  {name}:", *lines, ""]),
-        override=f"+reward@rewards.{name}={named}",
+        override=override,
         conf_file=file,
         example=worked_examples().get(named),
     )

@@ -13,7 +13,7 @@ from transformers import TrainingArguments
 
 from rlhf_cli.errors import ConfigError
 from rlhf_cli.plan.checks import argument_checks as checks
-from rlhf_cli.plan.checks.facts import DataFacts, RewardFacts, Subject
+from rlhf_cli.plan.checks.facts import DataFacts, Notice, RewardFacts, Subject
 from rlhf_cli.tables.trl_trainers import TRAINERS
 from tests.support.planning import Refused, planned, subject_of, table, told, unsaid
 
@@ -178,6 +178,11 @@ def test_a_metric_that_no_one_logs_gives_a_notice(place: Path, words: list[str],
     found = [notice.text for notice in planned(*QUICK, *words).notices if notice.subject == "no effect"]
     assert len(found) == len(texts)
     assert all(text in one for text, one in zip(texts, found, strict=True))
+
+
+def test_a_key_that_is_typed_twice_gives_a_notice() -> None:
+    (told,) = checks.repeated_words(subject_of(*QUICK, "seed=1", "seed=1", "+expect=null", "seed=2", "expect=null"))
+    assert told == Notice("seed", "typed 3 times; the last one counts: seed=2")
 
 
 def test_a_plan_tells_of_a_warm_up_that_fills_the_run() -> None:

@@ -91,6 +91,10 @@ def test_a_file_is_read_and_not_run(place: Path) -> None:
     assert [(one.name, factory.docstring.arguments[one.name]) for one in factory.parameters] == [
         *(("low", "the bounds."), ("high", "the bounds."))
     ]
+    page = reward_reference("./rewards.py:polite")
+    pasted = {"polite": {"fn": "./rewards.py:polite", "args": {"share": "???"}}}
+    assert (page.conf_file, yaml.safe_load(page.yaml)) == (None, {"rewards": pasted})
+    assert page.override == "+rewards.polite.fn=./rewards.py:polite"
     with pytest.raises(RewardError) as no_function:
         read_function("./rewards.py:polit")
     assert no_function.value.hint == "./rewards.py:polite"

@@ -105,7 +105,7 @@ def _of_verb(verb: str, current: str, earlier: list[str]) -> Iterable[str]:
     with contextlib.suppress(UserError):
         typed = read_options(usage, earlier).words
     if verb == "list":
-        return groups().get(typed[0], {}) if len(typed) == 1 else [] if typed else [*groups(), "keys", "metrics"]
+        return _listed(typed, current)
     head = usage.text.partition("\n\n")[0]
     fixed = {"completion": [*_SCRIPTS], "schema": [*groups()], "init": _paths(current, "/")}
     found = fixed[verb] if verb in fixed else _runs(current) if _OF_RUNS.search(head) else []
@@ -116,12 +116,30 @@ def _of_verb(verb: str, current: str, earlier: list[str]) -> Iterable[str]:
     return [word for word in found if verb != "resume" or not word.startswith("run:")]
 
 
+def _listed(earlier: Sequence[str], current: str) -> Iterable[str]:
+    """Return what may follow `rlhf list`, given its earlier words."""
+    match earlier:
+        case []:
+            return [*groups(), "keys", "metrics"]
+        case ["reward"]:
+            return [*groups()["reward"], *(_functions(current) if current.startswith((".", "/")) else [])]
+        case ["trainer", trainer]:
+            return _arguments([f"trainer={trainer}"])
+        case [group]:
+            return groups().get(group, {})
+    return []
+
+
 def _runs(typed: str) -> list[str]:
-    """Return `run:EXPERIMENT` for every folder of runs, after a `/` its runs; and the folders that hold runs."""
+    """Return `run:EXPERIMENT` and `run:EXPERIMENT/` for every folder of runs, after the `/` its runs; and the folders
+    that hold runs.
+    """
     if typed.startswith("run:"):
         experiment, slash, _ = typed.removeprefix("run:").partition("/")
-        places = sorted(Path("runs").glob(f"{experiment}*/*/config.yaml"))
-        return list(dict.fromkeys(f"run:{'/'.join(place.parts[1 : 3 if slash else 2])}" for place in places))
+        runs = [place.parts[1:3] for place in sorted(Path("runs").glob(f"{experiment}*/*/config.yaml"))]
+        if slash:
+            return [f"run:{name}/{run}" for name, run in runs]
+        return [f"run:{name}{end}" for name in dict.fromkeys(name for name, _ in runs) for end in ("", "/")]
     folders = [path for path in _paths(typed, "/") if runs_below(Path(path))]
     is_run = [Path(path, "config.yaml").is_file() for path in folders]
     return [path.rstrip("/") if whole else path for path, whole in zip(folders, is_run, strict=True)] + ["run:"]
@@ -226,7 +244,14 @@ def _values(key: str, typed: str, earlier: list[str]) -> Iterable[str]:
     reference = key_reference(key)
     found = list(reference.values if reference is not None else ())
     if name in _HOLDS_FUNCTION:
-        for file in [typed.partition(":")[0]] if ":" in typed else glob.glob(f"{glob.escape(typed or './')}*.py"):
-            with contextlib.suppress(UserError):
-                found += [f"{file}:{function}" for function in functions_in(file)]
+        found += _functions(typed)
     return found + ([*_runs(typed), *_paths(typed)] if name in _HOLDS_PATH else [])
+
+
+def _functions(typed: str) -> list[str]:
+    """Return `FILE:FUNCTION` for every function of the files that begin with what was typed."""
+    found = list[str]()
+    for file in [typed.partition(":")[0]] if ":" in typed else glob.glob(f"{glob.escape(typed or './')}*.py"):
+        with contextlib.suppress(UserError):
+            found += [f"{file}:{function}" for function in functions_in(file)]
+    return found

@@ -3,6 +3,7 @@
 rlhf list                          experiments, rewards, trainers, models, data: every group with its options
 rlhf list reward                   the options of one group
 rlhf list reward judge             what it scores, its arguments, a worked example, YAML to paste
+rlhf list reward ./rewards.py:f    the same of a function of your own, without an example
 rlhf list trainer grpo             TRL's arguments with their defaults, and those set by another key here
 rlhf list trainer grpo learning rate     the arguments with these words, with TRL's help
 rlhf list exp quickstart           the file of an option: its description and its settings

@@ -293,6 +293,18 @@ def length_notices(subject: Subject, steps: int | None) -> Findings:
             yield Notice(kind, text if is_listed else f"{text}; {key}={instead}")
 
 
+def repeated_words(subject: Subject) -> Findings:
+    """Yield a notice for every key that is typed with several values: Hydra takes the last one."""
+    values: dict[str, list[str]] = {}
+    for word in subject.composed.typed:
+        key, equals, value = word.lstrip("+").partition("=")
+        if equals:
+            values.setdefault(key, []).append(value)
+    for key, typed in values.items():
+        if len(set(typed)) > 1:
+            yield Notice(key, f"typed {len(typed)} times; the last one counts: {key}={typed[-1]}")
+
+
 def shared_prompt_notice(data: DataFacts) -> Findings:
     """Yield a notice with the number of evaluation rows, among those read, whose prompt is also trained on."""
     training = [read.rows for read in data.training if read.rows is not None]

@@ -64,6 +64,7 @@ def offered(line: str) -> list[str]:
         ("rlhf resume --fa", ["--failed"]),
         ("rlhf list rew", ["reward"]),
         ("rlhf list reward judge ", []),
+        ("rlhf list trainer grpo top_en", ["top_entropy_quantile"]),
         ("rlhf schema reward rew", []),
         ("rlhf schema --out x.json rew", ["reward"]),
         ("rlhf completion zsh ", []),
@@ -105,6 +106,7 @@ def runs(place: Path) -> None:
         ("rlhf export run:toy ru", []),
         ("rlhf why runs/", ["runs/quickstart/", "runs/toy/"]),
         ("rlhf resume runs/quickstart/o", ["runs/quickstart/one"]),
+        ("rlhf why run:qu", ["run:quickstart", "run:quickstart/"]),
         ("rlhf why run:quickstart/", ["run:quickstart/one", "run:quickstart/two"]),
         ("rlhf whatif run:quickstart/one rewards.", ["rewards.polite."]),
         ("rlhf reproduce runs/toy --against runs/q", ["runs/quickstart/"]),
@@ -114,6 +116,7 @@ def runs(place: Path) -> None:
         ("rlhf compare runs --metrics to", []),  # which has no total
         ("rlhf train rewards.x.fn=", ["rewards.x.fn=./rewards.py:polite"]),
         ("rlhf train rewards.x.fn=./rewards.py:", ["rewards.x.fn=./rewards.py:polite"]),
+        ("rlhf list reward ./", ["./rewards.py:polite"]),
         ("rlhf train rewards.", []),  # not the file rewards.py
         ("rlhf train data.path=r", ["data.path=rewards.py", "data.path=run:", "data.path=runs/"]),
         ("rlhf report runs --out ru", ["runs/"]),
@@ -128,7 +131,7 @@ def test_runs_metrics_files_and_functions_of_files(line: str, expected: list[str
     [
         (
             {"rlhf train +exp=qu": "quickstart", "rlhf train data.over": "data.overlong_prompts=",
-             "rlhf compare run:qu": "quickstart"},
+             "rlhf compare run:quickstart/o": "quickstart/one"},
             ("torch", "trl", "hydra"),
         ),
         (
