@@ -121,7 +121,8 @@ class Options:
         if value is None:
             return None
         if not re.fullmatch(r"-?\d+", value) or int(value) < least:
-            raise self.error(f"{name} is a whole number", got=f"{name} {value}", expected=f"{least} or more")
+            what, got, expected = f"{name} is a whole number", f"{name} {value}", f"{least} or more"
+            raise self.error(what, got=got, expected=expected, hint=f"{name} {least}")
         return int(value)
 
     def refuse_both(self, first: str, second: str) -> None:

@@ -207,19 +207,20 @@ def workload_lines(plan: Plan) -> dict[str, str]:
     if stage is not None and work.rows is not None:
         tokens = f", {work.max_tokens:,} tokens at most" if work.max_tokens is not None else ""
         longest = f"; the longest row has {count(work.longest_row, 'token')}" if work.longest_row else ""
-        lines["in all"] = f"{work.rows} rows{tokens}{longest}"
+        lines["in all"] = f"{count(work.rows, 'row')}{tokens}{longest}"
     if batches is not None and work.completions is not None:
         epochs = f" ({work.epochs:.4g} times the data)" if work.epochs is not None else ""
         tokens = f", {work.max_tokens:,} tokens generated at most" if work.max_tokens is not None else ""
         most = work.longest_prompt
         prompt = f"; the longest prompt has {count(most, 'token')}" if most is not None else ""
-        lines["in all"] = f"{work.completions} completions of {work.prompts} prompts{epochs}{tokens}{prompt}"
+        asked = count(work.prompts, "prompt") if work.prompts is not None else "prompts"
+        lines["in all"] = f"{count(work.completions, 'completion')} of {asked}{epochs}{tokens}{prompt}"
     if (found := plan.evaluations) is not None:
-        rows = f"{found.rows} rows" if found.rows is not None else "all held-out rows"
-        completions = f", {found.completions} completions" if found.completions is not None else ""
+        rows = count(found.rows, "row") if found.rows is not None else "all held-out rows"
+        completions = f", {count(found.completions, 'completion')}" if found.completions is not None else ""
         lines["evaluation"] = f"{found.every}{_times(found.times)}: {rows}{completions}"
     else:
-        kept = f"; {plan.num_held_out} rows are held out, for `rlhf eval`" if plan.num_held_out else ""
+        kept = f"; {count(plan.num_held_out, 'row')} held out, for `rlhf eval`" if plan.num_held_out else ""
         lines["evaluation"] = f"none in training{kept}"
     lines["checkpoints"] = "none, only the final model"
     if (saved := plan.checkpoints) is not None:
