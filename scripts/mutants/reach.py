@@ -40,10 +40,14 @@ def measured(copy: Path, test_file: str, targets: Sequence[str], cache: Path) ->
     known = cache / f"{_key(copy, test_file, targets)}.json"
     if not known.exists():
         report = copy.parent / "reach.json"
-        report.unlink(missing_ok=True)
-        ended = run_tests(copy, [test_file], Watched(copy, targets, report), 900, keep_bytecode=True)
-        found = json.loads(report.read_text()) if report.exists() else {"tests": {}, "red": ["none ran"]}
-        if ended.code not in (0, 5) or found["red"]:
+        for _ in range(2):  # one test may be red once, on a busy machine
+            report.unlink(missing_ok=True)
+            ended = run_tests(copy, [test_file], Watched(copy, targets, report), 900, keep_bytecode=True)
+            found = json.loads(report.read_text()) if report.exists() else {"tests": {}, "red": ["none ran"]}
+            is_red = ended.code not in (0, 5) or bool(found["red"])
+            if not is_red:
+                break
+        if is_red:
             raise ControlFailed(f"{test_file} is red without a mutation: {found['red']}\n{ended.output[-3000:]}")
         cache.mkdir(parents=True, exist_ok=True)
         known.write_text(json.dumps(found))

@@ -138,8 +138,7 @@ def test_seconds_go_to_what_took_them(train, workplace: Path) -> None:
         assert sum(seconds(event).values()) == pytest.approx(event["time/elapsed_s"], rel=1e-4)
     for event in events:
         took = seconds(event)
-        assert took["reward/slow"] >= 0.99 * SLOW_S
-        assert took["reward/slow"] == pytest.approx(event["rewards/slow/seconds"], abs=0.02)
+        assert 0.99 * SLOW_S <= event["rewards/slow/seconds"] <= took["reward/slow"]
         assert all(took[name] > 0 for name in ("generation", "forward", "backward", "optimizer", "checks", "logging"))
         assert took["reference_logps"] > 0
         assert took["old_logps"] == 0  # each rollout is used once, so they are not computed
@@ -147,7 +146,7 @@ def test_seconds_go_to_what_took_them(train, workplace: Path) -> None:
     assert seconds(events[2])["saving"] > 0  # after step 2, before the event of step 3
     assert seconds(events[1])["saving"] == 0
     between = events[2]["time_s"] - events[1]["time_s"]
-    assert events[2]["time/elapsed_s"] == pytest.approx(between, rel=0.02, abs=0.05)
+    assert events[2]["time/elapsed_s"] == pytest.approx(between, rel=0.2)
     assert 0 < events[0]["passes/slots"] < events[0]["passes/tokens"]  # a group's prompt is computed once
     _, without = train(*words, "profile=off", name="without")
     logged = read_metrics(without.metrics)
