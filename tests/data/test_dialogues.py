@@ -46,6 +46,7 @@ def said(content: object, role: str = "assistant", **more: object) -> list[dict[
             [{"system": "s", "input": "hi", "output": "ho"}, {"input": "a", "output": None}],
             [*said("s", "system"), *CHAT, *said("a", "user")],
         ),
+        ([ASKED, {"input": "a", "output": "b"}], [ASKED, {"input": "a", "output": "b", "content": None}]),
         ([{"speaker": "User", "text": "hi"}, {"speaker": "assistant", "text": "ho"}], CHAT),
         ({"from": ["human", "gpt"], "value": ["hi", "ho"]}, CHAT),
         (said("ho", reasoning="r"), said("ho", reasoning="r", thinking="r", reasoning_content="r")),
@@ -72,6 +73,7 @@ def said(content: object, role: str = "assistant", **more: object) -> list[dict[
         ),
         (said([{"type": "text", "text": "a"}, {"value": "b"}, "c"]), said("abc")),
         (said([{"type": "image", "text": "a"}, "b"]), said([{"type": "image", "text": "a"}, "b"])),
+        (said([{"type": "text", "text": 5}, "b"]), said([{"type": "text", "text": 5}, "b"])),
         (said([{"type": "image", "x": None}]), said([{"type": "image"}])),
     ],
 )
@@ -144,16 +146,17 @@ def test_a_dataset_stores_conversations_as_json_unless_they_are_plain() -> None:
         assert read_conversations(other, ["prompt"]).features == features(prompt=as_json)
 
 
-def test_the_text_of_a_system_column_begins_the_dialogues_that_the_user_begins() -> None:
+@pytest.mark.parametrize("name", ["system", "system_prompt"])
+def test_the_text_of_a_system_column_begins_the_dialogues_that_the_user_begins(name: str) -> None:
     rows = [
-        {"system": "s", "chosen": "text", "prompt": [ASKED]},
-        {"system": "", "chosen": [ASKED], "prompt": [ASKED]},
-        {"system": 5, "chosen": [ASKED], "prompt": [ASKED]},
-        {"system": "s", "chosen": [TOLD], "prompt": [*said("t", "system"), ASKED]},
+        {name: "s", "chosen": "text", "prompt": [ASKED]},
+        {name: "", "chosen": [ASKED], "prompt": [ASKED]},
+        {name: 5, "chosen": [ASKED], "prompt": [ASKED]},
+        {name: "s", "chosen": [TOLD], "prompt": [*said("t", "system"), ASKED]},
     ]
     begun = [{**rows[0], "prompt": [*said("s", "system"), ASKED]}, *rows[1:]]
     assert contents(dialogues.with_system(table(*rows), ["chosen", "prompt"])) == begun
-    for same in (table({"prompt": [ASKED]}), table({"system": "s", "prompt": "a"}), RowTable([], ["system", "prompt"])):
+    for same in (table({"prompt": [ASKED]}), table({name: "s", "prompt": "a"}), RowTable([], [name, "prompt"])):
         assert dialogues.with_system(same, ["prompt"]) is same
 
 
@@ -250,6 +253,7 @@ OTHER = {"role": "user", "content": "Bye."}
         (CHAT, CHAT, CHAT[:-1], (CHAT[-1:], CHAT[-1:])),
         (CHAT, [OTHER, *NO], "", (CHAT, [OTHER, *NO])),
         (CHAT, None, "", (CHAT, None)),
+        (NO, CHAT[-1:], "", (NO, CHAT[-1:])),
     ],
 )
 def test_two_dialogues_are_split_where_they_part(chosen: Any, rejected: Any, prompt: Any, answers: Any) -> None:

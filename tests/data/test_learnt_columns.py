@@ -49,10 +49,12 @@ def test_a_trainer_reads_the_first_complete_set(trainer: str, columns: str, expe
         ("SFT", ("conversation",), f"data.rename.messages=conversation{TEXT_FIELD}"),
         ("KTO", ("conversation", "liked"),
          "data.rename.messages=conversation data.transcripts=true data.rename.label=liked"),
+        ("KTO", ("messages",), "data.transcripts=true"),
         ("KTO", ("prompt", "chosen"), "data.rename.rejected=EXISTING_COLUMN"),
         ("GKD", ("question",), "data.rename.messages=EXISTING_COLUMN"),
         ("DPO", ("chosen", "loser", "question"), "data.rename.rejected=loser data.rename.prompt=question"),
         ("DPO", ("chosen", "loser", "prompt", "question"), "data.rename.rejected=loser"),
+        ("DPO", ("chosen", "loser", "promt"), "data.rename.rejected=loser"),
         ("DPO", ("messages", "rejectd"), "data.rename.chosen=EXISTING_COLUMN data.rename.rejected=rejectd"),
         ("DPO", ("messages", "rejected_response"),
          "data.rename.chosen=messages data.rename.rejected=rejected_response data.transcripts=true"),
@@ -96,6 +98,7 @@ def test_a_missing_column_may_lie_inside_another(trainer: str, row: dict[str, An
     ("columns", "twins"),
     [
         ("prompt response_0 response_1 better_response_id", ("response_0", "response_1")),
+        ("model_a model_b winner conversation_a conversation_b", ("conversation_a", "conversation_b")),
         ("score_A score_B human_ref_A human_ref_B", ("human_ref_A", "human_ref_B")),
         ("answer1 answer2 score1 score2", ("answer1", "answer2")),
     ],
@@ -115,9 +118,10 @@ def test_the_column_of_plain_text_can_have_another_name(refusal) -> None:
     assert learnt_columns(of, [*row], text_field="body") == ("body",)
     assert check_columns(RowTable([row], [*row]), of, text_field="body") == ["body"]
     assert only_learnt(datasets.Dataset.from_list([row]), of, text_field="body").column_names == ["body"]
-    error = refusal(check_columns, RowTable([{"x": "a"}], ["x"]), of, text_field="body", name="data.eval")
-    assert (error.where, error.hint.split()[0]) == ("data.eval", "data.eval.rename.prompt=EXISTING_COLUMN")
-    assert "body" in error.expected
+    for refuses in (check_columns, only_learnt):
+        error = refusal(refuses, RowTable([{"x": "a"}], ["x"]), of, text_field="body", name="data.eval")
+        assert (error.where, error.hint.split()[0]) == ("data.eval", "data.eval.rename.prompt=EXISTING_COLUMN")
+        assert "body" in error.expected
 
 
 def test_trainers_that_rewrite_messages_get_those_of_a_role_and_a_text() -> None:
@@ -226,6 +230,8 @@ def test_values_that_a_trainer_reads_or_refuses(
         ("GRPO", {"prompt": [{**ASKED, "content": [PICTURE]}], "image": 5}, ["prompt", "image"]),
         ("DPO", {"prompt": "hi", "chosen": CHAT, "rejected": [ASKED, MODEL]}, ["chosen", "rejected"]),
         ("DPO", {"chosen": "q? a", "rejected": "q? b", "query": " q? "}, ["chosen", "rejected"]),
+        ("DPO", {"prompt": " ", "chosen": "a", "rejected": "b"}, ["chosen", "rejected", "prompt"]),
+        ("SFT", {"text": "a", "role": "actor", "prompts": "b"}, ["text"]),
     ],
 )
 def test_columns_that_fit(trainer: str, row: dict[str, Any], columns: list[str], refusal) -> None:

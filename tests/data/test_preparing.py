@@ -13,7 +13,7 @@ from rlhf_cli.data.peeking import Preview, first_rows, peek, prepare_preview
 from rlhf_cli.data.preparing import render, take_nested, template_columns
 from rlhf_cli.data.source import DataSource
 
-ROW = {"question": "2+2?", "answer": "{question}", "n": 3, "none": None, "chat": [{"role": "user"}]}
+ROW = {"question": "2+2?", "answer": "{question}", "n": 3, "none": None, "chat": [{"role": "user"}], "list": [2, 3]}
 
 
 def test_a_template_of_text_gives_a_plain_prompt_and_one_of_messages_a_conversation() -> None:
@@ -32,7 +32,7 @@ def test_a_missing_column_is_named_with_key_columns_and_neighbour(refusal) -> No
     for column, got in (("none", "nothing (null)"), ("chat", "a list")):
         error = refusal(render, f"{{{column}}}", ROW, name="here")
         assert (error.where, error.got, error.expected) == ("here", got, "text or a number")
-    assert render("{n}{none}", ROW) == "3"
+    assert render("{n}{none}{list}", ROW) == "3[2, 3]"
 
 
 def test_a_path_that_a_row_has_not_is_named(refusal) -> None:
@@ -69,6 +69,7 @@ def test_columns_after_rename_and_template() -> None:
     assert after(preview("prompt", "a"), {}, "Q: {prompt}") == ("prompt", "a")
     assert after(preview("q", "a"), {"a": "q", "q": "a"}, None) == ("a", "q")
     assert after(preview("q", "a"), {"gold": "a.b.0"}, None) == ("q", "a", "gold")
+    assert after(preview("q", "a"), {"q": "q.b"}, None) == ("q", "a")
     assert after(preview(), {"question": "q"}, "{question}") == ()
 
 

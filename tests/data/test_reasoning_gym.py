@@ -250,7 +250,7 @@ def test_a_process_of_its_own_answers_or_refuses(tmp_path: Path, monkeypatch, re
         ({}, "data.args.task"),
         ({"task": "gcd", "tasks": {"lcm": {}}}, "data.args.task"),
         ({"tasks": {"gcd": {"weight": 0}, "lcm": {"weight": 0.0}}}, "data.args.tasks"),
-        ({"tasks": {"gcd": {"wieght": 1}}}, "data.args.tasks.gcd"),
+        *(({"tasks": {"gcd": share}}, "data.args.tasks.gcd") for share in ({"wieght": 1}, {"weight": -1})),
         ({"tasks": {"gcd": {}}, "args": SMALL}, "data.args.args"),
         ({"task": "gcd", "args": [1]}, "data.args.args"),
         ({"tsak": "gcd"}, "data.args.tsak"),
