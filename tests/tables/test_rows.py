@@ -215,6 +215,7 @@ LLAMA: dict[str, object] = {"model_type": "llama"}
         ({"model_type": "mistral", "sliding_window": None}, None),
         ({"model_type": "mistral", "sliding_window": 16}, "sliding window of 16 tokens"),
         ({"model_type": "qwen2", "sliding_window": 16}, None),
+        ({"model_type": "qwen3", "sliding_window": 16}, None),
         ({"model_type": "smollm3", "sliding_window": 16}, None),
         ({"model_type": "qwen2", "sliding_window": 16, "use_sliding_window": True}, "sliding window of 16 tokens"),
         ({"model_type": "gpt2"}, "its positions are learned, not rotary"),
