@@ -21,6 +21,7 @@ def test_typed_words_become_hydra_overrides() -> None:
         "rewards.new.args.pattern=a=b": "++rewards.new.args.pattern=a=b",
         "trainer=rloo": "trainer=rloo",
         "trainer=grpo,rloo": "trainer=grpo,rloo",
+        "trainer=glob(*)": "trainer=glob(*)",
         "data.prompt=Q: {question}, please": "++data.prompt='Q: {question}, please'",
         "model={path: x}": "++model={path: x}",
         long: f"++{long}",
@@ -43,6 +44,7 @@ def test_typed_words_become_hydra_overrides() -> None:
         ("data=.", "data=file data.path=."),
         ("reward@rewards.x=", "rlhf list reward"),
         ("hydra.run.dir=mine", None),
+        ("hydra/launcher=joblib", None),
         ("+hydra.sweeper.n_trials=3", None),
     ],
 )
@@ -113,7 +115,9 @@ def test_a_text_that_needs_quotes(write: Write, refused: Refused, text: str, has
     assert (error.where, "quotes" in str(error.advice)) == ("conf/exp/mine.yaml:3", has_advice)
 
 
-@pytest.mark.parametrize("typed", ["track.tags=[a,b", "stop={when: kl > 0.5, for: 3}", "~rewards.brevity=3"])
+@pytest.mark.parametrize(
+    "typed", ["track.tags=[a,b", "stop={when: kl > 0.5, for: 3}", "~rewards.brevty", "~rewards.brevity=3"]
+)
 def test_words_that_hydra_cannot_read(refused: Refused, typed: str) -> None:
     error = refused("exp=quickstart", typed)
     assert (error.where, error.hint) == ("command line", "'~rewards.brevity'" if typed.startswith("~") else None)
@@ -126,6 +130,7 @@ def test_words_that_hydra_cannot_read(refused: Refused, typed: str) -> None:
         ("quickstart", "+exp=quickstart"),
         ("conf/exp/mine.yaml", "+exp=mine"),
         ("seed", "seed=VALUE"),
+        ("trainer.args.learning_rate", "trainer.args.learning_rate=VALUE"),
         ("wombat", "rlhf list exp"),
         ("ppo", "trainer=ppo"),
         ("brevity", "+reward@rewards.brevity=brevity"),

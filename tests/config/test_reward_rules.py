@@ -42,7 +42,7 @@ WEIGHTLESS = f"{WATCHES} rewards.format.weight=0"
         (f"{WEIGHTLESS} primary={{by:format,at_least:1}}", "primary.by", None),
         (f"{WEIGHTLESS} stop.when='format>0.5'", "stop.when", None),
         (f"{WEIGHTLESS} sampling.keep_groups.by=format", "sampling.keep_groups.by", None),
-        # a run learns from some reward; a teacher belongs to a trainer
+        # a run learns from some reward
         (f"{WEIGHTLESS} ~rewards.correct ~rewards.brevity", "rewards.format.when", None),
     ],
 )
@@ -119,7 +119,9 @@ def test_primary_gates_every_reward_but_those_that_it_waits_for(judged: Judged) 
     assert gates(chain) == {"correct": ["format"], "format": ["brevity"], "brevity": []}
 
 
-@pytest.mark.parametrize("margin", ["{}", "{chosen: a}", "{rejected: b}", "{column: m, chosen: a, rejected: b}"])
+@pytest.mark.parametrize(
+    "margin", ["{}", "{chosen: a}", "{rejected: b}", "{column: m, chosen: a}", "{column: m, chosen: a, rejected: b}"]
+)
 def test_a_margin_comes_from_one_place(refused: Refused, margin: str) -> None:
     error = refused("trainer=reward", "data=toy_preferences", f"reward_model.margin={margin}")
     assert str(error.where).startswith("reward_model.margin")
