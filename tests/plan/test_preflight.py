@@ -85,7 +85,9 @@ class TestRewards:
     def test_an_annotation_that_forgets_the_column(self, write: Write, refused: Refused) -> None:
         """The data decides whether `answer: str` is a column. The columns of a hub dataset are not known yet."""
         write("sloppy.py", "def reward(completions, answer: str): ...\n\ndef strict(completions, *, least: int): ...\n")
-        assert planned("exp=quickstart", "rewards.x={fn: './sloppy.py:reward'}").num_rows == 2000
+        plan = planned("exp=quickstart", "rewards.x={fn: './sloppy.py:reward'}")
+        assert (plan.num_rows, plan.columns) == (2000, ("prompt", "answer", "a", "b"))
+        assert [plan.files[f"rewards.{name}"].name for name in ("correct", "x")] == ["toy.py", "sloppy.py"]
         on_hub = ("exp=gsm8k_grpo", "model.path=org/model")
         assert planned(*on_hub, "rewards.x={fn: './sloppy.py:reward'}").num_rows is None
         assert refused(*on_hub, "rewards.x={fn: './sloppy.py:strict'}").hint == "rewards.x.args.least=VALUE"
