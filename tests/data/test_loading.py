@@ -229,6 +229,7 @@ def test_every_check_names_the_source(call: Callable[[], object], refusal) -> No
         (RuntimeError("we are OFFLINE"), f"{MINE}.path=FILE"),
         (RuntimeError("Unknown Split"), f"{MINE}.split=NAME"),
         (RuntimeError("no Config"), f"{MINE}.subset=NAME"),
+        (RuntimeError("x" * 900), f"{MINE}.path=FILE"),
     ],
 )
 def test_a_hub_dataset_that_cannot_be_loaded(error: Exception, hint: str, monkeypatch, refusal) -> None:

@@ -105,7 +105,7 @@ READ: list[tuple[str, str, Row, list[str], Row]] = [
         {"prompt": "\n\nHuman: hi\n\nAssistant:", "chosen": " ho", "rejected": " go away"},
     ),
     (
-        *("LLaMA-Factory's KTO", "kto", {"messages": TALK, "label": True}),
+        *("LLaMA-Factory's KTO", "kto", {"conversations": SHAREGPT, "label": True}),
         *(["data.transcripts=true"], {"prompt": TALK[:1], "completion": TALK[1:], "label": True}),
     ),
     ("labels as text", "kto", UNPAIRED | {"label": "False"}, [], UNPAIRED | {"label": False}),
