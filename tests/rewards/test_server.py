@@ -23,7 +23,7 @@ def test_sends_rows_and_columns_gets_rewards() -> None:
         prompts = ["p", [{"role": "user", "content": "q"}]]
         from_trl = {"completion_ids": [[1], [2]], "trainer_state": object(), "log_metric": print}
         columns = {"day": [date(2025, 1, 1)] * 2, "share": [float("nan"), 1.0], "one": [1], "answer": [1, None]}
-        scores = asyncio.run(reward(prompts=prompts, completions=["abc", ""], **from_trl, **columns))
+        scores = asyncio.run(reward(prompts, ["abc", ""], scalar=3, **from_trl, **columns))
     assert scores == [3, None]
     sent = {"share": [None, 1.0], "answer": [1, None]}
     assert server.asked[0].payload == {"prompts": prompts, "completions": ["abc", ""], "columns": sent}

@@ -150,8 +150,8 @@ def ends_with(stack: RewardStack, batches: list[str]) -> int | None:
     for number, rows in enumerate(batches, 1):
         try:
             stack.evaluate(prompts=["p"] * len(rows), completions=[*rows], row=[*range(len(rows))])
-        except RewardFailed:
-            return number
+        except RewardFailed as failed:
+            return number if failed.got == "ValueError: bad" else -1
     return None
 
 

@@ -217,7 +217,7 @@ def test_with_gamma_1_the_first_turn_gets_the_rewards_of_both() -> None:
     ("row", "got"),
     [
         ([1.0], "1 numbers for 2 turns"),  # a list of one number is not taken for a plain score
-        ([], "0 numbers for 2 turns"),
+        *(([], "0 numbers for 2 turns"), ([1.0, 2.0, 3.0], "3 numbers for 2 turns")),
         (1.0, "float: 1.0"),
         (["a", 1.0], "turn 0"),
         ([1.0, float("nan")], "turn 1"),

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy
 import pytest
+import torch
 
 from rlhf_cli.errors import RewardError
 from rlhf_cli.rewards.stack.returned_scores import Spread, TokenValues, as_scores, as_token_values, place_spans, shifted
@@ -26,7 +27,7 @@ LARGEST = 3.4028234663852886e38  # of float32
         ((1, False), [1.0, 0.0]),
         ([None, 1.0], [None, 1.0]),
         ([LARGEST, -LARGEST], [LARGEST, -LARGEST]),
-        (numpy.array([0.25, 4.0], dtype="float32"), [0.25, 4.0]),
+        *((of([0.25, 4.0]), [0.25, 4.0]) for of in (numpy.array, torch.tensor)),
         (numpy.array([True, False]), [1.0, 0.0]),
         ([numpy.float32(0.25), numpy.int64(4)], [0.25, 4.0]),
     ],
@@ -67,7 +68,7 @@ def test_refused(returned: Any, row: int | None, got: str) -> None:
 
 @pytest.mark.parametrize(
     "rows",
-    [numpy.array([[1.0], [0.5]]), [numpy.ones(1), numpy.array([0.5])], [(1.0,), (0.5,)]],
+    [numpy.array([[1.0], [0.5]]), [numpy.ones(1), torch.tensor([0.5])], [(1.0,), (0.5,)]],
     ids=["array", "arrays", "tuples"],
 )
 def test_one_number_in_a_list_for_each_row_is_a_plain_score(rows: object) -> None:
