@@ -130,9 +130,12 @@ def test_ranks_that_end_late_or_on_request_after_the_last_step_leave_a_finished_
 def test_the_end_of_a_run_is_what_its_first_rank_to_fail_says(
     tmp_path: Path, failures: list[RankFailure], kind: type[Exception], says: str
 ) -> None:
+    """And has recorded: that it was a mistake of the user's, or a guard, is read from its file."""
     update_status(folder := RunFolder(tmp_path), state=RUNNING)
+    for failure in failures:
+        failure.record(folder)
     with pytest.raises(kind, match=says):
-        raise_end(folder, RanksEnd(failures), grace_s=1.0)
+        raise_end(folder, RanksEnd(module.failures_of(folder, {}, log=folder.log, seen_at=0.0)), grace_s=1.0)
     assert read_status(folder).state == "failed"
 
 

@@ -373,10 +373,12 @@ def test_something_else(asked: dict[str, object], trainer: Any, key: str, expect
 
 
 def test_the_processes_of_all_machines_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError) as caught:
-        refuse_other_world_size(Launch(processes=2, nodes=2))
-    assert (caught.value.where, caught.value.expected, caught.value.got) == ("launch.processes", "4", "WORLD_SIZE=2")
+    for seen in ("1", "2"):
+        monkeypatch.setenv("WORLD_SIZE", seen)
+        with pytest.raises(ConfigError) as caught:
+            refuse_other_world_size(Launch(processes=2, nodes=2))
+        error = caught.value
+        assert (error.where, error.expected, error.got) == ("launch.processes", "4", f"WORLD_SIZE={seen}")
     refuse_other_world_size(Launch(processes=1, nodes=2))
     refuse_other_world_size(Launch())
 

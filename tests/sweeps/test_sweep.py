@@ -58,6 +58,7 @@ def test_a_dry_run_lists_the_jobs_and_writes_nothing(workplace: Path, sweep, cap
     assert not (workplace / "runs").exists()
     out = capsys.readouterr().out
     assert "sweep of 4 runs, 2 at a time" in out
+    assert "  truncation  none, bootstrap" in out
     assert "  seed=2,truncation=bootstrap\n" in out
 
 
