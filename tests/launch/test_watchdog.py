@@ -66,6 +66,17 @@ def train():
                 hangs()
         time.sleep(60)  # in TRL it gathers what all ranks have
 """
+IN_A_COLLECTIVE = """
+exec(compile("def gather(): time.sleep(60)", "/torch/distributed/gather.py", "exec"))
+
+
+def hangs():
+    time.sleep(60)
+
+
+def train():
+    gather() if rank == 0 else hangs()
+"""
 HOLDS_THE_INTERPRETER = 're.match(r"(a+)+$", "a" * 40 + "b")'
 
 
@@ -186,10 +197,15 @@ def two(folder: RunFolder, workplace: Path) -> Callable[[str], None]:
 
 
 @pytest.mark.fault(24)
-def test_of_two_the_one_in_a_reward_is_blamed_and_not_the_one_that_waits(two, folder: RunFolder) -> None:
+@pytest.mark.parametrize(
+    ("program", "doing"),
+    [(IN_A_REWARD.format(hang="time.sleep(60)"), "reward 'mine'"), (IN_A_COLLECTIVE, "training")],
+    ids=["in a reward", "beside a collective"],
+)
+def test_of_two_the_one_that_hangs_is_blamed_and_not_the_one_that_waits(two, folder, program: str, doing: str) -> None:
     """The one that waits has been silent for longer, so its own clock runs out first."""
-    with pytest.raises(RankFailed, match=r"rank 1 failed: .* in reward 'mine'") as caught:
-        two(IN_A_REWARD.format(hang="time.sleep(60)"))
+    with pytest.raises(RankFailed, match=f"rank 1 failed: .* in {doing}") as caught:
+        two(program)
     assert "in hangs" in str(caught.value)
     assert read_status(folder).failing_rank == 1
 
