@@ -82,10 +82,13 @@ EVALUATES = ["data.eval.fraction=0.1", "trainer.args.eval_strategy=steps", "trai
     ],
 )
 def test_settings_that_only_a_training_reads_are_left_out(given: list[str], tmp_path: Path) -> None:
-    words = [f"trainer.args.{word}" for word in given]
-    experiment = prepare(["+exp=toy_calculator", "launch=cpu", *EVALUATES, *words]).experiment
-    args: Any = trl_config(_only_evaluated(experiment, Path("run/model"), 1, 1), RunFolder(tmp_path))
+    words = [*EVALUATES, "launch=cpu", "launch.processes=2", "truncation=exclude"]
+    experiment = prepare(["+exp=toy_calculator", *words, *(f"trainer.args.{word}" for word in given)]).experiment
+    only = _only_evaluated(experiment, Path("run/model"), 3, 8)
+    assert (only.launch.processes, only.truncation.policy) == (1, "none")
+    args: Any = trl_config(only, RunFolder(tmp_path))
     assert (args.beta, args.sync_ref_model, args.load_best_model_at_end) == (0.0, False, False)
+    assert (args.num_generations_eval, args.per_device_eval_batch_size) == (3, 6)  # of 8 completions, whole groups
 
 
 def test_messages_keep_their_own_keys(workplace: Path) -> None:
