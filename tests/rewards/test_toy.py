@@ -23,7 +23,7 @@ from rlhf_cli.rewards.toy import (
     ("text", "expected"),
     [
         ("7", 1.0),
-        ("8 or 7", 1.0),  # the last one counts
+        *(("8 or 7", 1.0), ("7 or 8", 0.0)),  # the last one counts
         ("-7", 0.0),
         ("3-7", 1.0),  # this minus subtracts
         ("7.5", 0.0),
@@ -60,7 +60,7 @@ def test_digits_only(text: str, expected: float) -> None:
         ("A: 7\nB: 7", []),
         ("A: 7\nB: 10", -1.0),
         ("A: 4\nB: 7\nB: 8", -1.0),
-        ("A: 4\nso\nB: 7", -1.0),
+        *((text, -1.0) for text in ("A: 4\nso\nB: 7", "A: 4, B: 7", "B: 7\nA: 4")),
         ("A: ٤\nB: 7", -1.0),
         ("A: 4\nB: " + "9" * 5000, -1.0),
     ],

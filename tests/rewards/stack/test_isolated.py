@@ -110,6 +110,7 @@ def test_a_failing_row_costs_only_that_row(made: Made, capfd: pytest.CaptureFixt
     expected = {
         "raise": "ValueError: mine",
         "own": "Mine: this and that",  # its class takes two arguments, and is of no module that exists here
+        "exit": "SystemExit: 4",
         "_exit3": "ProcessEnded: its process ended with code 3",
         "_exit0": "ProcessEnded: its process ended with code 1",
         "print": 5.0,

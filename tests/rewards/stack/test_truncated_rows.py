@@ -163,7 +163,8 @@ def test_an_excluded_row_has_no_tokens_in_the_loss(group) -> None:
         ([5, 6, 7], LIMIT, False),  # a stop string, or an environment that was done
         ([5, EOS, 7, 8], LIMIT, True),
         ([], LIMIT, False),
-        ([5, 6, 7, 8, 9], LIMIT, True),  # longer than the limit, as a tool's answer may make it
+        # Longer than the limit, as a tool's answer may make it.
+        *(([5, 6, 7, 8, 9], LIMIT, True), ([5, 6, 7, 8, EOS], LIMIT, False)),
         # Without a limit only an ending ends.
         *(([5], None, True), ([5, EOS], None, False), ([], None, True)),
     ],
