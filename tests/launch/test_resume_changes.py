@@ -111,6 +111,7 @@ def test_the_words_of_a_run_that_resumes_by_itself_are_judged_as_those_of_resume
     assert other.prepared.experiment.trainer.args["eval_steps"] == 5
     with pytest.raises(RunError, match="learning_rate"):
         typed_anew(folder)
+    assert "truncation.policy: " in str(refused(folder, "truncation=exclude").got)  # a choice of a group, too
 
 
 def test_check_says_whether_a_run_of_another_machine_may_be_continued(capsys: pytest.CaptureFixture[str]) -> None:
