@@ -251,6 +251,7 @@ SAID = {
     "equal": ({"a": [0.1, 0.2], "b": [0.1, 0.2]}, "b and a are equal on m in every seed."),
     "shifted": ({"a": [0.25, 0.5], "b": [0.5, 0.75]}, "No interval for a and b: they differ on m by the same in every"),
     "no seed": ({"a": [], "b": [0.5]}, "No verdict on m for a and b: they share no comparable seed"),
+    "three pairs": ({"a": [0.1], "b": [0.2], "c": [0.3]}, "No verdict on m for a and b, a and c, b and c: they"),
     "six pairs": (
         {"a": [0.1], "b": [0.2], "c": [0.3], "d": [0.4]},
         "No verdict on m for a and b, a and c, a and d and others: they share one comparable seed",

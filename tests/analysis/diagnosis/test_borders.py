@@ -47,6 +47,7 @@ NON_FINITE = [
 ]
 
 NO_DEVIATION = [
+    ({ZERO: [1.0] * 9}, "unseen"),
     ({ZERO: [0.0] * 10 + [0.5] * 10}, "warning"),
     ({ZERO: [1.0] * 10 + [0.4375] * 10}, "fine"),
     ({ZERO: [0.875] * 10}, "warning"),
@@ -55,6 +56,7 @@ NO_DEVIATION = [
     ({ZERO: [1.0] * 20, "reward_std": [0.5] * 4 + [9.0] * 16, "reward": [0.0] * 16 + [0.625] * 4}, "note"),
     ({ZERO: [1.0] * 20, "reward_std": [0.5] * 20, "reward": [0.0] * 4 + [9.0] * 12 + [0.625] * 4}, "note"),
     ({ZERO: [1.0] * 20, "reward_std": [0.5] * 20, "reward": [0.0] * 4 + [9.0] * 12 + [0.0] * 4}, "serious"),
+    ({ZERO: [1.0] * 20, "reward_std": [0.5] * 20, "reward": [0.0] * 17 + [0.625] * 3}, "serious"),  # 15/32
     ({ZERO: [1.0] * 20, "reward_std": [0.5] * 20, "reward": [0.0] * 8 + [9.0]}, "serious"),  # nine events
     ({ZERO: [1.0] * 20, "reward_std": [0.5] * 20, "reward": [0.0] * 8 + [9.0] * 2}, "note"),
     ({ZERO: [1.0] * 20, "reward_std": [0.5], "reward": [0.0] * 8 + [9.0] * 2}, "note"),  # one spread will do
@@ -87,19 +89,13 @@ OVEROPTIMISED = [
     # A tenth of its own mean: 1.95/20 and 2.05/20 and some.
     ({"eval_loss": line(0.95, 1.05), "loss": line(1, 0)}, "serious"),
     ({"eval_loss": line(0.96, 1.04), "loss": line(1, 0)}, "fine"),
+    ({"loss": line(1, 0)}, "unseen"),
 ]
 
 
 def total(values: Values, std: float = 0.5, rows: float = 8.0) -> Curves:
     n = len(values)
     return {"reward": values, "reward_std": [std] * n, **reward("a", mean=values, calls=[rows] * n)}
-
-
-NOISE = [0.015625, -0.015625] * 10
-
-
-def with_noise(values: list[float]) -> list[float]:
-    return [float(value) for value in np.add(values, NOISE[: len(values)])]
 
 
 LEARNING = [
@@ -133,6 +129,7 @@ KLS = [
     ([0.5] * 10, "fine"),
     ([2.0] * 16 + [1.0] * 4, "warning"),  # a nat, in the last fifth
     ([0.75] * 16 + [0.99] * 4, "fine"),
+    ([0.0] * 17 + [1.0] * 3, "fine"),  # three quarters of a nat, all of it in the last sixth
     ([5.0] * 16 + [0.75] * 4, "fine"),  # it has come back
     # Thirds of 0, 1/8 and 3/8: the last gained twice what there was, and not more.
     (parts(0, 0, 0.125, 0.125, 0.25, 0.5), "fine"),
@@ -282,6 +279,7 @@ REWARD_ERRORS = [
     (judge(1.0, 0.99), "fine"),
     (judge(1.0, 1.0), "warning"),
     ({**judge(1.0), "rewards/judge/errors": [0.0] * 9 + [20.0]}, "warning"),  # 20 of 1,000
+    ({"loss": [0.1]}, "unseen"),
     (reward("asked", mean=[0.5]), "fine"),
 ]
 
@@ -305,6 +303,7 @@ DEAD_REWARD = [
 ]
 
 GATES = [
+    ([0.0] * 9, None, "unseen"),
     ([0.0] * 10, None, "serious"),
     ([0.0] * 11 + [0.12], None, "fine"),  # one row in a hundred
     ([0.0] * 11 + [0.11], None, "serious"),
@@ -369,6 +368,7 @@ ONE_REWARD = [
     (shares([1.0] * 20, [0.0] * 20, std=[0.0] * 20), None, "fine"),
     (shares([1.0] * 20, [0.0] * 20), 60, "warning"),
     (shares([1.0] * 20, [0.0] * 20), 61, "unseen"),
+    (shares([1.0] * 20, [0.0] * 9), None, "fine"),  # the share of the other reward is unknown
     (reward("big", mean=[0.5] * 20, advantage_share=[1.0] * 20), None, "fine"),
 ]
 
