@@ -32,7 +32,7 @@ KINDS: dict[str, Callable[[Path], object]] = {
     "too many levels": lambda file: file.write_text('{"step": 1, "time_s": 1, "a":' + "[" * 900 + "]" * 900 + "}\n"),
     "too deep objects": lambda file: file.write_text('{"step": 1, "time_s": 1, "a":' + '{"a":' * 900 + "1" + "}" * 901),
     "deep": lambda file: file.write_text('{"step": 1, "time_s": 1, "a":' + "[" * 200_000 + "]" * 200_000 + "}\n"),
-    "6000 digits": lambda file: file.write_text(f'{{"step": 1, "time_s": 1, "reward": {"9" * 6000}}}\n'),
+    "309 digits": lambda file: file.write_text(f'{{"step": 1, "time_s": 1, "reward": {"9" * 309}}}\n'),
     "UTF-16": lambda file: file.write_text(json.dumps(EVENT) + "\n", encoding="utf-16"),
 }
 

@@ -15,7 +15,7 @@ import pytest
 
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs import run_status
-from rlhf_cli.runs.run_folder import RunFolder, read_json
+from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 from rlhf_cli.runs.run_status import ANOTHER_RANK, claim, newest_run, read_status, set_stop_reason, with_newest
 from rlhf_cli.runs.writer_lock import only_writer
 
@@ -70,6 +70,10 @@ def test_whoever_reads_the_status_of_a_run_that_crashed_corrects_its_file(make_r
         assert "which ended without a final status" in str(taken_over)
         claim(folder)
         assert (read_status(folder).state, read_status(folder).reason) == ("running", None)
+        told = read_json(folder.status)
+        for of_another in ({"start_ticks": -1}, {"boot": "another"}):  # a process that has the pid by now
+            write_json(folder.status, {**told, **of_another})
+            assert read_status(folder).state == "killed"
 
 
 def test_a_run_that_somebody_works_on_is_left_as_it_is(make_run: MakeRun) -> None:
