@@ -89,6 +89,7 @@ def test_all_mistakes_are_reported_together() -> None:
         (["--bf16"], "launch.precision=bf16"),
         (["--output_dir=here"], "run.root, or run.name"),
         (["--bf16", "false"], "launch.precision=float32"),
+        (["--load_in_4bit", "true"], "model.quantize=4bit"),
         (["--lora_target_modules", "q_proj", "v_proj"], "model.lora.target_modules='[q_proj,v_proj]'"),
         (["--eos_token", "<|im_end|>"], "trainer.args.eos_token='<|im_end|>'"),
     ],

@@ -188,13 +188,16 @@ def test_keys_of_other_versions(tmp_path: Path) -> None:
     assert read_evaluation(written(tmp_path, content)).measured == EVALUATIONS["policy"].measured
 
 
-def without_majority() -> dict[str, Any]:
-    content = evaluation_json(EVALUATIONS["policy"])
-    del content["attempts"]["correct"]["maj"]
-    return content
+WRITTEN = evaluation_json(EVALUATIONS["policy"])
 
 
-@pytest.mark.parametrize("content", [{}, {"kind": ["policy"]}, {"kind": "policy", "rows": 3}, without_majority()])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *({**WRITTEN, "kind": kind} for kind in (None, "weather", ["policy"])),
+        *({**WRITTEN, "attempts": {"correct": {"pass": {}}}}, {"kind": "policy", "rows": 3}),
+    ],
+)
 def test_invalid_evaluation(tmp_path: Path, content: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"kind is|Field required"):
         read_evaluation(written(tmp_path, content))

@@ -28,9 +28,11 @@ def test_every_key_is_explained() -> None:
     [
         ("rewards.brevity.weight", "number | section", 1.0, ()),
         ("rewards.brevity.normalize", "none | batch | group | running", "none", ("none", "batch", "group", "running")),
+        ("rewards.brevity.eager", "true | false", False, ("true", "false")),
         ("rewards.brevity.clip", "[number, number] | null", None, ()),
         ("rewards.brevity.gate.by", "text", NO_DEFAULT, ()),
         ("trainer.class", "text | null", None, ()),
+        ("launch.hang_timeout_s", "number | off", 1800.0, ("off",)),
         ("launch.vllm.args", "{name: any}", {}, ()),
     ],
 )
