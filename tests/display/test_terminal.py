@@ -47,11 +47,7 @@ def test_a_duration_is_rounded_before_its_unit_is_chosen() -> None:
 )
 def test_no_line_in_a_pipe_ends_in_blanks(place: Path, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
     curves = {name: [0.5] * 40 for name in ("reward", "rewards/correct/mean")}
-    curves |= {
-        "rewards/brevity/mean": [0.0] * 40,
-        "rewards/brevity/std": [0.0] * 40,
-        "frac_reward_zero_std": [1.0] * 40,
-    }
+    curves |= {f"rewards/brevity/{name}": [0.0] * 40 for name in ("mean", "std")} | {"frac_reward_zero_std": [1.0] * 40}
     curves |= {"kl": [0.1 * step for step in range(40)], "entropy": [2.0 - 0.05 * step for step in range(40)]}
     write_run(place / "runs" / "exp" / "one", configured(), curves)
     write_sweep(place / "runs" / "exp" / "sweep", {0.0: [0.5, 0.6], 0.5: [0.75, 0.7]})

@@ -59,10 +59,7 @@ def test_every_metric_of_ours_is_in_the_document() -> None:
     assert {*(f"rewards/NAME/{name}" for name in OF_A_REWARD), *OF_A_CRITIC} <= names
 
 
-TRAINERS = list(groups()["trainer"])
-
-
-@pytest.mark.parametrize("option", TRAINERS)
+@pytest.mark.parametrize("option", groups()["trainer"])
 def test_every_argument_is_explained(option: str) -> None:
     arguments = trainer_reference(option).arguments
     assert len(arguments) > 100

@@ -122,13 +122,9 @@ def test_why_a_run_does_not_count() -> None:
     silent = replace(silent, state="created", metrics=in_memory("x").metrics)
     (setting,) = group_over_seeds(named([done, same, failed, open_ended, silent])).settings
     ((seed, first),) = setting.by_seed.items()
-    assert (seed, list(setting.left_out.values())) == (
-        "0",
-        [
-            f"it repeats the settings and the seed of {first.name}",
-            *("failed at step 3 of 9: no room", "failed at step 3", "created, no log events"),
-        ],
-    )
+    reasons = ("failed at step 3 of 9: no room", "failed at step 3", "created, no log events")
+    repeats = f"it repeats the settings and the seed of {first.name}"
+    assert (seed, *setting.left_out.values()) == ("0", repeats, *reasons)
 
 
 def test_unfinished_runs_are_compared_up_to_their_common_step() -> None:

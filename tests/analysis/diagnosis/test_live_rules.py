@@ -197,6 +197,7 @@ DEAD = {**reward("a", mean=[1.0] * 40, std=0.0), **reward("b", mean=noisy(0.2, 0
 
 def told(folder: Path, kinds: Sequence[str], events: Sequence[Event], max_steps: int = 40, first: int = 0) -> list[str]:
     """Return the lines that a training says on the events from `first` on; the others were logged before a resume."""
+    folder.mkdir(exist_ok=True)
     (folder / "config.yaml").write_text("trainer: {name: grpo, args: {num_iterations: 4}}\n")
     writer, nothing, lines = MetricsWriter(RunFolder(folder).metrics), None, list[str]()
     for step, event in enumerate(events[:first], 1):
@@ -221,14 +222,14 @@ def test_each_finding_is_reported_once_at_the_terminal_and_in_the_log(
     assert "rlhf why ." in line
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert told(tmp_path, list(FINDING_KINDS), events_of(DEAD), first=20) == []
+    # What the last events show is told at the end, and where the evidence is with the first finding alone.
+    lines = told(tmp_path / "short", ["dead_reward", "non_finite"], [*events_of(DEAD)[:11], {"loss": math.nan}])
+    assert [(line.split(": ")[1], "rlhf why" in line) for line in lines] == [("step 10", True), ("step 12", False)]
 
 
-def test_kinds_that_are_off_are_not_reported(tmp_path: Path) -> None:
+def test_kinds_that_are_off_and_notes_are_not_reported(tmp_path: Path) -> None:
     for kinds in ([], [kind for kind in FINDING_KINDS if kind != "dead_reward"]):
         assert told(tmp_path, kinds, events_of(DEAD)) == []
-
-
-def test_notes_are_not_reported(tmp_path: Path) -> None:
     never_clipped = {**reward("a", mean=noisy(0.2, 0.8, 0.05)), "ppo/clip_fraction": [0.0] * 40}
     assert found(never_clipped, replace(GRPO, args={"num_iterations": 4}), kind="clipping")
     assert told(tmp_path, ["clipping"], events_of(never_clipped)) == []
