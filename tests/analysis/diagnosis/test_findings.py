@@ -216,6 +216,7 @@ OVER, LONGER = watched(GOLD, line(0, 1)), {LENGTH: line(20, 35), **FLAT}
         ("truncation", RunSetup.of({"truncation": {"policy": "bootstrap", "mode": "replace"}}), {CUT: [0.75] * 10},
          "max_completion_length=512"),
         ("length", critic_of(truncation={"policy": "soft_overlong"}), LONGER, "kl.coef=0.05 learning_rate=0.1"),
+        ("length", critic_of(), {LENGTH: line(20, 5), **FLAT}, "kl.coef=0.05 learning_rate=0.1"),
         ("dead_reward", RunSetup.of({"rewards": {"a": {"weight": 0.0}}}),
          reward("a", mean=[0.0] * 10, std=0.0, weight=[0.0] * 10), "rlhf score RUN"),
         ("explained_variance", critic_of(critic={"warmup_steps": 100}), {EXPLAINED: [-0.5] * 20},
