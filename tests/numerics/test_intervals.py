@@ -105,7 +105,7 @@ def test_a_mean_by_hand() -> None:
     """1 2 | 3 | 6 6: m = 3.6; sums of deviations -4.2, -0.6, 4.8; V = 3/2 (17.64 + 0.36 + 23.04) / 25 = 2.4624."""
     found = student_of_groups([1.0, 2.0, 3.0, 6.0, 6.0], ["a", "a", "b", "c", "c"])
     half = 4.302653 * math.sqrt(2.4624)  # t(2)
-    assert (found.mean, found.low, found.high) == pytest.approx((3.6, 3.6 - half, 3.6 + half), rel=1e-6)
+    assert (found.mean, found.low, found.high, found.count) == pytest.approx((3.6, 3.6 - half, 3.6 + half, 5), rel=1e-6)
 
 
 def test_a_share_by_hand() -> None:
@@ -127,5 +127,6 @@ def test_all_right_of_few_prompts_is_worth_the_prompts() -> None:
 
 
 def test_rows_of_a_group_that_differ_more_than_chance_are_worth_no_more_than_they_are() -> None:
-    """One right a prompt: the share does not depend on the prompts, and V is 0 up to rounding."""
+    """One right a prompt: the share does not depend on the prompts, and V is 0, or nearly."""
+    assert wilson_of_groups([1.0, 0.0] * 6, [row // 2 for row in range(12)]) == wilson(6, 12)
     assert wilson_of_groups([0.0, 0.0, 1.0] * 10, [row // 3 for row in range(30)]) == wilson(10, 30)
