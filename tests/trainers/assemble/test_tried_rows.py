@@ -56,7 +56,7 @@ CALLING = [user("hi"), says("") | {"tool_calls": [{"type": "function", "function
 ONE = {"prompt": "1+1=", "completion": "2"}
 CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("sft", ONE, {}),
-    ("sft", ONE, {"completion_only_loss": False}),
+    ("sft", ONE, {"completion_only_loss": False, "eos_token": "<end_of_turn>"}),
     ("sft", {"prompt": TALK[:1], "completion": TALK[1:2]}, {}),
     ("sft", {"messages": TALK}, {}),
     ("sft", {"messages": TALK}, {"assistant_only_loss": True}),
@@ -65,18 +65,18 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("sft", {"text": "all of it"}, {}),
     ("sft", {"body": "all of it"}, {"dataset_text_field": "body"}),
     ("sft", {"input_ids": [5, 6, 7], "labels": [-100, 6, 7]}, {}),
-    ("sft", LONG, {"max_length": 20}),
+    ("sft", LONG, {"max_length": 32}),
     ("sft", LONG, {"max_length": 20, "truncation_mode": "keep_end"}),
     ("dpo", TEXTS, {}),
     ("dpo", WHOLE, {}),
     ("dpo", TURN | {"tools": TOOLS}, {}),
     ("dpo", {"chosen": "Q: 1+1? 2", "rejected": "Q: 1+1? 3"}, {}),
-    ("dpo", TEXTS, {"max_length": 3}),
+    ("dpo", TEXTS, {"max_length": 5}),
     ("dpo", TEXTS, {"max_length": 3, "truncation_mode": "keep_end"}),
     ("kto", ONE | {"label": True}, {}),
     ("kto", TEXTS, {}),
     ("kto", TURN, {}),
-    ("kto", ONE | {"label": True}, {"max_length": 4}),
+    ("kto", ONE | {"label": True}, {"max_length": 5}),
     ("reward", TEXTS, {}),
     ("reward", WHOLE, {}),
     ("reward", TURN | {"tools": TOOLS}, {"eos_token": "<end_of_turn>"}),
@@ -164,7 +164,7 @@ def test_the_tokens_are_those_of_trl(
     if trainer == "kto":  # TRL puts all chosen answers first
         shown, wanted = sorted(shown, key=str), sorted((text for text in wanted), key=str)
     assert [text[1:] for text in shown] == [text[1:] for text in wanted]
-    assert shown or args
+    assert shown or trainer == "reward"  # which leaves long rows out
     if not {"max_length", "dataset_text_field"} & set(args):  # the plan counts what is cut off, too
         read = experiment.trainer.row
         counter = RowCounter(read_tokenizer(place / "tokenizer", where="model"), {}, read.along, read.adds_ends)
@@ -271,7 +271,7 @@ def test_texts_that_are_learned_are_counted_by_column_and_rows_left_out_are_name
     assert (none.seen, "no tokenizer" in str(none.why_not_seen)) == (None, True)
 
 
-PENALTY = ("truncation=eos_penalty", "truncation.penalty=0.5")
+PENALTY = ("truncation=eos_penalty", "truncation.penalty=0.1")
 RAMP = ("truncation=soft_overlong", "truncation.penalty=1.0", "truncation.cache=8")
 RAMP += ("trainer.args.max_completion_length=16",)
 
@@ -279,9 +279,9 @@ RAMP += ("trainer.args.max_completion_length=16",)
 @pytest.mark.parametrize(
     ("words", "is_cut", "total"),
     [
-        (PENALTY, True, 1.5),
+        (PENALTY, True, 1.9),  # in float64
         (PENALTY, False, 2.0),
-        ((*PENALTY, "truncation.mode=replace"), True, -0.5),
+        ((*PENALTY, "truncation.mode=replace"), True, -0.1),
         (("truncation=exclude",), True, None),
         (("truncation=none",), True, 2.0),
         (RAMP, False, 2.0 - 6 / 8),  # 14 of 16 tokens are 6 of the last 8 on their way to -1
@@ -292,4 +292,4 @@ def test_an_answer_that_is_cut_off_by_hand(place: Path, words: tuple[str, ...], 
     experiment = prepare([*WORDS, "model=tiny", *words]).experiment
     reward = ScoredReward(raw=2.0, effective=2.0, weighted=2.0, open=True, error=None)
     (row,) = after_truncation(experiment, [ScoredRow(2.0, {"right": reward})], ["x" * 14], [is_cut], 16)
-    assert row.total == pytest.approx(total)
+    assert row.total == pytest.approx(total, rel=None if total is None else 1e-12)
