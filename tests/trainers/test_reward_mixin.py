@@ -12,9 +12,10 @@ import numpy
 import pytest
 import torch
 
-from rlhf_cli.algorithms.base import RoundAdvantages, advantage_metrics, summed
+from rlhf_cli.algorithms.base import RoundAdvantages, advantage_metrics
 from rlhf_cli.algorithms.grpo import Grpo, ProcessRewards
 from rlhf_cli.algorithms.own_advantages import OwnAdvantages
+from rlhf_cli.algorithms.ppo import Ppo
 from rlhf_cli.algorithms.user_function import Answer
 from rlhf_cli.rewards.stack.component import Component
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
@@ -93,33 +94,34 @@ NOTHING = [0.0] * 4
 ROUNDING = [0.0, -1e-9, 0.0, 0.0]
 ALIKE, UNLIKE = [1.0, 1.0, 5.0, 5.0], [1.0, 1.0, 5.0, 6.0]
 WHOLE, TOKENS = [None, None], [None, [0.5]]
+GRPO, PPO = Grpo(), Ppo(1.0, 0.95, whiten_advantages=True, keeps_prompts=True)
+OWN = OwnAdvantages(None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("advantages", "theirs", "totals", "is_dense", "tokens", "by_totals", "by_groups", "is_dead"),
+    ("advantages", "theirs", "totals", "is_dense", "tokens", "algorithm", "is_dead"),
     [
-        (NOTHING, [0.0, 0.0], UNLIKE, False, WHOLE, True, True, True),
-        ([], [0.0, 0.0], UNLIKE, False, WHOLE, True, True, True),
-        ([0.0, -0.5, 0.0, 0.0], [0.0, 0.0], UNLIKE, False, WHOLE, True, True, False),
-        (NOTHING, [0.5, 0.0], UNLIKE, False, WHOLE, True, True, False),
-        (ROUNDING, [0.0, 0.0], ALIKE, False, WHOLE, True, True, True),
-        (ROUNDING, [0.0, 0.0], ALIKE, False, WHOLE, False, True, False),  # a critic's errors are no rounding
-        (ROUNDING, [0.0, 0.0], ALIKE, False, WHOLE, True, False, False),  # the rows of the whole round are compared
-        (ROUNDING, [0.0, 1.0], ALIKE, False, WHOLE, True, True, False),  # totals do not tell of tokens
-        (ROUNDING, [0.0, 0.0], ALIKE, True, TOKENS, True, True, False),
-        (ROUNDING, [0.0, 0.0], ALIKE, True, WHOLE, True, True, True),
-        (ROUNDING, [0.0, 0.0], ALIKE, False, TOKENS, True, True, True),
-        (NOTHING, [0.0, 1.0], ALIKE, True, TOKENS, True, True, True),
+        (NOTHING, [0.0, 0.0], UNLIKE, False, WHOLE, GRPO, True),
+        ([], [0.0, 0.0], UNLIKE, False, WHOLE, GRPO, True),
+        ([0.0, -0.5, 0.0, 0.0], [0.0, 0.0], UNLIKE, False, WHOLE, GRPO, False),
+        (NOTHING, [0.5, 0.0], UNLIKE, False, WHOLE, GRPO, False),
+        (ROUNDING, [0.0, 0.0], ALIKE, False, WHOLE, GRPO, True),
+        (ROUNDING, [0.0, 0.0], ALIKE, False, WHOLE, OWN, False),  # any number of a function counts
+        (ROUNDING, [0.0, 0.0], ALIKE, False, WHOLE, PPO, False),  # the rows of the whole round are compared
+        ([0.5, -0.5, 0.1, 0.0], [0.5, 0.0], [1.0] * 4, False, WHOLE, PPO, True),  # of a critic's errors alone
+        (ROUNDING, [0.0, 1.0], ALIKE, False, WHOLE, GRPO, False),  # totals do not tell of tokens
+        (ROUNDING, [0.0, 0.0], ALIKE, True, TOKENS, GRPO, False),
+        (ROUNDING, [0.0, 0.0], ALIKE, True, WHOLE, GRPO, True),
+        (ROUNDING, [0.0, 0.0], ALIKE, False, TOKENS, GRPO, True),
+        (NOTHING, [0.0, 1.0], ALIKE, True, TOKENS, GRPO, True),
     ],
 )
 def test_a_round_is_dead_if_no_rank_has_an_advantage_but_by_rounding(
-    advantages: Any, theirs: Any, totals: Any, is_dense: Any, tokens: Any, by_totals: Any, by_groups: Any, is_dead: Any
+    advantages: Any, theirs: Any, totals: Any, is_dense: Any, tokens: Any, algorithm: Any, is_dead: Any
 ) -> None:
     settled = Case([column(*totals), column(*totals)], [Rule("a"), Rule("b")], [1.0, 0.0]).settle()
     outcomes = {"a": SimpleNamespace(tokens=tokens), "b": SimpleNamespace(tokens=TOKENS)}
-    algorithm = SimpleNamespace(compares_groups=by_groups, is_dead_by_totals=by_totals)
-    algorithm.compared = lambda given: summed(given.contributions)
-    given = {"_settled": settled, "_given": settled, "_counts": torch.zeros(0, 7)}
+    given = {"_settled": settled, "_given": algorithm.given(settled, "sum", 2), "_counts": torch.zeros(0, 7)}
     stack = SimpleNamespace(outcomes=outcomes, components=[])
     more = {"reward_stack": stack, "truncation": TruncationPolicy(), **given}
     trainer = ranked(torch.tensor([theirs]), is_dense=is_dense, algorithm=algorithm, **more)
