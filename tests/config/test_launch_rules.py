@@ -59,6 +59,7 @@ SERVER = ("launch.rollout=vllm_server", "launch.rollout_gpus=1")
         (("exp=toy_dpo", "launch.rollout=vllm"), "launch.rollout", "launch.rollout=hf"),
         (("exp=toy_dpo", "launch.rollout_gpus=1"), "launch.rollout_gpus", "launch.rollout_gpus=0"),
         (("exp=toy_dpo", "launch.vllm.args.max_num_seqs=4"), "launch.vllm.args", "'~launch.vllm.args'"),
+        (("exp=toy_dpo", "sampling.keep_groups.by=correct"), "sampling.keep_groups", "sampling.keep_groups=null"),
         # no server, settings of none, one on two nodes, two
         (("launch.rollout=vllm_server",), "launch.rollout", None),
         (("launch.rollout_gpus=1",), "launch.rollout_gpus", None),

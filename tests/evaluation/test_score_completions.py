@@ -54,6 +54,10 @@ def letters(completions: Any, **columns: object) -> list[float]:
     return [float(len(text)) for text in completions]
 
 
+def least(rewards: Any, weights: Any) -> list[float]:
+    return [min(row) for row in zip(*rewards.values(), strict=True)]
+
+
 COUNTED, LETTERS = {"fn": f"{__name__}:counted", "weight": 1.0}, {"fn": f"{__name__}:letters", "weight": 1.0}
 MATCH = {"fn": "rlhf_cli.rewards.match:exact_match", "weight": 1.0}
 ROWS: list[dict[str, Any]] = [{"prompt": "p", "completion": "abc"}, {"prompt": "q", "completion": "de"}]
@@ -129,9 +133,11 @@ def test_without_a_policy_rewards_that_count_tokens_are_left_out_and_no_row_has_
     assert [row.total for row in found.rows] == [None, None]
     assert ([row.rewards["letters"].raw for row in found.rows], list(found.summary)) == ([3.0, 2.0], ["letters"])
     assert "rewards.counted" in str(found.no_total)
-    # Negative control: token ids in the rows need no tokenizer.
-    (whole,) = score_each(asked, [[{**row, "completion_ids": [1, 2, 3, 4]} for row in ROWS]])
-    assert ([row.total for row in whole.rows], whole.no_total) == ([7.0, 6.0], None)
+    # Negative control: token ids in the rows need no tokenizer. The aggregate makes the totals.
+    for aggregate, totals in (("sum", [7.0, 6.0]), (f"{__name__}:least", [3.0, 2.0])):
+        rows = [{**row, "completion_ids": [1, 2, 3, 4]} for row in ROWS]
+        (whole,) = score_each(asked.model_copy(update={"aggregate": aggregate}), [rows])
+        assert ([row.total for row in whole.rows], whole.no_total) == (totals, None)
 
 
 @pytest.mark.parametrize(("end", "counts"), [(None, [3.0, 2.0]), (7, [4.0, 3.0])])
