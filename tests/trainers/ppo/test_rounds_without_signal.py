@@ -51,9 +51,12 @@ def tokens(completions, completion_ids, **columns):
 """
 
 
-def test_rewards_by_token_are_warned_of_once_in_two_rounds(train_ppo, workplace: Path) -> None:
+@pytest.mark.parametrize(("words", "count"), [((), 1), (("truncation.mode=add",), 0)])
+def test_rewards_by_token_are_warned_of_once_in_two_rounds(
+    train_ppo, workplace: Path, words: tuple[str, ...], count: int
+) -> None:
     (workplace / "mine.py").write_text(SOURCE)
     drop = ("~rewards.correct", "~rewards.format", "~rewards.brevity", "+rewards.tokens.fn=./mine.py:tokens")
-    code, folder = train_ppo(*drop, "truncation=bootstrap", "trainer.args.max_steps=4")
+    code, folder = train_ppo(*drop, "truncation=bootstrap", *words, "trainer.args.max_steps=4")
     assert code == 0
-    assert folder.log.read_text().count("every reward is dense") == 1
+    assert folder.log.read_text().count("every reward is dense") == count
