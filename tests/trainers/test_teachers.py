@@ -112,6 +112,14 @@ def test_gradient_accumulation_does_not_change_the_loss(train: Train) -> None:
 LONGER = ("data.path=many.jsonl", "trainer.args.gradient_accumulation_steps=1", "trainer.args.save_strategy=no")
 
 
+def test_iw_opd_comes_nearer_to_its_teacher_by_its_own_loss(train: Train) -> None:
+    """Its loss is no distance. Its gradient is a sample of the divergence's, so small batches are lost in noise."""
+    Path("many.jsonl").write_text(Path("talks.jsonl").read_text() * 11)
+    typed = ("distillation_objective=iw_opd", "loss_top_k=1", "max_steps=16", "per_device_train_batch_size=128")
+    words = [f"trainer.args.{word}" for word in (*typed, "learning_rate=0.02")]
+    assert divergence(train("iw_opd", *LONGER, *words).model) < 0.95 * divergence(Path("student"))
+
+
 def hint_missed(student: Path, teacher: Path = Path("teacher")) -> float:
     """KL(teacher who reads the hint || student who does not) in nats per token, for answers of any kind."""
     tokenizer, found = AutoTokenizer.from_pretrained(teacher), list[float]()
