@@ -42,6 +42,8 @@ WEIGHTLESS = f"{WATCHES} rewards.format.weight=0"
         (f"{WEIGHTLESS} primary={{by:format,at_least:1}}", "primary.by", None),
         (f"{WEIGHTLESS} stop.when='format>0.5'", "stop.when", None),
         (f"{WEIGHTLESS} sampling.keep_groups.by=format", "sampling.keep_groups.by", None),
+        # no policy reads it
+        ("truncation.also=[turns]", "truncation.also", "truncation=none, or truncation=eos_penalty"),
         # a run learns from some reward
         (f"{WEIGHTLESS} ~rewards.correct ~rewards.brevity", "rewards.format.when", None),
     ],

@@ -75,6 +75,14 @@ def test_a_reward_without_a_score_at_the_end(place: Path, scores, total: list[st
     assert [line.split() for line in read(run_of(place, events))[2:4]] == [total, right]
 
 
+def test_without_rewards_what_is_learnt_stands_beside_what_held_out_rows_say(place: Path) -> None:
+    events = [{"step": step, "rewards/margins": 0.5 * step, "eval_loss": 2.0 - step} for step in (1, 2)]
+    assert [line.split() for line in read(run_of(place, events))[2:4]] == [
+        ["margins", "0.500", "1.000", "+0.500"],
+        ["loss,", "held", "out", "1.000", "0.000", "-1.000"],
+    ]
+
+
 def busy(place: Path) -> RunFolder:
     """A run with all that its end can say: twelve rewards, nine evaluations, failures, missed expectations, times."""
     rewards = {f"rewards/a_reward_of_a_long_name_{name}/mean": 0.1 for name in "abcdefghijkl"}
