@@ -205,7 +205,9 @@ class TestTimeouts:
         assert found.errors == ["no answer within 0.1 s"] * 4
         assert (found.timeouts, found.num_errors, found.calls) == (4, 4, 4)
         assert 0.1 <= found.seconds < FOR_EVER_S
-        assert [kept["row"] for kept in bench.recorded] == [0, 1, 2, 3]
+        rows = enumerate(zip(BATCH["prompts"], BATCH["completions"], strict=True))
+        kept = [{"reward": "mine", "row": row, "prompt": text, "completion": answer} for row, (text, answer) in rows]
+        assert bench.recorded == [one | {"error": "no answer within 0.1 s"} for one in kept]
         in_time = bench(sleeper(0.01, is_async=is_async), timeout_s=5.0)  # negative control
         assert (in_time.raw, in_time.timeouts, in_time.num_errors) == ([1.0] * 4, 0, 0)
 
