@@ -104,11 +104,15 @@ def test_the_file(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyP
     data.write_bytes(b"changed")
     provenance.note_files(run, {"code": data})  # a file is hashed when it is first seen
     assert read_json(run.provenance)["sha256"] == {**found["sha256"], "code": found["sha256"]["data"]}
-    provenance.rewrite_config(run, "seed: 8\n", files={}, note={"step": 3})
+    provenance.rewrite_config(run, "seed: 7\n", files={}, note={"step": 3})
+    provenance.rewrite_config(run, "seed: 8\n", files={"code": data}, note={"step": 5})
     rewritten = read_json(run.provenance)
     assert rewritten["sha256"]["config"] == sha256(run.config) == hashlib.sha256(b"seed: 8\n").hexdigest()
-    assert [(note["step"], note["command"]) for note in rewritten["resumed"]] == [(3, found["command"])]
-    assert durable == [True] * 6  # a power cut keeps it
+    assert rewritten["sha256"]["code"] == hashlib.sha256(b"changed").hexdigest()
+    assert [(note["step"], note["command"]) for note in rewritten["resumed"]] == [
+        *((3, found["command"]), (5, found["command"]))
+    ]
+    assert durable == [True] * 9  # a power cut keeps it
 
 
 def test_files_of_a_run_without_a_record_are_noted(make_run: MakeRun) -> None:
