@@ -109,9 +109,8 @@ def test_the_file(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyP
     rewritten = read_json(run.provenance)
     assert rewritten["sha256"]["config"] == sha256(run.config) == hashlib.sha256(b"seed: 8\n").hexdigest()
     assert rewritten["sha256"]["code"] == hashlib.sha256(b"changed").hexdigest()
-    assert [(note["step"], note["command"]) for note in rewritten["resumed"]] == [
-        *((3, found["command"]), (5, found["command"]))
-    ]
+    assert [note["step"] for note in rewritten["resumed"]] == [3, 5]
+    assert {note["command"] for note in rewritten["resumed"]} == {found["command"]}
     assert durable == [True] * 9  # a power cut keeps it
 
 
