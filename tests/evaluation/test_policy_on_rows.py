@@ -266,7 +266,9 @@ def test_prompts_that_were_trained_on_have_separate_results(train, capsys: pytes
 
 
 @pytest.mark.parametrize(("policy", "count"), [("drop", 2), ("truncate", 3)])
-def test_prompts_without_room_are_handled_as_in_training(train, policy: str, count: int) -> None:
+def test_prompts_without_room_are_handled_as_in_training(
+    train, policy: str, count: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The second prompt is as long as the context. It is also trained on: where it is cut, both are the same prompt."""
     rows = [{"prompt": prompt, "a": 1, "b": 1, "answer": "2"} for prompt in ("1+1=", "1" * 509 + "+1=", "2+2=")]
     write_rows("asked.jsonl", rows)
@@ -274,7 +276,9 @@ def test_prompts_without_room_are_handled_as_in_training(train, policy: str, cou
     words = ["~data", "data.path=rows.jsonl", "data.eval.path=asked.jsonl", f"data.overlong_prompts={policy}"]
     code, folder = train(*words, *EVALUATED)
     assert code == 0
+    capsys.readouterr()
     assert main(["eval", str(folder.path), "--samples", "0"]) == 0
+    assert "1 of 3 prompts" in capsys.readouterr().out
     during, found = (measured_in(folder, name) for name in ("training/step-1", "held_out_0_samples"))
     assert (found["rows"], found["trained_on"]) == (during["rows"], during["trained_on"]) == (count, count - 1)
     assert found["parts"]["greedy"]["total"] == during["parts"]["greedy"]["total"]

@@ -78,14 +78,11 @@ def demonstrations(
     return rows
 
 
-def call_demonstrations(
-    num_rows: int, seed: int, max_value: int = 99, call_fraction: float = 0.2
-) -> list[dict[str, str]]:
+def call_demonstrations(num_rows: int, seed: int, max_value: int = 99) -> list[dict[str, str]]:
     """Return rows of `prompt`, `completion` in the template of models/tiny.py, for a model that seldom calls `add`.
 
-    Half of the rows answer, a share `call_fraction` by a call, others by any number; half read the result of a call.
+    Half of the rows answer, a fifth of them by a call, others by any number; half read the result of a call.
     """
-    check_bounds("call_fraction", call_fraction, 0, 1)
     rng = Random(seed)
     style = Random(rng.getrandbits(64))
     rows = []
@@ -94,7 +91,7 @@ def call_demonstrations(
         if style.random() < 0.5:
             rows.append({"prompt": f"{asked}{call}<eos>\ntool: {a + b}\nassistant: ", "completion": str(a + b)})
         else:
-            calls = style.random() < call_fraction
+            calls = style.random() < 0.2
             rows.append({"prompt": asked, "completion": call if calls else str(style.randint(0, 2 * max_value))})
     return rows
 

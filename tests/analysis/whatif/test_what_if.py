@@ -44,10 +44,10 @@ def test_totals_order_and_advantages(place: Path, monkeypatch: pytest.MonkeyPatc
     run = frozen(place, UNSCALED)
     write_table(run, 1, **scores(**{"rollout.tokens": [2, 4, 2, 6]}))
     (found,) = answer(run, LESS).rounds
+    assert len({id(stack) for stack in closed}) == 2
     assert (found.mean_total, found.tau) == (pytest.approx((0.825, 0.45), **ARITHMETIC), pytest.approx(4 / 6))
     assert (found.best_changed, found.sign_changed, found.replay_error) == (0.0, 0.5, pytest.approx(0.0, abs=1e-6))
     assert advantages_if(run, LESS)[1] == pytest.approx(WOULD, **ARITHMETIC)
-    assert len({id(stack) for stack in closed}) == 2
 
 
 def asked_of_one_group(run: RunFolder, *words: str, **columns: object) -> RoundDifference:
@@ -62,6 +62,14 @@ def test_a_reward_may_be_called_length(place: Path) -> None:
     run = frozen(place, UNSCALED, "++rewards.length={fn: 'rlhf_cli.rewards.toy:digits_only', weight: 0}")
     push = asked_of_one_group(run, LESS, **{"rollout.tokens": [2, 4, 2, 6], "length": [1.0] * 4}).push
     assert push["length"] == (0.0, 0.0) != push["rollout.tokens"]
+
+
+def test_a_function_of_the_user_s_gives_the_advantages_of_another_weight(place: Path) -> None:
+    """MaxRL divides by the mean of the group."""
+    run = frozen(place, "advantages=maxrl")
+    found = asked_of_one_group(run, LESS, advantage=[was / 0.825 for was in WAS])
+    assert (found.why, found.num_answered) == (None, 1)
+    assert advantages_if(run, LESS)[1] == pytest.approx([would / 0.45 for would in WOULD], **ARITHMETIC)
 
 
 def test_a_reward_of_turns_is_settled_by_the_sums_that_are_stored(place: Path) -> None:

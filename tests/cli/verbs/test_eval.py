@@ -237,7 +237,7 @@ def test_a_typed_tokenizer_reads_the_texts(run: Path, place: Path) -> None:
         (["--eos", "--no-eos"], "--eos and --no-eos exclude each other"),
         (["--samples", "2"], "--samples is for a policy"),
         (["--slice", "nothing"], "no column 'nothing'"),
-        (["data.eval=null"], "there are no rows to evaluate on"),
+        (["data.eval=null"], "got:      a run that held out no rows"),
         (["model.path=no/such/name"], "neither a folder nor a valid name"),
     ],
 )

@@ -225,7 +225,14 @@ def nine(one: ScoredRow, gold: ScoredRow, main: str | None = None, **known: floa
 
 def test_large_totals_tie_up_to_their_rounding() -> None:
     """A billionth of the total: 5e-4 of 1e6, not 5e-3; of a total below 1, a billionth itself."""
-    for size, difference, ties in [(1e6, 5e-4, 9), (1e6, 5e-3, 0), (0.5, 9e-10, 9), (0.5, 2e-9, 0), (1.0, -1e-9, 9)]:
+    for size, difference, ties in [
+        (1e6, 5e-4, 9),
+        (1e6, 5e-3, 0),
+        (0.5, 9e-10, 9),
+        (0.5, 2e-9, 0),
+        (1.0, -1e-9, 9),
+        (1.0, 1e-9, 9),
+    ]:
         assert nine(row(a=size - difference), row(a=size)).ties == ties
 
 
