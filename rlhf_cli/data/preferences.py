@@ -58,7 +58,7 @@ def check_pair_columns(columns: Sequence[str], rules: PairRules, *, name: str = 
             raise missing_column(column, columns, f"reward_model.margin, on {name}")
 
 
-def judge_pairs(dataset: Dataset, rules: PairRules, *, name: str = "data") -> Dataset:
+def judge_pairs(dataset: Dataset, rules: PairRules, *, name: str) -> Dataset:
     """Return all rows with their margin, if the rules have one, and with the reason why `leave_out` drops a row.
 
     Bad rows stay until the evaluation rows are held out, because dropping them earlier would change that split. Raise
@@ -76,7 +76,7 @@ def judge_pairs(dataset: Dataset, rules: PairRules, *, name: str = "data") -> Da
     return judged
 
 
-def leave_out(dataset: Dataset, *, name: str = "data") -> tuple[Dataset, dict[str, int]]:
+def leave_out(dataset: Dataset, *, name: str) -> tuple[Dataset, dict[str, int]]:
     """Return the judged pairs without the bad ones, and reason -> number dropped. Raise DataError if none remains."""
     reasons = [str(reason) for reason in values_of(dataset, _LEFT_OUT)]
     dataset = dataset.remove_columns(_LEFT_OUT)

@@ -63,10 +63,10 @@ def measured(copy: Path, test_file: str, targets: Sequence[str], cache: Path) ->
 def chosen(mutant: Mutant, tests: Sequence[MeasuredTest], budget_s: float) -> Iterator[list[MeasuredTest]]:
     """Yield the tests for a mutant in two groups: those nearest to the file, then the others.
 
-    Nearest are test files named like the module, then those of its folder. Tests that reach the mutated statement come
-    first, then the others of their files, quick ones first; half of `budget_s`, in unmutated time, is for files named
-    like the module. If no test reaches the statement, the tests of its folder run, because it may run in another
-    process. For code that runs at import, they run, too.
+    Nearest are test files named like the module, then those of its folder and below. Tests that reach the mutated
+    statement come first, then the others of their files, quick ones first; half of `budget_s`, in unmutated time, is
+    for files named like the module, half of the rest for those of its folder. If no test reaches the statement, the
+    tests of its folder run, because it may run in another process. For code that runs at import, they run, too.
     """
     first, last = mutant.lines
     statement = set(range(first, last + 1))
@@ -82,7 +82,9 @@ def chosen(mutant: Mutant, tests: Sequence[MeasuredTest], budget_s: float) -> It
     by_seconds = sorted(reaching, key=lambda test: test.cpu_s) + sorted(beside, key=lambda test: test.cpu_s)
     kept: list[MeasuredTest] = []
     used = 0.0
-    for some, share in (([test for test in by_seconds if _has_name(mutant.file, test)], 0.5), (by_seconds, 1.0)):
+    named = [test for test in by_seconds if _has_name(mutant.file, test)]
+    near = [test for test in by_seconds if _is_near(mutant.file, test)]
+    for some, share in ((named, 0.5), (near, 0.75), (by_seconds, 1.0)):
         for test in some:
             if test not in kept and (not kept or used + test.cpu_s <= share * budget_s):
                 used += test.cpu_s
@@ -105,7 +107,8 @@ def _file_by_file(tests: Sequence[MeasuredTest]) -> list[MeasuredTest]:
 
 
 def _is_near(file: str, test: MeasuredTest) -> bool:
-    return _has_name(file, test) or Path(file).parts[1:-1] == Path(test.file).parts[1:-1]
+    folder, place = Path(file).parts[1:-1], Path(test.file).parts[1:-1]
+    return _has_name(file, test) or (bool(folder) and place[: len(folder)] == folder)
 
 
 def _has_name(file: str, test: MeasuredTest) -> bool:

@@ -21,7 +21,7 @@ def prepare(
     rows: list[dict[str, object]], rules: PairRules | None = None, *, drops: bool = False
 ) -> tuple[datasets.Dataset, dict[str, int]]:
     rules = replace(rules or PairRules(), drops_bad_pairs=drops)
-    return leave_out(judge_pairs(datasets.Dataset.from_list(rows), rules))
+    return leave_out(judge_pairs(datasets.Dataset.from_list(rows), rules, name="data"), name="data")
 
 
 def pairs(*more: dict[str, object]) -> list[dict[str, object]]:
@@ -109,8 +109,8 @@ def test_dropping_bad_pairs_does_not_change_which_rows_are_held_out() -> None:
     raw = datasets.Dataset.from_list(
         [{"prompt": str(n), "chosen": "a", "rejected": "a" if n % 5 == 0 else "b"} for n in range(40)]
     )
-    judged = judge_pairs(raw, PairRules(drops_bad_pairs=True))
+    judged = judge_pairs(raw, PairRules(drops_bad_pairs=True), name="data")
     for part, plain in zip(hold_out(judged, 0.3, 7), hold_out(raw, 0.3, 7), strict=True):
-        kept, counts = leave_out(part)
+        kept, counts = leave_out(part, name="data")
         assert kept["prompt"] == [row["prompt"] for row in plain if row["chosen"] != row["rejected"]]
         assert len(kept) + counts.get("identical_answers", 0) == len(plain)

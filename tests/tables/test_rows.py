@@ -253,6 +253,8 @@ def test_strategies_by_their_stage() -> None:
     refused = [set(STRATEGIES[f"zero{stage}"].conflicts) for stage in (1, 2, 3)]
     assert refused[0] == refused[1] == refused[2] - {"model.quantize"}
     assert len(refused[0]) == 3
+    more = {"fsdp2": {*refused[2], "rollout=continuous", "teacher"}, "ddp": {"offload"}}
+    assert {name: set(STRATEGIES[name].conflicts) for name in more} == more
     assert all(hasattr(DistributedType, kind) for row in STRATEGIES.values() for kind in row.distributed_types)
 
 

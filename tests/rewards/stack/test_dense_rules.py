@@ -238,7 +238,8 @@ def test_a_mask_without_a_gap_is_an_error_of_the_rollout() -> None:
     with pytest.raises(RewardError, match="row 0") as caught:
         stack.place_turns([[True] * 8, [True] * 8])
     assert "1 turns" in str(caught.value.got)
-    stack.place_turns([[False] * 8, [False] * 8])  # rows that count nowhere
+    stack.place_turns([[False] * 8, ACTS.tolist()[1]])  # the first row counts nowhere
+    assert stack.outcomes["r"].tokens == [None, [None, None, 2.0, None, None, -3.0]]
 
 
 def test_parts_are_turns() -> None:

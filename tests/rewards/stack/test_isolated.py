@@ -42,6 +42,10 @@ def does(completions, plus=0.0, **kwargs):
         sys.exit(4)
     elif text.startswith("_exit"):
         os._exit(int(text[-1]))
+    elif text.startswith("die"):
+        with open(text[3:], "a") as file:
+            file.write("x")
+        os._exit(1)
     elif text == "raise":
         raise ValueError("mine")
     elif text == "own":
@@ -106,7 +110,7 @@ def test_rows_are_scored_in_other_processes_that_are_replaced(made: Made, monkey
 
 
 @pytest.mark.fault(34)
-def test_a_failing_row_costs_only_that_row(made: Made, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_failing_row_costs_only_that_row(made: Made, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     expected = {
         "raise": "ValueError: mine",
         "own": "Mine: this and that",  # its class takes two arguments, and is of no module that exists here
@@ -123,6 +127,8 @@ def test_a_failing_row_costs_only_that_row(made: Made, capfd: pytest.CaptureFixt
         assert str(found).startswith(score) if isinstance(score, str) else found == score, (text, found)
     assert isolated(**batch("a", "bb")) == [1.0, 2.0]  # and it goes on
     assert len(capfd.readouterr().out) >= 2_000_000  # negative control: it was printed
+    isolated(**batch(f"die{tmp_path / 'died'}"))
+    assert (tmp_path / "died").read_text() == "xxx"  # a row whose process ends is tried twice more
 
 
 @pytest.mark.fault(31)
