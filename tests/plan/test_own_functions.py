@@ -117,6 +117,9 @@ def test_the_files_of_own_functions_are_those_of_the_run(write: Write) -> None:
     write("mine.py", "def f(totals, groups):\n    return totals - totals.mean()\n\ndef g(rewards, weights): ...\n")
     plan = planned("exp=quickstart", "advantages.fn=./mine.py:f", "aggregate=./mine.py:g")
     assert plan.files["advantages"] == plan.files["aggregate"] == Path("mine.py").resolve()
+    write("heard.py", "from transformers import TrainerCallback\n\nclass Mine(TrainerCallback): ...\n")
+    plan = planned("exp=quickstart", "trainer.callbacks=[./heard.py:Mine]")
+    assert plan.files["trainer.callbacks[0]"] == Path("heard.py").resolve()
 
 
 _NEW, _ULD = "'<new>' is no token for the teacher, 258 for the policy", "trainer.args.use_uld_loss=true"
@@ -181,3 +184,6 @@ def test_what_the_policy_is_called_and_when_it_is_refused(place: Path) -> None:
     assert [one[:3] for one in refused] == [("model.path", f"scorer ({_SCORER})", "a causal language model")]
     assert "rewards.NAME.model" in str(refused[0][3])
     assert told(policy_problems(subject_of("exp=toy_reward", *scorer))) == []
+    model_copy(place / "three", config={"architectures": [_SCORER], "num_labels": 3})
+    labelled = subject_of("exp=toy_reward", *scorer[:-1], "model.path=three")
+    assert [where for where, *_ in told(policy_problems(labelled))] == ["model.path"]
