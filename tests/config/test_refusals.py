@@ -259,7 +259,7 @@ def test_the_suggested_value_is_the_one_that_was_meant(name: str, given: object,
         ("trainer.args.learning_rte=fast", "trainer.args.learning_rate=VALUE"),
         ("model_type=LlamaForCausalLM", None),  # the section `model` holds no value
         ("trainer.val_before_train=true", "trainer.args.eval_on_start"),
-        ("trainer.critic_warmup=10", None),  # it is said in words
+        ("trainer.critic_warmup=10", None),  # the advice is a sentence
         ("data.filter_overlong_prompts=true", "data.overlong_prompts=drop"),
         ("quantization_bit=4", "model.quantize"),
     ],

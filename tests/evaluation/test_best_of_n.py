@@ -79,7 +79,7 @@ def test_the_interval_is_students_over_prompts() -> None:
 def test_what_the_pick_is_worth_by_the_others() -> None:
     """Picked by `mine` the best of 2 of these three is answer 1 in two subsets of three, answer 2 in one: the other
     reward is (5 + 5 + 2) / 3 = 4 there and 3 on average; answer 0, which is cut off, is never taken. Where answer 1 has
-    none of it, the best of 3 has none.
+    the best of 3 has none of it.
     """
     found = best_of_n(sampled([prompt([0.0, 2.0, 1.0], [2.0, 5.0, 2.0])]), by="mine")
     assert [one.rewards["other"].mean for one in found.curve] == pytest.approx([3.0, 4.0, 5.0])

@@ -1,4 +1,4 @@
-"""Test the imports of files and rooms: no circle, none that a room must not use, and no large one where none trains."""
+"""Test the imports of files and rooms: no circle, no forbidden room, and no large library without a training."""
 
 from __future__ import annotations
 

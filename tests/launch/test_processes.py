@@ -226,7 +226,7 @@ class Started:
         return sorted(ranks, key=lambda pid: int(ranks[pid]))
 
     def ends_saved(self) -> int:
-        """Wait for the end, which is that of a run that was asked to stop; return the step that it saved."""
+        """Wait until the run has stopped on request; return the step that it saved."""
         said = self.process.communicate(timeout=_LIMIT_S)[1]
         assert self.process.returncode == 75, said
         status = read_status(self.folder)

@@ -68,7 +68,7 @@ NEVER = ["seed=3", "model.build.hidden_size=32", "trainer.args.per_device_train_
     [
         # TRL's own schedule is linear.
         ((), [SAVING, *WATCHING, *WAITING], [*RESULT, "data.args.num_rows=32", "launch.precision=bf16", LONGER], NEVER),
-        # More steps are more of the same only where nothing is spread over them.
+        # More steps change nothing else only if no schedule depends on their number.
         ((CONSTANT,), [LONGER], [], []),
         ((f"{CONSTANT}_with_warmup", "trainer.args.warmup_steps=2"), [LONGER], [], []),
         ((f"{CONSTANT}_with_warmup", "trainer.args.warmup_steps=0.1"), [], [LONGER], []),

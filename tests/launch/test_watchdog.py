@@ -143,7 +143,7 @@ def train():
 def test_the_time_for_which_a_process_was_stopped_does_not_count(
     alone, folder: RunFolder, number: signal.Signals, stopped_s: float
 ) -> None:
-    """As with `docker pause`: the run continues although the clock has gone on. Nothing is left of what watches it."""
+    """As with `docker pause`: the run continues although the clock has gone on. Its watchers are gone afterwards."""
     go_on(folder, number, for_s=stopped_s)
     ended = alone(STEPS)
     assert (ended.returncode, ended.stderr) == (0, "")

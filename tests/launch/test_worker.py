@@ -163,7 +163,7 @@ class TestResume:
     def test_it_goes_on_from_the_newest_that_is_whole_and_forgets_what_was_logged_later(
         self, folder: RunFolder, trainer, capsys
     ) -> None:
-        """When none is whole, nothing is overwritten."""
+        """Without a complete one the folder stays as it is."""
         newest, older = (write_checkpoint(folder, step) for step in (2, 1))
         folder.metrics.write_text("".join(json.dumps({"step": step, "time_s": 1.0}) + "\n" for step in (1, 2, 3)))
         fake = trainer()

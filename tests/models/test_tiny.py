@@ -36,7 +36,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_it_is_built_once_and_found_again() -> None:
-    """On one thread, whatever the process has: the rounding of sums depends on their number."""
+    """It trains on one thread: the rounding of sums depends on the number of threads."""
     seen, rates, before = list[tuple[int, int]](), list[float](), torch.get_num_threads()
     hook = register_optimizer_step_pre_hook(lambda optimizer, *_: rates.append(optimizer.param_groups[0]["lr"]))
     torch.set_num_threads(2)

@@ -138,14 +138,14 @@ def test_what_cannot_be_read_is_refused_once(words: str, parts: str) -> None:
 
 
 def test_a_column_that_held_out_rows_lack_is_looked_for_in_these(write: Write) -> None:
-    """They may have none of the training columns: a dialogue stands in for the prompt."""
+    """They need no column of the training: a dialogue stands in for the prompt."""
     talk = [{"role": "user", "content": "1+2="}, {"role": "assistant", "content": "3"}]
     write("chat.jsonl", (json.dumps({"messages": talk}) + "\n") * 3)
     subject = subject_of("exp=quickstart", "data=file", "data.path=rows.jsonl", "data.eval.path=chat.jsonl")
     data = Report().run(source_problems(subject), DataFacts())
     (error,) = column_problems(subject, data, RewardFacts())
     assert (error.got, error.hint) == ("columns messages", "data.transcripts=true")
-    assert [*row_problems(subject, data)] == [], "it is told once"
+    assert [*row_problems(subject, data)] == [], "the notice comes once"
 
 
 OWN = "exp=quickstart ~rewards.correct ~rewards.format ~rewards.brevity expect=null data=file data.path=own.jsonl"

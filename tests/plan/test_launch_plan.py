@@ -461,7 +461,7 @@ def test_a_server_elsewhere(monkeypatch: pytest.MonkeyPatch, name: str, value: s
     ((kind, where, got, advice),) = problems(*words)
     assert (kind, where, got) == ("ConfigError", typed(key), f"{host}:{port}: Connection refused")
     assert "launch.rollout_gpus=1" in advice
-    assert [found[1].partition(" ")[0] for found in problems(*words[2:])] == ["model.build"]  # no server is asked
+    assert [found[1].partition(" ")[0] for found in problems(*words[2:])] == ["model.build"]  # check asks no server
 
 
 @pytest.mark.parametrize("url", ["gpu9:abc", "http://127.0.0.1:99999", "'http://[::1'", "'http://gpu..9'"])

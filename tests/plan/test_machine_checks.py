@@ -1,6 +1,6 @@
 """Reports before the start that this machine lacks a GPU, a package, a server, a sandbox or fast bf16.
 
-And what is found out of it: processes, devices and their memory.
+Also count processes and devices, and read their memory.
 """
 
 from __future__ import annotations

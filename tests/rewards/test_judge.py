@@ -276,7 +276,7 @@ def test_a_rubric_needs_the_completions_and_its_columns_are_required() -> None:
     assert required_columns(RankingJudge("http://x", "m", RANKING)) == ["answer"]
     assert compares_rows(RankingJudge("http://x", "m", RANKING))
     assert not compares_rows(Judge("http://x", "m", "{completion}"))
-    judge = RankingJudge("http://x", "m", RANKING)  # which nobody serves
+    judge = RankingJudge("http://x", "m", RANKING)  # no server is there
     assert asyncio.run(judge(prompts=["p"] * 2, completions=["a", "b"], answer=[None, None])) == [None, None]
 
 

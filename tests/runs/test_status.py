@@ -112,7 +112,7 @@ def test_a_process_that_ended_and_was_not_asked_how_is_dead(make_run: MakeRun) -
 def test_who_asked_a_run_to_stop(make_run: MakeRun, state: str, reason: str | None, told: str | None) -> None:
     folder = make_run(status={"state": state, "reason": reason})
     assert set_stop_reason(folder, "Ctrl-C").reason == read_status(folder).reason == told
-    if told == "Ctrl-C at step 3":  # a sweep sends SIGINT on the second request, whoever asked
+    if told == "Ctrl-C at step 3":  # a sweep sends SIGINT on every second request
         assert set_stop_reason(folder, "SIGTERM").reason == "SIGTERM at step 3"
 
 

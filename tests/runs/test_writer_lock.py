@@ -43,7 +43,7 @@ def refused(folder: RunFolder, match: str | None = None, **words: Any) -> RunErr
 
 
 def taken_over(folder: RunFolder, **words: Any) -> str | None:
-    """What is said of the writer before; this process is recorded in its place, and nothing is left."""
+    """Return the message, which names the writer before; meanwhile the lock names this process, and then no one."""
     with only_writer(folder, **words) as said:
         writer = read_writer(folder)
         assert writer is not None

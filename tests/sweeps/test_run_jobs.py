@@ -49,7 +49,7 @@ def status_of(folder: Path, state: str, reason: str | None = None) -> RunFolder:
         (("running", None), -15, None, "failed", "killed by SIGTERM"),
         (("preempted", None), -11, None, "failed", "killed by SIGSEGV"),
         (("running", None), 3, None, "failed", "exit code 3: the last word"),
-        (("running", None), 75, None, "preempted", "the last word"),  # exit code 75 can be resumed, whatever it wrote
+        (("running", None), 75, None, "preempted", "the last word"),  # a run with exit code 75 can be resumed
         (("running", None), 1, "Ctrl-C", "failed", "exit code 1: the last word"),
         (("running", None), -11, "Ctrl-C", "failed", "killed by SIGSEGV"),
         *((("running", None), code, "Ctrl-C", "preempted", "Ctrl-C") for code in (-15, -2, -9, 75)),

@@ -178,7 +178,7 @@ def test_wrong_grids_are_refused(typed: list[str], got: str, hint: str | None) -
     assert "expecting" not in str(error.got)  # as ANTLR says it
     assert error.hint == hint
     assert error.expected
-    assert error.advice or typed != ["seed=7"]  # no hint: it is said in words how several values are typed
+    assert error.advice or typed != ["seed=7"]  # the advice tells how to type several values
 
 
 def test_all_mistakes_of_a_grid_are_reported_together() -> None:

@@ -86,7 +86,7 @@ def test_trials_are_frozen_one_by_one_and_the_best_is_found(place: Path) -> None
         assert watch.values_of("correct") == watch.values_of(METRIC) == [value]  # --watch takes the short name too
     assert search.trials.next_job() is None
     assert search.trials.num_to_come == 0
-    assert [trial.intermediate_values for trial in search.tried] == [{}] * 3  # nothing is asked where nothing is pruned
+    assert [trial.intermediate_values for trial in search.tried] == [{}] * 3  # a search without pruning reads no values
     (best,) = search.trials.study.best_trials
     assert best.values == [0.9]
     jobs = open_sweep(place / "sweep").jobs
@@ -175,7 +175,7 @@ def test_a_trial_that_was_never_frozen_has_failed(place: Path) -> None:
     search = Searched(place / "sweep")
     search.trials.study.ask({**search.plan.space})  # killed before it was frozen
     (elsewhere := place / "theirs" / "run").mkdir(parents=True)
-    (elsewhere / "config.yaml").write_text("{}")  # whose code nobody has asked about
+    (elsewhere / "config.yaml").write_text("{}")  # the user never allowed its code
     search.trials.study.ask({**search.plan.space}).set_user_attr("job", "../theirs/run")
     stopped = search.begins()
     search.logs(stopped, 40, 0.1)

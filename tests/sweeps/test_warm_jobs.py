@@ -110,7 +110,7 @@ def test_the_sweep_and_its_server_tell_each_other_what_begins_and_ends(place: Pa
     output = Path(server.rules["stdout"].name)
     output.write_text("".join(f"line {number}\n" for number in range(30)))
     server.pipe.close()
-    processes.begin(request(7))  # the reason is told when events are asked for
+    processes.begin(request(7))  # events() raises the reason
     with pytest.raises(RlhfError) as caught:
         processes.events(5.0)
     assert str(caught.value.got).splitlines() == ["exit code 9", *(f"line {number}" for number in range(10, 30))]

@@ -362,7 +362,7 @@ def test_a_reference_that_stays_or_is_in_parts_is_not_saved(tmp_path: Path, more
 
 @pytest.mark.parametrize("moves", [True, False])
 def test_a_trainer_of_rows_keeps_what_was_not_logged(tmp_path: Path, moves: bool) -> None:
-    """A checkpoint without that file lacks nothing that is learnt, unless its reference moves."""
+    """A checkpoint without that file is complete, unless its reference moves."""
     first, second = rolling(moves=moves), rolling(moves=moves)
     for one in (first, second):
         del one.num_iterations, one._logs, one._step, one._buffered_inputs

@@ -125,7 +125,7 @@ def test_what_max_length_does_is_said(of_rows, capsys: Any, name: str, told: str
     [("fraction=0.25", "eval_loss"), ("a.path=rows.jsonl data.eval.b.path=rows.jsonl", "eval_b_loss")],
 )
 def test_an_evaluation(of_rows, name: str, sets: str, metric: str) -> None:
-    """Whatever comes first in a batch of this trainer: ORPO's and CPO's begin with texts."""
+    """The first entry of a batch may be anything: ORPO's and CPO's begin with texts."""
     pair = {"chosen": "2", "rejected": "3"} | ({"reference": "2"} if name == "tpo" else {})
     row = {"sft": {"completion": "2"}, "kto": {"completion": "2", "label": True}}.get(name, pair)
     typed = ("eval_strategy=steps", "eval_steps=1", "max_steps=1", "per_device_eval_batch_size=2")

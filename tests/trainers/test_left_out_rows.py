@@ -345,7 +345,7 @@ def test_a_row_without_a_score_counts_nowhere() -> None:
 
 
 def test_a_metric_over_rows_counts_those_of_all_processes() -> None:
-    """Two ranks with two rows each, of which one is left out and has a ratio of 1: (4 x 0.75 - 2 x 1) / 2."""
+    """Two ranks with two rows each; one row is left out and has a ratio of 1: (4 x 0.75 - 2 x 1) / 2."""
     accelerator: Any = SimpleNamespace(num_processes=2, reduce=lambda counts, reduction: 2 * counts)
     inputs: Any = {"advantages": torch.zeros(2), "completion_mask": torch.tensor([[1, 1], [0, 0]])}
     metrics = {"vespo/phi_seq_mean": [0.75]}

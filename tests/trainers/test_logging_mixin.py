@@ -93,7 +93,7 @@ def test_each_method_is_called_as_it_is_in_a_phase_of_its_own(beats: Heartbeat) 
     for name, (given, _) in CALLS.items():
         getattr(quiet, name)(*given)
     assert [name for name, *_ in quiet.seen] == list(CALLS)
-    quiet.ref_model(0)  # tells nobody
+    quiet.ref_model(0)  # reports to no one
 
 
 def test_a_reference_that_the_loss_calls_and_a_generation_s_passes_are_seen(beats: Heartbeat, monkeypatch) -> None:

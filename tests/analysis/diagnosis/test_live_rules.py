@@ -222,7 +222,7 @@ def test_each_finding_is_reported_once_at_the_terminal_and_in_the_log(
     assert "rlhf why ." in line
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert told(tmp_path, list(FINDING_KINDS), events_of(DEAD), first=20) == []
-    # What the last events show is told at the end, and where the evidence is with the first finding alone.
+    # A finding of the last events comes at the end; only the first finding says where the evidence is.
     lines = told(tmp_path / "short", ["dead_reward", "non_finite"], [*events_of(DEAD)[:11], {"loss": math.nan}])
     assert [(line.split(": ")[1], "rlhf why" in line) for line in lines] == [("step 10", True), ("step 12", False)]
 

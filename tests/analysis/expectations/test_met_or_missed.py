@@ -30,7 +30,7 @@ def run_of(place: Path, *expected: JsonValue, state: str = "finished", **curves:
 
 
 def outcomes(place: Path, *expected: dict[str, JsonValue], state: str = "finished") -> Sequence[ExpectationOutcome]:
-    """Return what becomes of expectations of `correct`."""
+    """Return the outcomes of expectations of `correct`."""
     return verify(run_of(place, *({"metric": "correct", **one} for one in expected), state=state)).outcomes
 
 
@@ -45,7 +45,7 @@ def test_the_number_at_each_place(tmp_path: Path) -> None:
 
 
 def test_bounds(tmp_path: Path) -> None:
-    """Met but for the rounding of float32. Where less is asked for, the best is the lowest: (1 + 2) / 2."""
+    """The rounding of float32 misses no expectation. With `at_most` the best is the lowest: (1 + 2) / 2."""
     rounded = {"at_least": 19.50001}, {"at_most": 19.49999}
     met = {"at_most": 19.5}, {"between": [19.5, 20]}, *rounded, {"at": "best", "at_most": 1.5}
     within = {"between": [19.6, 20]}, {"between": [0, 19.4]}

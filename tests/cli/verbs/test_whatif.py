@@ -59,7 +59,7 @@ def answered(step: int, **figures: Any) -> Any:
 
 
 def test_a_caveat_of_one_answer_is_told_with_its_change(capsys: Said) -> None:
-    """Those of the first answer alone were told."""
+    """Only the notices of the first answer were printed before."""
     rounds = [answered(1, tau=1.0, best_changed=0.0, why="x")]
     changes = [[SimpleNamespace(key="rewards.a.weight", old=1, new=new)] for new in (2, 3)]
     answers = [SimpleNamespace(changes=one, rounds=rounds, left_out=["y"] * (one[0].new == 3)) for one in changes]

@@ -88,7 +88,7 @@ def test_right_answers_are_written_in_the_format_that_is_paid_best(place: object
     with open_trial(asked, rows, left_out={}, gold="answer") as trial:
         named = trial.gold_answers(is_costly=False)
         assert (named.way.name, named.texts) == ("as it is", {0: "so #### 22", 2: "7"})
-        assert trial.num_texts == 2  # there is one format: none is tried
+        assert trial.num_texts == 2  # with a single format the audit tries no other
     with open_trial(asked, [{"prompt": "p"}], left_out={}, gold=None) as trial:
         nothing = trial.gold_answers(is_costly=False)
         assert (nothing.texts, nothing.scores, nothing.way.name) == ({}, {}, "as it is")

@@ -201,7 +201,7 @@ def batch() -> dict[str, Any]:
 
 @pytest.mark.fault(34)
 def test_what_a_reward_spoils_is_seen_by_no_other_reward_nor_its_own_second_call_nor_the_trainer() -> None:
-    """The first reward fails on the batch that it has spoilt, and is asked again row by row."""
+    """The first reward fails on the batch that it has spoilt; the stack then calls it row by row."""
     calls: list[dict[str, Any]] = []
 
     def spoil_and_fail(**given: Any) -> list[float]:

@@ -275,7 +275,7 @@ def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def started(folder: Path, count: int, asks: subprocess.Popen[bytes] | None = None) -> set[int]:
-    """Wait until so many workers have begun to hang; return their process ids."""
+    """Wait until this many workers have begun to hang; return their process ids."""
     until = time.monotonic() + 60
     while len(told := list(folder.glob("pid-*"))) < count:
         assert asks is None or asks.poll() is None

@@ -71,7 +71,7 @@ def test_one_evaluation_a_batch_however_many_columns_are_asked() -> None:
         # not in the order of the columns, and one of them twice
         assert [ask(**TWO_ROWS) for ask in (two, one, three, two)] == [[3, 4], [1, 2], [5, 6], [3, 4]]
     assert [len(reward.calls) for reward in (first, second, third)] == [1, 1, 1]
-    # Nothing of a batch is left when it is over, or has failed.
+    # The stack forgets a batch when it is over, or has failed.
     first.scores = [7, 8]
     assert one(**TWO_ROWS) == [7.0, 8.0]
     first.scores, second.scores = [9, 9], [9]

@@ -51,7 +51,7 @@ def test_a_server_is_asked_at_the_port_of_its_address(
     monkeypatch.setenv("WANDB_BASE_URL", url)
     assert plan_tracking("online").mode == ("offline" if port is None else "online")
     assert asked == ([] if port is None else [(("box", port), "timeout")])
-    assert plan_tracking("offline") == TrackingPlan("offline"), "nobody is asked"
+    assert plan_tracking("offline") == TrackingPlan("offline"), "offline asks no server"
     assert len(asked) == (port is not None)
 
 

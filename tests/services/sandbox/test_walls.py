@@ -159,7 +159,7 @@ def test_what_a_program_is_left_with(run: Run, mode: Isolation, monkeypatch: pyt
         (user,) = {*status["Uid"], *status["Gid"]}
         assert (user, status["Groups"]) == ("65519", [])  # the last that systemd leaves to such users
     elif os.geteuid() == 0:
-        assert seen["secure_bits"] == 3  # nothing that it starts gets root's rights
+        assert seen["secure_bits"] == 3  # its children never get root's rights
     assert here.pop("bubblewrap") == (mode == "bubblewrap")
     assert {here[name] for name in ("namespaces", "disk_limit", "sure_end_of_processes")} == {walled}
     if not walled:
@@ -210,7 +210,7 @@ def test_what_is_shown_is_read_only_and_else_mounted_as_it_was(user: int) -> Non
     kernel lets only root drop one of them in a namespace.
     """
     if os.geteuid() != 0:
-        pytest.skip("only root can mount here and become somebody else")
+        pytest.skip("only root can mount here and become another user")
     strict = 1 << 24
     given = [0, 4, 8, 1024, 2048, 1024 | 2048, strict, strict | 8, strict | 2048, 1 | strict | 2048, 1 | 8 | 1024]
     with tempfile.TemporaryDirectory(dir="/tmp") as place:
@@ -235,7 +235,7 @@ for mode in (0o750, 0o755):
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_roots_groups_do_not_count_for_the_user_that_a_program_becomes() -> None:
     done = subprocess.run([sys.executable, "-c", BECOMES], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["False 0 0", "True 0 0"]

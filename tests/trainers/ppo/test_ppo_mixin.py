@@ -174,7 +174,7 @@ def test_a_round_of_training_adapts_the_coefficient_by_the_rows_that_count(
     mode = "train" if is_training else "eval"
     trainer.ppo, trainer._rollout = None, ("r", "a")
     trainer._settled = SimpleNamespace(totals=torch.tensor([1.0, torch.nan, 2.0]))
-    trainer._metrics[mode]["frac_reward_zero_std"].append(1.0)  # of groups, which there are none of
+    trainer._metrics[mode]["frac_reward_zero_std"].append(1.0)  # a metric of groups, and PPO has no groups
     assert trainer._generate_and_score_completions("rows") == {"of": "rows"}
     assert trainer._metrics[mode] == {"kl/k1_policy_ref_per_row": [2.0]}
     assert trainer.kl.coef == pytest.approx(expected)
