@@ -80,6 +80,12 @@ def test_a_template_writes_numbers(suffix: str, workplace: Path) -> None:
     assert [type(dataset[0][name]) for name in ("cost", "n", "flag", "id")] == [float, float, bool, str]
 
 
+def test_a_csv_file_that_was_read_is_read_again_for_another_column_of_texts(workplace: Path) -> None:
+    (workplace / "t.csv").write_text("n,m\n1,2\n")
+    for column, answer in (("n", "1"), ("m", "2")):
+        assert load(DataSource(path="t.csv", rename={"completion": column}))["completion"][:] == [answer]
+
+
 def test_a_path_into_a_column_is_read_like_a_column(jsonl, refusal) -> None:
     source = DataSource(path=jsonl([{"info": {"level": level}} for level in (1, 2.5)]), rename={"level": "info.level"})
     assert load(source, prompt="{level}")["prompt"][:] == ["1", "2.5"]

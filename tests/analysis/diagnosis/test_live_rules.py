@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pydantic import TypeAdapter
@@ -107,6 +107,14 @@ def test_a_rule_with_an_unknown_metric_is_reported_once_with_the_nearest_name() 
         said += [(step, text) for text in rules.never_logged()]
     assert [step for step, text in said if "my_metrik" in text and "my_metric is" in text] == [5]
     assert list(rules.never_logged(at_end=True)) == []
+
+
+def test_a_rule_that_never_applies_is_shown_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rules, shown, unused = StoppingRules({"": rule("my_metrik > 1")}, []), list[object](), cast(Any, None)
+    rules.take(1, {"my_metric": 0.1})
+    with caplog.at_level(logging.WARNING, logger="rlhf"):
+        StopByRule(RunFolder(tmp_path), shown.append, rules, is_main=True).on_train_end(unused, unused, unused)
+    assert [f"warning: {record.message}" for record in caplog.records] == shown != []
 
 
 def test_what_an_evaluation_logs_is_waited_for_until_there_was_one() -> None:

@@ -309,3 +309,4 @@ def test_what_a_function_of_the_user_s_may_give(place: Path) -> None:
         algorithm = algorithm_of(prepare(["+exp=quickstart", "advantages=maxrl", *words]).experiment)
         assert isinstance(algorithm, OwnAdvantages)
         assert (algorithm.why_no_tokens is None) is takes_tokens
+        assert algorithm.is_scaled_by_round  # it may read the whole round
