@@ -111,7 +111,7 @@ def test_a_template_that_fails_is_the_given_one_or_the_model_s(model: Path) -> N
         *((str(model), None, own), ("other", "own.jinja", own)),
         (str(model), "own.jinja", "model.chat_template"),
     ):
-        paths = {"model.path": path, "model.chat_template": given}
+        paths = {"critic.init": "another", "model.path": path, "model.chat_template": given}
         with pytest.raises(ModelError) as caught, naming_foreign_files(paths):
             tokenizer.apply_chat_template([{"role": "user", "content": "1+1="}])
         assert caught.value.where == where

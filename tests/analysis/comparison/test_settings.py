@@ -99,6 +99,11 @@ def test_the_figures_of_evaluations(place: Path) -> None:
     assert read_figures(RunFolder(place / "nowhere")) == {}
 
 
+def test_a_name_that_is_too_long_gives_way_to_the_folders() -> None:
+    for longest, names in ((59, ["b=0", f"b={'x' * 58}"]), (61, ["0", "1"])):
+        assert [run.name for run in named(runs_of({"a.b": 0}, {"a.b": "x" * (longest - 1)}))] == names
+
+
 def runs_of(*settings: dict[str, Any], num_steps: int = 1) -> list[LoggedRun]:
     curves = {"loss": [1.0] * num_steps}
     return [
