@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -112,7 +113,9 @@ def _is_near(file: str, test: MeasuredTest) -> bool:
 
 
 def _has_name(file: str, test: MeasuredTest) -> bool:
-    return Path(file).stem in Path(test.file).stem
+    """Return whether a test file has the name of a module, or its words: memory_estimate in memory/test_estimate.py."""
+    stem, words = Path(file).stem, set(re.split("[_/.]", test.file))
+    return stem in Path(test.file).stem or words.issuperset(stem.split("_"))
 
 
 def _key(copy: Path, test_file: str, targets: Sequence[str]) -> str:

@@ -51,6 +51,7 @@ reward   | environment.class=M:Env X.environment=get_reward rewards.y.fn=M:hides
 unfed    | rewards.format.per=turn             | rewards.format.per  turn  `tools` / '~rewards.format.per', or
 unfed    | truncation=exclude truncation.also=[turns] | truncation.also  turns  `tools` / '~truncation.also', or
 unfed    | rewards.format.per=turn rollout.fn=M:r |
+unfed    | truncation=exclude truncation.also=[turns] | truncation.also  turns  `tools` / '~truncation.also', or
 unfed    | stop.when=foo>1                     | no effect / 'foo'
 unfed    | expect={metric:foo,at_least:1}      | no effect / expect / 'foo'
 unfed    | stop.when=foo>1 X.fn=M:logs         |
@@ -111,6 +112,16 @@ def test_a_function_that_gets_or_gives_something_else(write: Write, check: str, 
     assert unsaid(told(iter(found)), parts) == []
     places = [str(one.where) for one in found if isinstance(one, UserError)]
     assert all("(command line)" in place for place in places if place != "data")
+
+
+def test_a_reward_that_passed_is_not_tried_again(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each job of a sweep is checked in the same process."""
+    write("mine.py", "def again(completions, **columns): return [1.0] * len(completions)\n")
+    subject, tried = subject_of("exp=quickstart", "rewards.x.fn=./mine.py:again"), list[str]()
+    monkeypatch.setattr(reward_checks, "in_fork", lambda call, limit_s, what: tried.append(what))
+    data = Report().run(data_checks.source_problems(subject), DataFacts())
+    assert [*reward_checks.trial_problems(subject, data), *reward_checks.trial_problems(subject, data)] == []
+    assert tried.count("the reward 'x'") == 1
 
 
 def test_the_files_of_own_functions_are_those_of_the_run(write: Write) -> None:
