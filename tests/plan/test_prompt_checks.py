@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -109,6 +110,12 @@ class TestTokenizer:
     def test_a_template_that_does_not_exist(self, refused: Refused, template: str) -> None:
         error = refused("+exp=toy_sft", f"+trainer.args.chat_template_path={template}")
         assert error.where == "trainer.args.chat_template_path (command line)"
+
+    def test_a_tokenizer_without_a_model_may_bring_the_template(self, place: Path) -> None:
+        tokenizer = model_copy(place / "spoken", without=("config.json",))
+        subject = subject_of("exp=toy_sft", f"+trainer.args.chat_template_path={tokenizer}")
+        data = Report().run(source_problems(subject), DataFacts())
+        assert told(tokenizer_problems(subject, data)) == []
 
     def test_a_template_of_trls_argument_is_the_models(self, place, write: Write) -> None:
         write("mine.jinja", "{{ messages }}")
