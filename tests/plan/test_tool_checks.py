@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rlhf_cli.config.imported_code import asked_of
-from rlhf_cli.errors import ModelError, RewardError
+from rlhf_cli.errors import ModelError, RewardError, UserError
 from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER, read_tokenizer
 from rlhf_cli.plan.checks.data_checks import source_problems
 from rlhf_cli.plan.checks.facts import DataFacts, Report, Subject
@@ -198,6 +198,10 @@ def test_an_episode_is_tried(write: Write, monkeypatch: pytest.MonkeyPatch) -> N
     ((key, got, *_),) = told(episode_problems(with_tools("environment.class=./mine.py:Unfit"), DataFacts()))
     assert (key, "given" in str(got)) == ("environment", True), "a class that cannot be extended"
     assert told(episode_problems(with_tools("environment.class=./mine.py:Maze"), DataFacts())) == []
+    prepared = prepare([*CHAT, "environment.class=./mine.py:Broken"])
+    with pytest.raises(UserError) as caught:
+        preflight(prepared.experiment, prepared.composed, tries_rewards=True)
+    assert str(caught.value.where).startswith("environment")
     assert told(episode_problems(with_tools(), rows)) == []
     cuda = SimpleNamespace(is_initialized=lambda: True)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))

@@ -139,7 +139,7 @@ def test_a_row_of_another_kind_is_refused_with_its_number(entry: str, said: str)
     (row,) = rows("gcd", 1)
     with pytest.raises(RewardError, match=re.escape(said)) as caught:
         task_score(["<answer>1</answer>"] * 2, [row["entry"], entry])
-    assert caught.value.row == 1
+    assert (caught.value.row, caught.value.where) == (1, "column entry")
 
 
 def test_rlhf_score_scores_stored_rows(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
