@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
 import copy
 import functools
 import json
@@ -19,7 +21,7 @@ import pytest
 
 from rlhf_cli.cli import main
 from rlhf_cli.errors import RewardError, RewardFailed, ServerSilent, described, in_a_line, message_of, shortened
-from rlhf_cli.rewards.stack.calling import with_own_arguments
+from rlhf_cli.rewards.stack.calling import RewardLoop, with_own_arguments
 from rlhf_cli.rewards.stack.component import Component, RewardTimeout, ScoreGate
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.text.redaction import traceback_of
@@ -328,3 +330,13 @@ def test_long_errors_are_shortened(train, workplace: Path, capfd: Any, which: st
     assert len(out) + len(err) < 60_000
     assert main(["status", folder.shown]) == 0
     assert len(capfd.readouterr().out) < 10_000
+
+
+def test_a_reward_that_is_cancelled_by_itself_has_failed() -> None:
+    """Unlike rewards that still wait when the loop is closed, which are not tried again."""
+
+    async def cancels() -> None:
+        raise asyncio.CancelledError
+
+    with contextlib.closing(RewardLoop()) as loop, pytest.raises(concurrent.futures.CancelledError):
+        loop.run(cancels(), 5.0)
