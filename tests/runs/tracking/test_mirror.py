@@ -104,9 +104,12 @@ def test_what_wandb_keeps_is_not_logged_again(told, folder: RunFolder) -> None:
 
 
 @pytest.mark.parametrize("method", ["opened", "log", "table", "finish 0"])
-def test_what_fails_is_told_once_and_left_alone(method: str, told, folder: RunFolder) -> None:
+def test_what_fails_is_told_once_and_left_alone(
+    method: str, told, folder: RunFolder, caplog: pytest.LogCaptureFixture
+) -> None:
     tracker = told(method)
     (said,) = report(folder)
+    assert [record.exc_info is not None for record in caplog.records if record.name == "rlhf"] == [True]
     assert said.startswith("warning: wandb failed ")
     assert "OSError: [Errno 28] No space left on device" in said
     assert (tracker.said[-1], tracker.said.count(method)) == (method, 1)

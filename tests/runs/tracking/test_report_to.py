@@ -69,6 +69,7 @@ class Recording:
 
     def __getattr__(self, method: str) -> Any:
         def call(args: Any, state: Any, control: Any, **more: Any) -> None:
+            assert state.is_world_process_zero, "a tracker of transformers does nothing on another rank"
             self.calls.append((method, args, more.get("logs")))
 
         return call
