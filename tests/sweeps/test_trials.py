@@ -310,6 +310,8 @@ SEARCH = ["sweep=weights", OBJECTIVE, "sweep.trials=2", "rewards.correct.weight=
 
 @pytest.mark.whole
 def test_two_trials_are_two_runs_and_the_best_is_shown(workplace: Path, sweep, capsys) -> None:
+    assert sweep(*SEARCH, "--dry-run", "--json") == (0, [])
+    assert json.loads(capsys.readouterr().out)["dry_run"] is True
     code, runs = sweep(*SEARCH, "-j", "2")
     assert code == 0
     assert [run.path.name.partition(",")[0] for run in runs] == ["trial=0", "trial=1"]
