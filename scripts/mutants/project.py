@@ -62,9 +62,10 @@ The command fails if a survivor has no explanation: write a test that kills it, 
 original code; no test can kill it.
 
 Tests were added for this sample's survivors, so a fresh one (`--seed N --grep rlhf_cli`, which only prints) finds more.
-Two new seeds, with `--lines 100` and 20 to 30 seconds of tests: 20261211 killed 369 of 398 (93 %) at 9c47de38, and
-20261212 killed 356 of 389 (92 %) with the tests of 4339f158. Of these kills 19 are timeouts of two files on a busy
-machine, which may be false. At least 11 survivors fall to tests that the seconds left out; about 25 have tests now.
+Two new seeds, with `--lines 100` and 20 to 30 seconds of tests, on the package of 9c47de38: 20261211 killed 369 of
+398 (93 %) with its tests, and 20261212 killed 356 of 389 (92 %) with those of a1458bd2. Of these kills 19 are timeouts
+of two files on a busy machine, which may be false. At least 11 survivors fall to tests that the seconds left out, and
+about 25 have tests now.
 mutmut, cosmic-ray and mutatest skip decorated functions, start a process per mutant, or are not maintained.
 """
 
