@@ -105,8 +105,9 @@ def reward_reference(named: str) -> RewardReference:
     name = named.rpartition(":")[2].removeprefix("trl_")
     override = f"+reward@rewards.{name}={named}"
     if file is None:
-        override = f"+rewards.{name}.fn={named}"
         needed = [argument.name for argument in arguments if argument.default is NO_DEFAULT]
+        typed = (f" +rewards.{name}.args.{argument}=VALUE" for argument in needed)
+        override = f"+rewards.{name}.fn={named}{''.join(typed)}"
         text += "\nargs:" * bool(needed) + "".join(f"\n  {argument}: ???" for argument in needed)
     body = text.partition("\n")[2] if text.startswith("#") else text
     lines = (f"    {line}" if line else "" for line in body.rstrip().splitlines())

@@ -94,7 +94,7 @@ def test_a_file_is_read_and_not_run(place: Path) -> None:
     page = reward_reference("./rewards.py:polite")
     pasted = {"polite": {"fn": "./rewards.py:polite", "args": {"share": "???"}}}
     assert (page.conf_file, yaml.safe_load(page.yaml)) == (None, {"rewards": pasted})
-    assert page.override == "+rewards.polite.fn=./rewards.py:polite"
+    assert page.override == "+rewards.polite.fn=./rewards.py:polite +rewards.polite.args.share=VALUE"
     with pytest.raises(RewardError) as no_function:
         read_function("./rewards.py:polit")
     assert no_function.value.hint == "./rewards.py:polite"
