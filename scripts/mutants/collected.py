@@ -23,8 +23,8 @@ import pytest
 from scripts.mutants.forked import END, TOLD, Ended, be_the_child, take_own_mounts, wait_for
 from scripts.mutants.reach import MeasuredTest
 
-_SLOWEST = 10
-"""A mutated test may take this many times its seconds, and as many seconds more."""
+_SLOWEST = 4
+"""A mutated test may take this many times the seconds of the slowest test of its file, and as many seconds more."""
 _TIMEOUT, _NOT_CHANGED = 40, 41
 """Exit codes of a fork: a test took too long; the mutated function is not among those imported."""
 
@@ -32,8 +32,10 @@ _TIMEOUT, _NOT_CHANGED = 40, 41
 class Collected:
     """A process with the tests of all files collected; `run` answers from a fork of it."""
 
-    def __init__(self, copy: Path, test_files: Sequence[str]) -> None:
-        self._copy = copy
+    def __init__(self, copy: Path, test_files: Sequence[str], measured: Sequence[MeasuredTest]) -> None:
+        self._copy, self._slowest_s = copy, dict[str, float]()
+        for test in measured:  # in another order, another test pays for the fixtures of its file
+            self._slowest_s[test.file] = max(test.wall_s, self._slowest_s.get(test.file, 0.0))
         self._ours, theirs = Pipe()
         if os.fork() == 0:
             self._ours.close()  # else it would not see that this process has ended
@@ -47,7 +49,7 @@ class Collected:
 
     def run(self, file: str, line: int, tests: Sequence[MeasuredTest]) -> Ended | None:
         """Run tests until one fails, with the function at a line of the mutated file; None if it cannot be changed."""
-        limits_s = {test.node: _SLOWEST * (1 + test.wall_s) for test in tests}
+        limits_s = {test.node: _SLOWEST * (1 + self._slowest_s[test.file]) for test in tests}
         self._ours.send((file, line, limits_s))
         ended = Ended(**self._ours.recv())
         if ended.code == _NOT_CHANGED:

@@ -12,6 +12,7 @@ import gc
 import importlib
 import json
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -121,6 +122,7 @@ def be_the_child(copy: Path, tests: Sequence[str], plugin: object, log: Path, *,
     try:
         os.setsid()
         take_own_mounts()
+        resource.setrlimit(resource.RLIMIT_DATA, (_MOST_BYTES, resource.getrlimit(resource.RLIMIT_DATA)[1]))
         output_to(log)
         sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
         os.chdir(copy)
@@ -142,6 +144,8 @@ def be_the_child(copy: Path, tests: Sequence[str], plugin: object, log: Path, *,
         END(code)
 
 
+_MOST_BYTES = 8 * 2**30
+"""What a process of a mutant may allocate: an endless loop must not take the memory of the machine."""
 _NEW_MOUNTS, _PRIVATE = 0x20000, 0x4000 | 0x40000
 """CLONE_NEWNS; MS_REC and MS_PRIVATE."""
 

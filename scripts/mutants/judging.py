@@ -53,7 +53,7 @@ class _Bench:
     @cached_property
     def collected(self) -> Collected:
         """All tests, collected on the unchanged code."""
-        return Collected(self.copy, self.project.test_files())
+        return Collected(self.copy, self.project.test_files(), self.tests)
 
 
 _bench: _Bench
