@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, cast
 import jinja2
 
 from rlhf_cli.data.dialogues import ANSWERS
-from rlhf_cli.data.rows import DIALOGUES, Dataset, Messages, Table, at_rows, kind_of_text
+from rlhf_cli.data.rows import DIALOGUES, Messages, Table, at_rows, kind_of_text
 from rlhf_cli.errors import ConfigError, DataError
 
 TEMPLATE_ERRORS = (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, RecursionError)
@@ -85,7 +85,6 @@ def _renamed(tool: object, name: str) -> object:
 
 
 OverlongPrompts = Literal["error", "drop", "truncate"]
-_BATCH = 1000
 
 
 def prompt_limit(read: object, served: object, completion: object, *, where: str) -> int | None:
@@ -104,36 +103,6 @@ def prompt_limit(read: object, served: object, completion: object, *, where: str
         hint = f"trainer.args.max_completion_length={context // 2}"
         raise ConfigError(what, where=where, got=got, expected=expected, hint=hint)
     return context - written
-
-
-def without_overlong(
-    dataset: Dataset,
-    limit: int,
-    *,
-    policy: OverlongPrompts,
-    longer_than: Callable[[int, Sequence[object]], Mapping[int, int]],
-    last: Callable[[str, int], str],
-    name: str = "data",
-) -> tuple[Dataset, list[str]]:
-    """Return the rows without prompts of more than `limit` tokens, according to `policy`, and what happened to them.
-
-    `longer_than(limit, prompts)` returns row -> tokens, `last(text, limit)` the end of a text. Raise DataError like
-    `check_overlong`.
-    """
-    overlong: dict[int, int] = {}
-    for first in range(0, len(dataset), _BATCH):
-        prompts = dataset[first : first + _BATCH]["prompt"]
-        overlong |= {first + row: tokens for row, tokens in longer_than(limit, prompts).items()}
-    if not overlong:
-        return dataset, []
-    notes = [f"{name}: {check_overlong(dataset, overlong, limit, policy=policy, name=name)}"]
-    if policy == "drop":
-        return dataset.select([row for row in range(len(dataset)) if row not in overlong]), notes
-
-    def cut(row: dict[str, str], number: int) -> dict[str, str]:
-        return {"prompt": last(row["prompt"], limit)} if number in overlong else {}
-
-    return dataset.map(cut, with_indices=True, load_from_cache_file=False), notes
 
 
 def check_overlong(table: Table, overlong: Mapping[int, int], limit: int, *, policy: OverlongPrompts, name: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from rlhf_cli.errors import ModelError, RlhfError, in_a_line
 from rlhf_cli.models.foreign_files import naming_foreign_files
@@ -202,46 +202,6 @@ class TokenizerFiles:
         tokenizer.no_truncation()  # the file keeps both of the last call before it was saved
         tokenizer.no_padding()
         return tokenizer
-
-
-_ADDED = 8
-"""Upper bound of the special tokens that a tokenizer adds to a plain text."""
-
-
-@dataclass(frozen=True)
-class PromptTokens:
-    """A token counter for prompts with the policy's tokenizer. A prompt is a text or a list of messages.
-
-    `chat_template_kwargs` is TRL's argument of that name. `write` turns messages into those that the template reads.
-    """
-
-    tokenizer: PreTrainedTokenizerBase
-    chat_template_kwargs: Mapping[str, object] | None = None
-    write: Callable[[Any], object] = list
-
-    def longer_than(self, limit: int, prompts: Sequence[object]) -> dict[int, int]:
-        """Return index -> tokens of the prompts that have more than `limit` tokens."""
-        # A token of an ASCII text has at least one character, so most prompts need no tokenisation.
-        unsure = [
-            row
-            for row, prompt in enumerate(prompts)
-            if not (isinstance(prompt, str) and prompt.isascii() and len(prompt) + _ADDED <= limit)
-        ]
-        asked: list[Any] = [prompts[row] for row in unsure]
-        if asked and not isinstance(asked[0], str):
-            asked = list(map(self.write, asked))
-        counted = map(len, prompt_ids(self.tokenizer, asked, self.chat_template_kwargs or {})) if asked else ()
-        return {row: tokens for row, tokens in zip(unsure, counted, strict=True) if tokens > limit}
-
-    def last(self, text: str, limit: int) -> str:
-        """Return the end of a text that has at most `limit` tokens when tokenised again."""
-        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        for kept in range(limit, 0, -1):
-            # A token may be part of a character.
-            end = str(self.tokenizer.decode(ids[-kept:])).lstrip("\ufffd")
-            if len(self.tokenizer(end)["input_ids"]) <= limit:
-                return end
-        return ""
 
 
 def prompt_ids(

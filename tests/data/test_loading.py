@@ -14,7 +14,7 @@ import pytest
 from rlhf_cli.data import loading, worlds
 from rlhf_cli.data.dialogues import SPEAKERS, split_transcripts
 from rlhf_cli.data.loading import load_split, quiet
-from rlhf_cli.data.model_limits import without_overlong
+from rlhf_cli.data.model_limits import check_overlong
 from rlhf_cli.data.peeking import Preview, first_rows, peek, prepare_preview
 from rlhf_cli.data.preferences import PairRules, check_pair_columns, judge_pairs, leave_out
 from rlhf_cli.data.preparing import prepare
@@ -198,11 +198,6 @@ def judged(rules: PairRules, name: str = MINE, **row: object) -> datasets.Datase
     return judge_pairs(dataset(**row), rules, name=name)
 
 
-def cut(policy: Any, prompt: object) -> object:
-    given: dict[str, Any] = {"longer_than": lambda limit, prompts: {0: 9}, "last": lambda text, limit: text}
-    return without_overlong(dataset(prompt=prompt), 2, policy=policy, **given, name=MINE)
-
-
 NO_SUM = DataSource(world="toy_sums", args={"max_value": 0}, name=MINE)
 
 
@@ -217,7 +212,7 @@ NO_SUM = DataSource(world="toy_sums", args={"max_value": 0}, name=MINE)
         lambda: judged(PairRules(), chosen="", rejected="a"),
         lambda: judged(PairRules(column="m"), chosen="a", rejected="b", m=-1),
         lambda: leave_out(judged(PairRules(drops_bad_pairs=True), "data", chosen="a", rejected="a"), name=MINE),
-        lambda: cut("truncate", []),
+        lambda: check_overlong(RowTable([{"prompt": []}], ["prompt"]), {0: 9}, 2, policy="truncate", name=MINE),
         lambda: worlds.generate("toy", {}, seed=0, name=MINE),
         lambda: peek(DataSource(world="toy_sums", args={"num_rows": 0}, name=MINE)),
         lambda: load_split([NO_SUM], seed=0),

@@ -12,12 +12,10 @@ from unittest.mock import Mock
 
 import pytest
 from huggingface_hub.errors import GatedRepoError, OfflineModeIsEnabled, RepositoryNotFoundError
-from tokenizers.processors import TemplateProcessing
 from transformers import AutoConfig
 from transformers.integrations import deepspeed
 
 from rlhf_cli.errors import ModelError
-from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 from rlhf_cli.models.cache import merged_model
 from rlhf_cli.models.model_folders import (
     describe_critic,
@@ -29,7 +27,6 @@ from rlhf_cli.models.model_folders import (
 )
 from rlhf_cli.models.policy_model import PolicyModel
 from rlhf_cli.models.scalar_heads import build_critic, head_names, load_reward_model
-from rlhf_cli.models.tokenizer_files import PromptTokens
 from rlhf_cli.trainers.assemble.policy_loading import loading_unsharded
 from tests.support.model_copies import model_copy
 
@@ -225,26 +222,3 @@ def test_models_are_loaded_unsharded_only_inside_the_context(is_by_file: bool) -
         assert deepspeed.is_deepspeed_zero3_enabled()
     finally:
         deepspeed.unset_hf_deepspeed_config()
-
-
-def test_conversations_are_counted_with_their_template() -> None:
-    tokens = PromptTokens(byte_tokenizer(512))
-    prompts = [[{"role": "user", "content": text}] for text in ("a", "a" * 40)]
-    (alone,) = tokens.longer_than(0, prompts[:1]).values()
-    written = tokens.tokenizer.apply_chat_template(prompts[0], add_generation_prompt=True, tokenize=False)
-    assert alone == len(tokens.tokenizer(written)["input_ids"])
-    assert tokens.longer_than(alone + 1, prompts) == {1: alone + 39}
-    tokens.tokenizer.chat_template = "{{ mood }}"
-    assert PromptTokens(tokens.tokenizer, {"mood": "gay"}).longer_than(0, prompts) == {0: 3, 1: 3}
-
-
-@pytest.mark.parametrize("around", [1, 2])
-def test_tokens_around_a_text_count(around: int) -> None:
-    """Llama's tokenizer begins every text with a token, others end it with one as well; ö has two tokens here."""
-    tokenizer = byte_tokenizer(512)
-    mark, special = tokenizer.eos_token, (tokenizer.eos_token, tokenizer.eos_token_id)
-    single = f"{mark} $A" if around == 1 else f"{mark} $A {mark}"
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=single, special_tokens=[special])
-    assert PromptTokens(tokenizer).longer_than(20, ["ö" * 10, "a" * (20 - around)]) == {0: 20 + around}
-    assert PromptTokens(tokenizer).last("abcdef", 4) == "abcdef"[around - 4 :]
-    assert [PromptTokens(tokenizer).last("ab", limit) for limit in (20, 1 + around, around)] == ["ab", "b", ""]
