@@ -65,16 +65,13 @@ def test_sum_demonstrations_are_as_bad_as_documented() -> None:
     assert all(str(sum(map(int, row["prompt"][:-1].split("+")))) == row["completion"] for row in clean)
 
 
-def test_speaker_demonstrations_are_as_sloppy_as_documented(refusal) -> None:
+def test_speaker_demonstrations_are_as_sloppy_as_documented() -> None:
     def sound(row: dict[str, str]) -> bool:
         a, b = row["prompt"].removesuffix(":").split(" and ")
         return score_speakers(row["completion"], a, b) != -1.0
 
-    for args, sloppy in (({}, 0.5), ({"sloppy_fraction": 0.0}, 0.0), ({"sloppy_fraction": 1.0}, 1.0)):
-        rows = toy_tasks.speaker_demonstrations(3000, seed=0, **args)
-        assert sum(map(sound, rows)) / 3000 == pytest.approx(1 - sloppy, abs=0.03 if sloppy == 0.5 else 0)
-    error = refusal(toy_tasks.speaker_demonstrations, 3, 0, sloppy_fraction=-1)
-    assert (error.where, error.expected) == ("sloppy_fraction", "0 to 1")
+    rows = toy_tasks.speaker_demonstrations(3000, seed=0)
+    assert sum(map(sound, rows)) / 3000 == pytest.approx(0.5, abs=0.03)
 
 
 def test_true_score_by_hand() -> None:

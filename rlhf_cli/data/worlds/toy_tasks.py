@@ -66,9 +66,7 @@ def demonstrations(
     """
     check_bounds("wrong_fraction", wrong_fraction, 0, 1)
     check_bounds("wordy_fraction", wordy_fraction, 0, 1)
-    rng = Random(seed)
-    # A separate random stream, so that the pairs do not depend on the two shares.
-    style = Random(rng.getrandbits(64))
+    rng, style = _streams(seed)
     rows = []
     for a, b in draw_pairs(num_rows, max_value, rng):
         wrong, wordy = style.random() < wrong_fraction, style.random() < wordy_fraction
@@ -78,22 +76,27 @@ def demonstrations(
     return rows
 
 
-def call_demonstrations(num_rows: int, seed: int, max_value: int = 99) -> list[dict[str, str]]:
+def call_demonstrations(num_rows: int, seed: int) -> list[dict[str, str]]:
     """Return rows of `prompt`, `completion` in the template of models/tiny.py, for a model that seldom calls `add`.
 
     Half of the rows answer, a fifth of them by a call, others by any number; half read the result of a call.
     """
-    rng = Random(seed)
-    style = Random(rng.getrandbits(64))
-    rows = []
-    for a, b in draw_pairs(num_rows, max_value, rng):
+    rng, style = _streams(seed)
+    rows, most = [], 99
+    for a, b in draw_pairs(num_rows, most, rng):
         asked, call = f"user: {a}+{b}=\nassistant: ", f"[add a={a};b={b}]"
         if style.random() < 0.5:
             rows.append({"prompt": f"{asked}{call}<eos>\ntool: {a + b}\nassistant: ", "completion": str(a + b)})
         else:
             calls = style.random() < 0.2
-            rows.append({"prompt": asked, "completion": call if calls else str(style.randint(0, 2 * max_value))})
+            rows.append({"prompt": asked, "completion": call if calls else str(style.randint(0, 2 * most))})
     return rows
+
+
+def _streams(seed: int) -> tuple[Random, Random]:
+    """Return the random numbers of the questions, and others for the answers, on which the questions do not depend."""
+    rng = Random(seed)
+    return rng, Random(rng.getrandbits(64))
 
 
 def draw_pairs(count: int, max_value: int, rng: Random) -> list[tuple[int, int]]:
@@ -118,17 +121,13 @@ def generate_speakers(num_rows: int, seed: int, max_value: int = 9) -> list[dict
     return [{"prompt": f"{a} and {b}:", "speaker_a": a, "speaker_b": b, "max_value": max_value} for a, b in pairs]
 
 
-def speaker_demonstrations(
-    num_rows: int, seed: int, max_value: int = 9, sloppy_fraction: float = 0.5
-) -> list[dict[str, str]]:
-    """Return rows of `prompt`, `completion` (no end-of-text); a share `sloppy_fraction` does not parse as two lines."""
-    check_bounds("sloppy_fraction", sloppy_fraction, 0, 1)
-    rng = Random(seed)
-    style = Random(rng.getrandbits(64))
+def speaker_demonstrations(num_rows: int, seed: int) -> list[dict[str, str]]:
+    """Return rows of `prompt`, `completion` (no end-of-text) with digits; half of them do not parse as two lines."""
+    rng, style = _streams(seed)
     rows = []
-    for a, b in _draw_speakers(num_rows, max_value, rng):
-        form = style.choice(_SLOPPY) if style.random() < sloppy_fraction else "{a}: {x}\n{b}: {y}"
-        text = form.format(a=a, b=b, x=style.randint(0, max_value), y=style.randint(0, max_value))
+    for a, b in _draw_speakers(num_rows, 9, rng):
+        form = style.choice(_SLOPPY) if style.random() < 0.5 else "{a}: {x}\n{b}: {y}"
+        text = form.format(a=a, b=b, x=style.randint(0, 9), y=style.randint(0, 9))
         rows.append({"prompt": f"{a} and {b}:", "completion": text})
     return rows
 
@@ -189,9 +188,7 @@ def preferences(num_rows: int, seed: int, max_value: int = 20) -> list[dict[str,
 
     Answers have one of seven qualities, from bare right digits to a long dodge; the reference is the best, bare digits.
     """
-    rng = Random(seed)
-    # A separate random stream, so that the pairs are those of toy_sums and the first n rows do not depend on num_rows.
-    style = Random(rng.getrandbits(64))
+    rng, style = _streams(seed)
     rows: list[dict[str, str | float]] = []
     for a, b in draw_pairs(num_rows, max_value, rng):
         prompt = f"{a}+{b}="
