@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 def interaction(experiment: Experiment) -> Interact | None:
     """Return how such a run answers prompts, None for a run whose model generates an answer in one piece."""
-    interacts = experiment.tools or experiment.environments or experiment.rollout is not None
-    return interactive_answers if interacts else None
+    return interactive_answers if experiment.interacts else None
 
 
 def interactive_answers(

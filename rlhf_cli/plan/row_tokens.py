@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from rlhf_cli.data.dialogues import ANSWERS
 from rlhf_cli.data.images import in_parts
 from rlhf_cli.data.learnt_columns import read_columns
 from rlhf_cli.data.model_limits import TEMPLATE_ERRORS
@@ -24,7 +25,6 @@ from rlhf_cli.tables.trl_trainers import TEXT, ColumnSet, too_short_for_all
 
 ASKING = ("prompt", "tools", "chat_template_kwargs")  # the columns that make a prompt
 SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
-_ANSWERS = ("completion", "chosen", "rejected", "reference")
 _WHOLE = (*DIALOGUES, TEXT)
 _IDS = ("input_ids", "chosen_ids", "rejected_ids")
 _RENDERED = 200
@@ -110,7 +110,7 @@ class RowCounter:
 def _wholes(row: Row) -> list[object]:
     """Return the texts and dialogues of a row that are trained on, each answer after the prompt."""
     asked = row.get("prompt") or ""
-    answers = [answer for name in _ANSWERS if (answer := row.get(name))]
+    answers = [answer for name in ANSWERS if (answer := row.get(name))]
     joined = [
         [*(asked if isinstance(asked, list) else ()), *answer] if isinstance(answer, list) else f"{asked}{answer}"
         for answer in answers
