@@ -116,10 +116,10 @@ def render(template: Template, row: Mapping[str, object], *, name: str = "data.p
     ]
 
 
-def template_columns(template: Template, *, name: str = "data.prompt") -> set[str]:
+def template_columns(template: Template) -> set[str]:
     """Return the columns that a template reads. Raise DataError if its syntax is invalid."""
     texts = [template] if isinstance(template, str) else [message["content"] for message in template]
-    return {column for text in texts for column in parse(text, where=name, error=DataError).columns}
+    return {column for text in texts for column in parse(text, where="data.prompt", error=DataError).columns}
 
 
 def _add_prompt(row: Row, index: int, template: Template, name: str) -> Row:

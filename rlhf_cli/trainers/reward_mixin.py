@@ -364,8 +364,7 @@ def parts_as_json(stack: RewardStack, name: str, advantages: Tensor) -> list[str
         parts, shown = stack.parts(name, row), []
         for part in parts or ():
             of_tokens = of_row[list(part.tokens)] if of_row.ndim and part.tokens else of_row
-            known = {field: getattr(part, field) for field in ("start", "end", "text", "reward")}
-            shown.append(known | {"advantage": of_tokens.mean().item() if part.tokens else None})
+            shown.append(part.as_json() | {"advantage": of_tokens.mean().item() if part.tokens else None})
         texts.append(None if parts is None else json.dumps(shown, ensure_ascii=False))
     return texts
 

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import Module
+from trl.trainer.utils import pad
 
 from rlhf_cli.models.live_generation import Generating, GenerationMode, StopStrings, expected_mode
 from rlhf_cli.models.scalar_heads import CRITIC_HEAD
@@ -239,10 +240,7 @@ def joined(outputs: Sequence[TrlBatch], chosen: Sequence[tuple[int, int]], each:
         if first.ndim == 0:
             together[name] = first  # num_items_in_batch
             continue
-        groups = [outputs[draw][name].unflatten(0, (-1, each))[group] for draw, group in chosen]
-        if first.ndim > 1:
-            width, value = max(group.shape[1] for group in groups), paddings.get(name, 0)
-            sides = (lambda missing: (missing, 0)) if name.startswith("prompt_") else (lambda missing: (0, missing))
-            groups = [torch.nn.functional.pad(group, sides(width - group.shape[1]), value=value) for group in groups]
-        together[name] = torch.cat(groups)
+        rows = [row for draw, group in chosen for row in outputs[draw][name].unflatten(0, (-1, each))[group]]
+        side = "left" if name.startswith("prompt_") else "right"
+        together[name] = pad(rows, paddings.get(name, 0), side) if first.ndim > 1 else torch.stack(rows)
     return together
