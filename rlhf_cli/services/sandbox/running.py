@@ -76,9 +76,8 @@ class ProgramResult:
 
 
 def run_code(
-    source: str,  # it sees the standard library, an empty folder and its stdin
+    source: str,  # it sees the standard library, an empty folder and an empty stdin
     *,
-    stdin: str = "",
     timeout_s: float = 5.0,  # wall time from its start; a CPU limit one second above also applies
     memory_mb: int = 512,  # address space of each process, and resident memory of all processes together
     max_processes: int = 16,  # concurrent processes and threads
@@ -96,7 +95,7 @@ def run_code(
     if memory_mb < 64:
         raise RewardError("Python needs more memory", where="args.memory_mb", got=memory_mb, expected="64 or more")
     limits = {"memory_mb": memory_mb, "max_processes": max_processes, "max_file_mb": max_file_mb}
-    outcome, _ = _run(_pick(isolation)[0], source, stdin, timeout_s, limits)
+    outcome, _ = _run(_pick(isolation)[0], source, timeout_s, limits)
     return outcome
 
 
@@ -146,7 +145,7 @@ def _probe(mode: Mode, bwrap: str | None) -> tuple[_InForce, str | None]:
         return {}, "bwrap is not installed"
     try:
         limits = {"memory_mb": 256, "max_processes": 4, "max_file_mb": 1}
-        outcome, in_force = _run(mode, "print(1)", "", 10.0, limits)
+        outcome, in_force = _run(mode, "print(1)", 10.0, limits)
     except (RewardError, OSError) as error:
         return {}, str(error.got if isinstance(error, RewardError) else error)
     if outcome.stdout.strip() != "1":
@@ -154,16 +153,13 @@ def _probe(mode: Mode, bwrap: str | None) -> tuple[_InForce, str | None]:
     return in_force, None
 
 
-def _run(
-    mode: Mode, source: str, stdin: str, timeout_s: float, limits: dict[str, int]
-) -> tuple[ProgramResult, _InForce]:
+def _run(mode: Mode, source: str, timeout_s: float, limits: dict[str, int]) -> tuple[ProgramResult, _InForce]:
     _clear_left()
     with (
         tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as folder,
         _locked(folder),
         tempfile.TemporaryFile() as job_file,
         tempfile.TemporaryFile() as reports,
-        tempfile.TemporaryFile() as stdin_file,
     ):
         home = folder if mode == "limits" else "/tmp"
         environment = {"PATH": PATH, "LANG": "C.UTF-8", "HOME": home, "TMPDIR": home, "PYTHONHASHSEED": "0"}
@@ -182,13 +178,11 @@ def _run(
         }
         job_file.write(json.dumps(job).encode())
         job_file.seek(0)
-        stdin_file.write(stdin.encode("utf-8", "replace"))
-        stdin_file.seek(0)
         descriptors = (job_file.fileno(), reports.fileno())
         try:
             process = subprocess.Popen(
                 command(mode, job, *descriptors),
-                stdin=stdin_file,
+                stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 pass_fds=descriptors,

@@ -80,9 +80,9 @@ def test_the_folder_of_a_killed_process_is_removed_by_the_next(tmp_path: Path, m
 
 
 def test_a_program_that_is_well(run: Run, tmp_path: Path) -> None:
-    source = "import json, sys\nname = input()\nprint('hello', name)\nprint('there', file=sys.stderr)\nexit(3)"
+    source = "import json, sys\nprint('hellö', repr(sys.stdin.read()))\nprint('there', file=sys.stderr)\nexit(3)"
     opened = os.listdir("/proc/self/fd")
-    assert run(source, stdin="wörld\n") == ProgramResult(3, "hello wörld\n", "there\n", False, None)
+    assert run(source) == ProgramResult(3, "hellö ''\n", "there\n", False, None)
     assert list(tmp_path.iterdir()) == []
     assert os.listdir("/proc/self/fd") == opened
     assert run("print(1)", max_processes=1).stdout == "1\n"
@@ -238,7 +238,7 @@ def test_nothing_is_shown_twice() -> None:
 def test_a_limit_that_leaves_nothing_is_refused(name: str, most_refused: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next larger one is passed on, beside the others' defaults, which are documented."""
     passed: list[dict[str, object]] = []
-    monkeypatch.setattr(sandbox, "_run", lambda *given: (passed.append({"timeout_s": given[3], **given[4]}), None))
+    monkeypatch.setattr(sandbox, "_run", lambda *given: (passed.append({"timeout_s": given[2], **given[3]}), None))
     monkeypatch.setattr(sandbox, "_pick", lambda isolation: (isolation, {}))
     with pytest.raises(RewardError) as caught:
         run_code("pass", **{name: most_refused})  # type: ignore[arg-type]
