@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, ClassVar, NoReturn, cast
 
 from rlhf_cli.errors import ModelError, RlhfError, in_a_line
 from rlhf_cli.models.foreign_files import naming_foreign_files
@@ -353,6 +353,7 @@ def variables_of(template: str) -> set[str]:
 
 @cache
 def _compiled(template: str) -> jinja2.Template:
+    """Return a template that renders, and is refused, as by transformers, whose import takes too long for `check`."""
     import jinja2.ext
     import jinja2.sandbox
 
@@ -366,6 +367,25 @@ def _compiled(template: str) -> jinja2.Template:
             next(parser.stream)
             return list(parser.parse_statements(("name:endgeneration",), drop_needle=True))
 
+    class Dict:
+        """What a hub's template may do with `dict`."""
+
+        __call__: ClassVar[Callable[..., object]] = staticmethod(dict)
+        fromkeys: ClassVar[Callable[..., object]] = staticmethod(dict.fromkeys)
+
+    class Namespace(jinja2.utils.Namespace):
+        """A namespace in which a hub's template can set no attribute of Python's own."""
+
+        def __init__(self, /, *given: Mapping[str, object], **names: object) -> None:
+            super().__init__()
+            for name, value in dict(*given, **names).items():
+                self[name] = value
+
+        def __setitem__(self, name: str, value: object) -> None:
+            if name.startswith("_"):
+                raise jinja2.exceptions.SecurityError(f"a chat template may not set {name!r} of a namespace")
+            super().__setitem__(name, value)
+
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
     )
@@ -378,6 +398,8 @@ def _compiled(template: str) -> jinja2.Template:
 
     environment.globals["raise_exception"] = refuse
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    environment.globals["namespace"] = Namespace
+    environment.globals["dict"] = Dict()
     try:
         return environment.from_string(template)
     except RecursionError:

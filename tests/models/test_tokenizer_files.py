@@ -40,6 +40,8 @@ TEMPLATES = [
     "{% set ns = namespace(n=0) %}{%- for m in messages -%}{% set ns.n = ns.n + 1 %}{{ ns.n }}{%- endfor -%}",
     "{{ messages | tojson(indent=2) }}{{ messages[3] | tojson(ensure_ascii=true, sort_keys=true) }}"
     "{{ messages[3] | tojson }}{{ strftime_now('%Y') }}",
+    "{% set ns = namespace({'a': 1}, b=2) %}{% set ns.c = dict({'d': 3}, e=4) %}{{ ns.a + ns.b }}{{ ns.c }}"
+    "{{ dict.fromkeys('fg', 5) }}",
 ]
 END = {"SpecialToken": {"id": "<eos>", "type_id": 0}}
 AROUND = {"type": "TemplateProcessing", "single": [END, {"Sequence": {"id": "A", "type_id": 0}}], "pair": []}
@@ -188,8 +190,14 @@ def test_a_template_is_a_text_or_a_file_of_at_most_a_million_bytes(tmp_path: Pat
 
 
 def test_a_template_reaches_nothing_of_python() -> None:
-    with pytest.raises(jinja2.exceptions.SecurityError):
-        render_chat("{{ messages.__class__.__mro__ }}", CONVERSATION, {})
+    for template in (
+        "{{ messages.__class__.__mro__ }}",
+        "{% set ns = namespace() %}{% set ns.__class__ = messages %}",
+        "{{ namespace(__init__=1) }}",
+        "{{ dict.mro() }}",
+    ):
+        with pytest.raises((jinja2.exceptions.SecurityError, jinja2.exceptions.UndefinedError)):
+            render_chat(template, CONVERSATION, {})
     with pytest.raises(jinja2.TemplateError, match=r"^no system$"):
         render_chat("{{ raise_exception('no system') }}", CONVERSATION, {})
 
