@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, Tag, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, model_validator
 
-from rlhf_cli.config.schema.section import Bounds, Section, entries_of, one_or_several
+from rlhf_cli.config.schema.section import Bounds, OneOrNamed, Section, entries_of, one_or_several
 
 
 class Message(Section):
@@ -96,11 +96,7 @@ def _one_or_named(value: object) -> object:
 
 
 Evals: TypeAlias = Annotated[
-    Annotated[Eval, Tag("one")]
-    | Annotated[dict[str, Eval], Tag("named")]
-    | Annotated[None, BeforeValidator(lambda _: None), Tag("none")],
-    one_or_several(_OF_A_SET, _ONE_SET, has_list=False),
-    BeforeValidator(_one_or_named),
+    OneOrNamed[Eval], one_or_several(_OF_A_SET, _ONE_SET, has_list=False), BeforeValidator(_one_or_named)
 ]
 
 OF_A_SOURCE = ("rename", "select", "keep", "sort")

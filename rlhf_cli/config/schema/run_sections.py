@@ -8,9 +8,9 @@ import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
-from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, Tag, TypeAdapter, create_model, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, TypeAdapter, create_model, model_validator
 
-from rlhf_cli.config.schema.section import OFF, Bounds, Seconds, Section, entries_of, one_or_several
+from rlhf_cli.config.schema.section import OFF, Bounds, OneOrSeveral, Seconds, Section, entries_of, one_or_several
 from rlhf_cli.tables.metrics import FINDING_KINDS, TrackerName, TrackingMode
 from rlhf_cli.tables.strategies import STRATEGIES
 
@@ -239,11 +239,7 @@ class StopRule(Section):
 
 
 StopRules: TypeAlias = Annotated[
-    Annotated[StopRule, Tag("one")]
-    | Annotated[dict[str, StopRule], Tag("named")]
-    | Annotated[list[StopRule], Tag("list")]
-    | Annotated[None, BeforeValidator(lambda _: None), Tag("none")],
-    one_or_several(("when", "for"), "{when: METRIC > NUMBER, for: LOG EVENTS}"),
+    OneOrSeveral[StopRule], one_or_several(("when", "for"), "{when: METRIC > NUMBER, for: LOG EVENTS}")
 ]
 
 END, BEST, FIRST = "end", "best", "first"
@@ -319,11 +315,7 @@ class Expectation(Section):
 
 
 Expectations: TypeAlias = Annotated[
-    Annotated[Expectation, Tag("one")]
-    | Annotated[dict[str, Expectation], Tag("named")]
-    | Annotated[list[Expectation], Tag("list")]
-    | Annotated[None, BeforeValidator(lambda _: None), Tag("none")],
-    one_or_several(("metric", "at", *_BOUNDS), "{metric: NAME, at: end, at_least: NUMBER}"),
+    OneOrSeveral[Expectation], one_or_several(("metric", "at", *_BOUNDS), "{metric: NAME, at: end, at_least: NUMBER}")
 ]
 
 

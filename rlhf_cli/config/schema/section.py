@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Self, TypeVar
+from typing import Annotated, ClassVar, Self, TypeAlias, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 
 class Section(BaseModel):
@@ -39,6 +39,14 @@ Bounds = Annotated[tuple[float, float], Field(strict=False), AfterValidator(_in_
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+Entry = TypeVar("Entry", bound=Section)
+_OneOrNamed: TypeAlias = Annotated[Entry, Tag("one")] | Annotated[dict[str, Entry], Tag("named")]
+_Null: TypeAlias = Annotated[None, BeforeValidator(lambda _: None), Tag("none")]
+OneOrNamed: TypeAlias = _OneOrNamed[Entry] | _Null
+OneOrSeveral: TypeAlias = _OneOrNamed[Entry] | Annotated[list[Entry], Tag("list")] | _Null
+"""What `one_or_several` tells apart."""
+
+
 def one_or_several(keys: tuple[str, ...], shape: str, *, has_list: bool = True) -> Discriminator:
     """Return a discriminator of one section (`one`), a list (`list`), a mapping of several (`named`) and null (`none`).
 
@@ -61,9 +69,6 @@ def one_or_several(keys: tuple[str, ...], shape: str, *, has_list: bool = True) 
         custom_error_type="wrong_shape",
         custom_error_message=f"{shape}, {'a list of these, ' * has_list}a mapping of names to these, or null",
     )
-
-
-Entry = TypeVar("Entry", bound=Section)
 
 
 def entries_of(section: Entry | dict[str, Entry] | list[Entry] | None) -> dict[str, Entry]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, Tag
+from pydantic import Field
 
 from rlhf_cli.config import trl_args
-from rlhf_cli.config.schema.section import OFF, Seconds, Section, one_or_several
+from rlhf_cli.config.schema.section import OFF, OneOrNamed, Seconds, Section, one_or_several
 from rlhf_cli.tables.passes import GenerationSetting, PassSetting
 from rlhf_cli.tables.trl_trainers import TEXT, TRAINERS, TrainerRow
 
@@ -194,10 +194,7 @@ class Rollout(Section):
 
 _KEYS = ("class", *(name for name in Environment.model_fields if name != "own_class"))
 Environments: TypeAlias = Annotated[
-    Annotated[Environment, Tag("one")]
-    | Annotated[dict[str, Environment], Tag("named")]
-    | Annotated[None, BeforeValidator(lambda _: None), Tag("none")],
-    one_or_several(_KEYS, "{class: ./env.py:Maze, args: {...}}", has_list=False),
+    OneOrNamed[Environment], one_or_several(_KEYS, "{class: ./env.py:Maze, args: {...}}", has_list=False)
 ]
 """One class for all rows, or several by the name in the column `environment`."""
 ENVIRONMENT_COLUMN = "environment"
