@@ -24,7 +24,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.default_element import ResultDefault
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import ConfigCompositionException, HydraException
+from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
@@ -169,19 +169,16 @@ class NotingLoader(ConfigLoaderImpl):
     merged: Sequence[ResultDefault] = ()
 
     def compose(self, config_name: str, overrides: list[str]) -> tuple[DictConfig, dict[str, str | None]]:
-        """Return the configuration and the option chosen for each group. Raise the errors of Hydra's `compose`."""
-        try:
-            parsed, repo = self._parse_overrides_and_create_caching_repo(config_name, overrides)
-            self.validate_sweep_overrides_legal(overrides=parsed, run_mode=RunMode.RUN, from_shell=False)
-            listed = create_defaults_list(
-                repo=repo, config_name=config_name, overrides_list=parsed, prepend_hydra=False, skip_missing=False
-            )
-            self.merged = listed.defaults
-            config = self._compose_config_from_defaults_list(listed.defaults, repo)
-            OmegaConf.set_struct(config, True)
-            self._apply_overrides_to_config(listed.config_overrides, config)
-        except OmegaConfBaseException as error:
-            raise ConfigCompositionException(str(error)) from error
+        """Return the configuration and the option chosen for each group. Raise the errors of Hydra and OmegaConf."""
+        parsed, repo = self._parse_overrides_and_create_caching_repo(config_name, overrides)
+        self.validate_sweep_overrides_legal(overrides=parsed, run_mode=RunMode.RUN, from_shell=False)
+        listed = create_defaults_list(
+            repo=repo, config_name=config_name, overrides_list=parsed, prepend_hydra=False, skip_missing=False
+        )
+        self.merged = listed.defaults
+        config = self._compose_config_from_defaults_list(listed.defaults, repo)
+        OmegaConf.set_struct(config, True)
+        self._apply_overrides_to_config(listed.config_overrides, config)
         choices = OmegaConf.to_container(OmegaConf.create(listed.overrides.known_choices))
         assert isinstance(choices, dict)
         return config, {str(key): value for key, value in choices.items()}
