@@ -19,11 +19,10 @@ from dataclasses import dataclass, field
 from typing import Literal, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlhf_cli.numerics.intervals import t_quantile
 from rlhf_cli.runs.heartbeat import TimeSpent
-from rlhf_cli.runs.metric_arrays import MetricColumns
+from rlhf_cli.runs.metric_arrays import MetricColumns, Series
 from rlhf_cli.runs.metrics_file import reward_names
 from rlhf_cli.tables.trl_values import UNREAD
 from rlhf_cli.text.json_values import JsonTree, leaves, section
@@ -145,8 +144,6 @@ class RunSetup:
         return not is_same and (decides not in self.values or self.values[decides] in with_values)
 
 
-Floats = NDArray[np.float64]
-
 ENOUGH = 10
 """Minimum number of points to judge a level: one batch in ten may always be unusual."""
 ENOUGH_FOR_TREND = 12
@@ -164,29 +161,24 @@ _FEWEST = 4.0
 
 
 @dataclass(frozen=True)
-class Curve:
-    """A metric over optimizer steps; values (n,) and steps (n,) without the events that lack it or hold null."""
+class Curve(Series):
+    """A metric over optimizer steps, without the events that lack it or hold null."""
 
     metric: str
-    steps: Floats
-    values: Floats
-
-    def __len__(self) -> int:
-        return len(self.values)
 
     def last(self, share: float) -> Curve:
         """Return the last `share` of the points, at least one if there are any."""
         count = max(1, round(len(self) * share))
-        return Curve(self.metric, self.steps[-count:], self.values[-count:])
+        return Curve(self.steps[-count:], self.values[-count:], self.metric)
 
     def first(self, share: float) -> Curve:
         """Return the first `share` of the points, at least one if there are any."""
         count = max(1, round(len(self) * share))
-        return Curve(self.metric, self.steps[:count], self.values[:count])
+        return Curve(self.steps[:count], self.values[:count], self.metric)
 
     def times(self, factor: float) -> Curve:
         """Return the curve with all its values multiplied."""
-        return Curve(self.metric, self.steps, factor * self.values)
+        return Curve(self.steps, factor * self.values, self.metric)
 
     @property
     def mean(self) -> float:
@@ -301,7 +293,7 @@ class Log:
         """Return the curve of the first of these metrics that was ever a number; if none was, the first, empty."""
         found = [(name, self._columns.series(name).finite) for name in names]
         name, finite = next((pair for pair in found if len(pair[1])), found[0])
-        return Curve(name, finite.steps.astype(np.float64), finite.values)
+        return Curve(finite.steps, finite.values, name)
 
     def names(self, prefix: str = "") -> list[str]:
         """Return the metrics that have been a number, in the order of first occurrence."""

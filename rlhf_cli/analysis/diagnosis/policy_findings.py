@@ -23,6 +23,7 @@ from rlhf_cli.analysis.diagnosis.logged import (
     SkippedCheck,
     rounded,
 )
+from rlhf_cli.runs.metric_arrays import Window
 from rlhf_cli.runs.metrics_file import TOTAL, evaluation_sets
 from rlhf_cli.runs.run_folder import GREEDY, SAMPLED
 from rlhf_cli.truncation import policy_named
@@ -133,10 +134,8 @@ def overoptimised(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
         verb, other = ("falls", "rises") if sign > 0 else ("rises", "falls")
         first, _ = fall.first_and_last
         what = f"{watched.metric} {verb} from step {first} on while {trained.metric}, which is trained on, {other}"
-        width = max(1, len(watched) // 10)
-        sums = np.convolve(sign * watched.values, np.ones(width), mode="valid")
-        best_step = int(watched.steps[int(np.argmax(sums)) + width - 1])  # at the end of the best tenth
-        stop = Fix(f"trainer.args.max_steps={max(1, best_step)}", "ends the run at its best step")
+        _, best_step = Window().best(watched, more_is_better=sign > 0)
+        stop = Fix(f"trainer.args.max_steps={max(1, int(best_step))}", "ends the run at its best step")
         fixes = _closer_and_slower(log, setup, stop, kl_coef=0.1)
         evidence = watched.evidence(fall.from_to()), trained.evidence()
         yield fall.finding("serious", what, fixes, *evidence, subject=watched.metric)
@@ -150,7 +149,7 @@ def _fall(watched: Curve, trained: Curve, sign: float, scale: float) -> Curve | 
         if line is None or not line.falls(SURE / len(_WINDOWS)) or -line.change < _WORTH * scale:
             continue
         is_inside = trained.steps >= part.steps[0]
-        beside = Curve(trained.metric, trained.steps[is_inside], trained.values[is_inside]).times(sign)
+        beside = Curve(trained.steps[is_inside], trained.values[is_inside], trained.metric).times(sign)
         if len(beside) >= ENOUGH and beside.last(0.3).mean > beside.first(0.3).mean:
             return part
     return None

@@ -327,7 +327,7 @@ def test_negative_control_noise(kind: str, curves: Curves, setup: RunSetup) -> N
 def test_the_error_of_two_thirds_is_scipys() -> None:
     values = np.random.default_rng(4).standard_normal(31)
     first, last = (stats.sem(part, ddof=0) for part in (values[:10], values[-10:]))
-    assert _error_of_thirds(Curve("x", np.arange(31.0), values)) == pytest.approx(np.hypot(first, last))
+    assert _error_of_thirds(Curve(np.arange(31), values, "x")) == pytest.approx(np.hypot(first, last))
 
 
 @pytest.mark.parametrize(

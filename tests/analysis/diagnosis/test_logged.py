@@ -41,9 +41,11 @@ def test_curves_and_nulls() -> None:
 
 
 def test_a_step_that_no_training_has_is_taken_as_the_nearest() -> None:
-    """Steps are kept in 31 bits, and squared as floating-point numbers."""
-    steps = Log.of([{"step": step, "loss": 1.0} for step in (-3, 2**40)]).curve("loss").steps
-    assert (steps.tolist(), steps.dtype) == ([0, 2**31 - 1], np.float64)
+    """Steps are kept in 31 bits, and squared as floating-point numbers: the sum of two squares has 63 bits."""
+    loss = Log.of([{"step": step, "loss": 1.0 + step} for step in (-3, 0, 0, 0, 2**40, 2**40)]).curve("loss")
+    assert loss.steps.tolist() == [0, 0, 0, 0, 2**31 - 1, 2**31 - 1]
+    assert (trend := loss.trend()) is not None
+    assert trend.change == pytest.approx(2**40, rel=1e-6)
 
 
 def test_rewards_and_weights() -> None:
@@ -73,7 +75,7 @@ def test_a_share_of_a_curve_is_rounded_to_points() -> None:
 
 def curve(values: Any, steps: Any = None) -> Curve:
     values = np.asarray(values, dtype=float)
-    return Curve("x", np.arange(1.0, len(values) + 1) if steps is None else np.asarray(steps, dtype=float), values)
+    return Curve(np.arange(1, len(values) + 1) if steps is None else np.asarray(steps), values, "x")
 
 
 def remembering(rho: float, n: int, rng: np.random.Generator) -> np.ndarray:
