@@ -9,7 +9,7 @@ import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -68,10 +68,7 @@ _PURPOSES = {
 }
 
 
-InstalledVersion = Callable[[str], str | None]  # maps a package to its version, or None if it is not installed
-
-
-def package_conditions(installed: InstalledVersion = version_of) -> list[Condition]:
+def package_conditions() -> list[Condition]:
     """Return a condition for Python, for each required package that does not fit (else one for all), and per extra.
 
     Raise ConfigError if the metadata of this package is missing, because its folder is only on the path.
@@ -84,16 +81,16 @@ def package_conditions(installed: InstalledVersion = version_of) -> list[Conditi
         raise ConfigError(what, got=got, hint="pip install -e .") from error
     required = requirements_of(_DISTRIBUTION)
     here, python = platform.python_version(), metadata["Requires-Python"] or ""
-    packages = [_package_condition(requirement, installed) for requirement in required]
+    packages = list(map(_package_condition, required))
     wrong = [condition for condition in packages if condition.state != State.OK]
-    versions = ", ".join(f"{name} {installed(name)}" for name in ("torch", "trl", "transformers"))
+    versions = ", ".join(f"{name} {version_of(name)}" for name in ("torch", "trl", "transformers"))
     fits = SpecifierSet(python).contains(here)
     state, wants = (State.OK, None) if fits else (State.UNFIT, f"an environment with Python {python}")
     extras = [name for name in metadata.get_all("Provides-Extra") or [] if name != "dev"]
     return [
         Condition("packages", "Python", state, f"{here}, needs {python}", wants, is_needed=True),
         *(wrong or [Condition("packages", "needed packages", State.OK, f"all {len(required)} fit: {versions}")]),
-        *(_extra_condition(name, required, installed) for name in extras),
+        *(_extra_condition(name, required) for name in extras),
     ]
 
 
@@ -106,22 +103,23 @@ def requirements_of(package: str, extra: str = "") -> list[Requirement]:
     return [needed for needed in every if needed.marker is None or needed.marker.evaluate({"extra": extra})]
 
 
-def _package_condition(needed: Requirement, installed: InstalledVersion) -> Condition:
-    version, fix = installed(needed.name), f"pip install '{needed.name}{needed.specifier}'"
+def _package_condition(needed: Requirement) -> Condition:
+    version, fix = version_of(needed.name), f"pip install '{needed.name}{needed.specifier}'"
     if version is not None and needed.specifier.contains(version, prereleases=True):
         return Condition("packages", needed.name, State.OK, version, is_needed=True)
     state, found = (State.MISSING, "not installed") if version is None else (State.UNFIT, version)
     return Condition("packages", needed.name, state, f"{found}, needs {needed.specifier}", fix, is_needed=True)
 
 
-def _extra_condition(name: str, always: Sequence[Requirement], installed: InstalledVersion) -> Condition:
+def _extra_condition(name: str, always: Sequence[Requirement]) -> Condition:
     """Return whether an extra's packages, and those that they require, are installed and fit."""
     known = {str(needed) for needed in always}
     own = [needed for needed in requirements_of(_DISTRIBUTION, name) if str(needed) not in known]
-    conditions = [_package_condition(needed, installed) for needed in own]
+    conditions = list(map(_package_condition, own))
     there = [f"{one.name} {one.found}" for one in conditions if one.state == State.OK]
     absent = [one.name for one in conditions if one.state == State.MISSING]
-    absent += [n.name for one in own if installed(one.name) for n in requirements_of(one.name) if not installed(n.name)]
+    needs = (needed.name for one in own if version_of(one.name) for needed in requirements_of(one.name))
+    absent += [needed for needed in needs if version_of(needed) is None]
     is_old = any(one.state == State.UNFIT for one in conditions)
     state = State.UNFIT if is_old or (there and absent) else State.MISSING if absent else State.OK
     found = ", ".join([_PURPOSES.get(name, f"track={name}"), *there, *(f"without {package}" for package in absent)])

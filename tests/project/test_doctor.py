@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from rlhf_cli.project import doctor
 from rlhf_cli.project.doctor import (
     Driver,
     State,
@@ -98,8 +99,11 @@ def test_the_build_is_read_without_running_it(tmp_path: Path) -> None:
         ({"trl": "1.16.1.dev0"}, "needed packages", State.OK, False),
     ],
 )
-def test_versions(change: dict[str, str | None], name: str, state: State, prevents: bool) -> None:
-    found = package_conditions(lambda package: change.get(package, version_of(package)))
+def test_versions(
+    change: dict[str, str | None], name: str, state: State, prevents: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "version_of", lambda package: change.get(package, version_of(package)))
+    found = package_conditions()
     conditions = {condition.name: condition for condition in found}
     assert conditions[name].state == state
     assert (conditions[name].fix is None) == (state == State.OK)
