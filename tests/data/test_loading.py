@@ -20,6 +20,7 @@ from rlhf_cli.data.preferences import PairRules, check_pair_columns, judge_pairs
 from rlhf_cli.data.preparing import prepare
 from rlhf_cli.data.rows import RowTable
 from rlhf_cli.data.source import DataSource
+from rlhf_cli.tables.trl_trainers import TRAINERS
 
 
 def load(*sources: DataSource, prompt=None, seed: int = 0) -> datasets.Dataset:
@@ -198,6 +199,7 @@ def judged(rules: PairRules, name: str = MINE, **row: object) -> datasets.Datase
     return judge_pairs(dataset(**row), rules, name=name)
 
 
+SFT = DataSource(path="x", name=MINE, trainer=TRAINERS["SFTTrainer"])
 NO_SUM = DataSource(world="toy_sums", args={"max_value": 0}, name=MINE)
 
 
@@ -207,6 +209,7 @@ NO_SUM = DataSource(world="toy_sums", args={"max_value": 0}, name=MINE)
         lambda: split_transcripts(dataset(chosen="a", rejected="b"), name=MINE),
         lambda: prepare_preview(DataSource(path="x", name=MINE, transcripts=True), LONE, None),
         lambda: prepare(RowTable([{"a": [{"b": 1}]}], ["a"]), DataSource(path="x", name=MINE), "{a}"),
+        lambda: prepare(dataset(messages=[{"from": "nobody", "value": "?"}]), SFT, None),
         lambda: check_pair_columns(["chosen", "rejected"], PairRules(column="m"), name=MINE),
         lambda: judged(PairRules(), chosen="a"),
         lambda: judged(PairRules(), chosen="", rejected="a"),

@@ -174,6 +174,7 @@ def test_equal_prompts_are_found(name: str) -> None:
         ({"prompt": [{"role": "user", "content": "a"}]}, {"prompt": [{"content": "a", "role": "user"}]}),
         ({"prompt": date(2026, 1, 2)}, {"prompt": "2026-01-02"}),
         (pair([*ASKED, YES], [*ASKED, YES]), pair([*ASKED, YES], [*ASKED, NO])),
+        (pair([*ASKED, YES, *OTHER, YES], [*ASKED, NO, *OTHER, NO]), pair([*ASKED, YES], [*ASKED, NO])),
     ],
 )
 def test_the_prompt_of_a_row_counts_and_nothing_else(row: dict[str, Any], same: dict[str, Any]) -> None:

@@ -133,6 +133,11 @@ def test_without_a_policy_rewards_that_count_tokens_are_left_out_and_no_row_has_
     assert [row.total for row in found.rows] == [None, None]
     assert ([row.rewards["letters"].raw for row in found.rows], list(found.summary)) == ([3.0, 2.0], ["letters"])
     assert "rewards.counted" in str(found.no_total)
+    gated = experiment(
+        {"path": NOT_GIVEN}, letters=LETTERS | {"gate": {"by": "counted", "at_least": 1}}, counted=COUNTED
+    )
+    with pytest.raises(ModelError, match="tokenizer"):
+        score_each(gated, [ROWS])
     # Negative control: token ids in the rows need no tokenizer. The aggregate makes the totals.
     for aggregate, totals in (("sum", [7.0, 6.0]), (f"{__name__}:least", [3.0, 2.0])):
         rows = [{**row, "completion_ids": [1, 2, 3, 4]} for row in ROWS]

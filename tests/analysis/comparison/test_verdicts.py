@@ -105,6 +105,8 @@ def test_rounding_of_equal_differences_is_no_deviation(size: float) -> None:
         found = paired_difference({"a": there, "b": here}, "b", "a", sign=1, comparisons=1)
         assert (found.outcome, found.difference.low, found.effect) == (outcome, None, None)
         assert found.difference.mean == pytest.approx(gap)
+    zeros = dict.fromkeys(here, 0.0)
+    assert paired_difference({"a": zeros, "b": zeros}, "b", "a", sign=1, comparisons=1).outcome == EQUAL
     there = {seed: value - 0.1 - 1e-6 * abs(size) * int(seed) for seed, value in here.items()}
     assert paired_difference({"a": there, "b": here}, "b", "a", sign=1, comparisons=1).outcome == BETTER
 

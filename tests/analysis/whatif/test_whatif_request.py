@@ -91,4 +91,5 @@ def test_what_to_type_where_nothing_would_change_or_no_such_reward_is(
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         ask(frozen(place, UNSCALED, *settings), words)
-    assert (caught.value.where, caught.value.hint) == ("command line", typed)
+    got = " ".join(words) or "no word"
+    assert (caught.value.where, caught.value.got, caught.value.hint) == ("command line", got, typed)

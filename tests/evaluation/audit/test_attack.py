@@ -83,6 +83,9 @@ def constant(completions: Sequence[str], **kwargs: object) -> list[float]:
     return [0.25] * len(completions)
 
 
+GROWS = "rewards.polite.weight={start: 3, end: 4, steps: 9}"
+
+
 @pytest.mark.usefixtures("place")
 @pytest.mark.parametrize("has_right", [True, False])
 def test_a_reward_for_words_beside_one_for_the_answer_is_a_hole(has_right: bool) -> None:
@@ -112,6 +115,10 @@ def test_a_reward_for_words_beside_one_for_the_answer_is_a_hole(has_right: bool)
         **{"unrecognised": not has_right, "blind": ("same",), "kinds": (), "left_out": {}},
     )
     assert (found.holes, found.near, found.is_sound) == ([found.kinds[0]], [], False)
+    grows = prepare(["trainer=grpo", "model=tiny", "data=toy_sums", *rewards, GROWS]).experiment
+    assert attack(grows, AuditPlan(SUMS, kinds), left_out={}).notes == (
+        "rewards.polite.weight is that of the first step, 3",
+    )
     nothing_tried = attack(asked, AuditPlan(SUMS, kinds[:1]), left_out={})
     assert (nothing_tried.kinds, nothing_tried.num_unrecognised) == ((), 10), "compared with no other answer"
 
