@@ -30,10 +30,10 @@ from rlhf_cli.evaluation.targets import renames_in
 from rlhf_cli.models.tokenizer_files import load_tokenizer
 from rlhf_cli.plan.checks.machine_checks import require_on_hub
 from rlhf_cli.plan.sources_and_components import StateOfTrainer, columns_read, source_of
-from rlhf_cli.plan.stack_building import aggregate_of, reward_stack
+from rlhf_cli.plan.stack_building import aggregate_of, function_of, reward_stack
 from rlhf_cli.rewards.completion_text import text_of
 from rlhf_cli.rewards.stack.aggregating import Aggregate
-from rlhf_cli.rewards.stack.reward_functions import RewardFunction, required_columns, resolve
+from rlhf_cli.rewards.stack.reward_functions import RewardFunction, required_columns
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, RewardSummary, settled_rows
 from rlhf_cli.runs.metrics_file import step_of_table
@@ -92,7 +92,7 @@ def rewards_without_tokenizer(experiment: Experiment) -> dict[str, str]:
     return {
         name: why
         for name, reward in experiment.rewards.items()
-        if reward.fn is not None and reads_tokens(resolve(reward.fn, reward.args, where=f"rewards.{name}.fn"))
+        if reward.fn is not None and reads_tokens(function_of(name, reward.fn, reward.args))
     }
 
 
@@ -211,22 +211,7 @@ def score_with(
     wanting = [f"rewards.{component.name}" for component in stack.components if reads_tokens(component.score)]
     tokenizer = functools.cache(lambda: policy_tokenizer(experiment, wanted_by=" and ".join(wanting)))
     columns = dict.fromkeys(column for row in rows for column in row)
-    raise_any(
-        DataError(
-            f"the rows have no column {column!r}",
-            where=where,
-            got="columns " + ", ".join(columns),
-            expected=f"{column}, which rewards.{component.name} reads",
-            hint=f"'~rewards.{component.name}'  # only rollouts have the column"
-            if column in experiment.rollout_columns
-            else nearest(column, columns)
-            if where != "data"
-            else typed_rename("data", column, stand_in(column, [*columns], first=rows[0]) or "EXISTING_COLUMN"),
-        )
-        for component in stack.components
-        for column in required_columns(component.score)
-        if column not in columns
-    )
+    refuse_missing_columns({one.name: one.score for one in stack.components}, rows, experiment, where=where)
     batch: dict[str, Any] = {column: [row.get(column) for row in rows] for column in columns}
     batch["prompts"], batch["completions"] = batch.pop("prompt"), batch.pop("completion")
     batch["trainer_state"] = StateOfTrainer(end.step, end.max_steps)
@@ -240,6 +225,29 @@ def score_with(
         stack.decode = decode or (lambda ids: str(tokenizer().decode(list(ids), skip_special_tokens=True)))
     stack.evaluate(**batch)
     return _scores(stack, len(rows), aggregate_of(experiment), end)
+
+
+def refuse_missing_columns(
+    functions: Mapping[str, RewardFunction], rows: Sequence[Row], experiment: Experiment, *, where: str
+) -> None:
+    """Raise DataError if a reward reads a column that the rows do not have; `where` names the source of the rows."""
+    columns = dict.fromkeys(column for row in rows for column in row)
+    raise_any(
+        DataError(
+            f"the rows have no column {column!r}",
+            where=where,
+            got="columns " + ", ".join(columns),
+            expected=f"{column}, which rewards.{name} reads",
+            hint=f"'~rewards.{name}'  # only rollouts have the column"
+            if column in experiment.rollout_columns
+            else nearest(column, columns)
+            if where != "data"
+            else typed_rename("data", column, stand_in(column, [*columns], first=rows[0]) or "EXISTING_COLUMN"),
+        )
+        for name, function in functions.items()
+        for column in required_columns(function)
+        if column not in columns
+    )
 
 
 def _scores(stack: RewardStack, num_rows: int, aggregate: Aggregate, end: EndOfRun) -> CompletionScores:

@@ -6,7 +6,7 @@ import inspect
 import json
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from operator import methodcaller
@@ -128,9 +128,14 @@ def _components(experiment: Experiment, device: str | torch.device) -> list[Comp
             score = Isolated(reward.fn, reward.args, timeout_s=timeout_of(reward))
         else:
             assert reward.fn is not None
-            score = resolve(reward.fn, reward.args, where=f"rewards.{name}.fn")
+            score = function_of(name, reward.fn, reward.args)
         components.append(component(name, reward, score))
     return components
+
+
+def function_of(name: str, fn: str, args: Mapping[str, object]) -> RewardFunction:
+    """Return the function of the reward `name`, with its arguments. Raise RewardError if there is none."""
+    return resolve(fn, args, where=f"rewards.{name}.fn", args_key=f"rewards.{name}.args")
 
 
 def aggregate_of(experiment: Experiment) -> Aggregate:

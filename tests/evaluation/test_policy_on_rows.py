@@ -14,6 +14,7 @@ import torch
 from rlhf_cli.cli import main
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.data.worlds import generate
+from rlhf_cli.errors import UserError
 from rlhf_cli.evaluation import evaluation_run
 from rlhf_cli.evaluation.evaluation_results import AnsweredPrompt, PartAnswers, completions_of, sum_up_answers
 from rlhf_cli.evaluation.evaluation_run import EvaluationRequest, evaluate, policy_answers, sampling_of
@@ -112,6 +113,20 @@ def test_each_quarter_of_an_evaluation_is_told(place: Path) -> None:
 
 def in_the_batch(completions: list[Any], **_: Any) -> list[float]:
     return [float(len(completions))] * len(completions)
+
+
+@pytest.mark.parametrize(
+    ("reward", "where"),
+    [
+        ({"fn": "./gone.py:f"}, "rewards.short.fn"),
+        (SHORT | {"args": {"ful": 1}}, "rewards.short.args.ful"),
+        ({"fn": "rlhf_cli.rewards.code:code_passes_tests"}, "data"),
+    ],
+)
+def test_a_reward_that_cannot_be_called_is_refused_before_sampling(reward: dict[str, Any], where: str) -> None:
+    with pytest.raises(UserError) as refused:
+        evaluated(None, short=reward)
+    assert [error.where for error in getattr(refused.value, "problems", [refused.value])][0] == where
 
 
 def test_greedy_answers_are_scored_apart_from_sampled_ones() -> None:
