@@ -140,7 +140,7 @@ def compare(
     labels = {measure.label for measure in measures}
     measures += [measure for measure in judged if measure.label not in labels]
     if no_total is not None and any(measure.kind == TOTALS for measure in measures):
-        notes.append(f"{no_total}; --metrics shows it nevertheless")
+        no_total = f"total was asked for: {no_total.removeprefix('no total: ')}"
     values = {
         measure.label: {run.name: measure.of(run, asked.window, grouped.up_to) for run in runs} for measure in measures
     }

@@ -196,8 +196,8 @@ def differences(runs: Sequence[LoggedRun]) -> list[str]:
 def axes(runs: Sequence[LoggedRun]) -> list[DifferingKey]:
     """Return the differences, grouping keys that change together, seeds last.
 
-    A group is named after its swept key, else after a selected config group (`truncation`, `exp`) that sets several
-    keys, else after the first key that is not a training condition. Swept keys stay separate: in a search they all
+    A group is named after its swept key, else after a selected config group (`truncation`, `exp`; not `track`, which
+    affects nothing) that sets several keys, else after the first key that is not a training condition. Swept keys stay separate: in a search they all
     change in every trial, but independently.
     """
     runs = _with_whole_rewards(runs)
@@ -205,7 +205,7 @@ def axes(runs: Sequence[LoggedRun]) -> list[DifferingKey]:
     for key in differences(runs):
         values = [repr(run.settings.get(key, _ABSENT)) for run in runs]
         classes.setdefault((_pattern(values), is_seed(key)), []).append(key)
-    choices = {key: None for run in runs for key in run.choices}
+    choices = {key: None for run in runs for key in run.choices if row_of(key).effect != "taken"}
     swept = {key: None for run in runs for key in run.swept}
     heads = {}
     for (pattern, seeds), keys in classes.items():

@@ -181,6 +181,11 @@ def test_a_chosen_group_names_its_keys_only_where_it_stands_for_several(
     assert [run.name for run in found] == names
 
 
+def test_a_group_that_does_not_affect_training_names_no_keys() -> None:
+    found = named([replace(run, choices={"track": str(place)}) for place, run in enumerate(runs_of(*BOTH))])
+    assert [run.name for run in found] == ["a=1", "a=2"]
+
+
 FLAT = {"reward": [0.5, 0.5]}
 
 
