@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +52,13 @@ def test_a_full_disk_under_stdout(typed: str, place: Path) -> None:
     assert (ended.returncode, "Traceback" in ended.stderr) == (1, False)
     assert "No space left on device" in ended.stderr
     assert ("nosuch" in typed) == ("nosuch" in ended.stderr)  # the mistake is named there, too
+
+
+def test_a_locale_without_our_signs_shows_a_question_mark(place: Path) -> None:
+    program = "import sys\nfrom rlhf_cli.text.redaction import safe_output\nwith safe_output(): print('loss \u2193 0.5')"
+    latin = {**os.environ, "PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=latin)
+    assert done.stdout == "loss ? 0.5\n"
 
 
 PRINTS = """

@@ -133,7 +133,7 @@ def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Res
     is_finished = status.state == RunState.FINISHED
     is_lifted = status.stopped_by_rule is not None and any(change.path[0] == "stop" for change in taken)
     if is_finished and not is_lifted and not any(change.is_longer(status.step) for change in taken):
-        _refuse_changes(folder, changes, [], step)
+        _refuse_changes(folder, changes, [], step, is_over=not any(change.is_longer(status.step) for change in changes))
         return Resumed(folder, status, prepared)
     plan = preflight(prepared.experiment, prepared.composed, folder=folder.path)
     noted = section(provenance, "sha256")  # also files imported during training, which reading the source does not find
@@ -258,7 +258,9 @@ def _apply(taken: Sequence[Change], tree: JsonTree, origins: Origins) -> None:
     origins.add_command_line(change.key for change in taken)
 
 
-def _refuse_changes(folder: RunFolder, changes: list[Change], files: list[ChangedFile], step: int) -> None:
+def _refuse_changes(
+    folder: RunFolder, changes: list[Change], files: list[ChangedFile], step: int, *, is_over: bool = False
+) -> None:
     refused = [change for change in changes if change.effect != "taken"]
     if not refused and not files:
         return
@@ -269,9 +271,11 @@ def _refuse_changes(folder: RunFolder, changes: list[Change], files: list[Change
         hints.append(" ".join(f"--allow {name}" for name in allowable) + f"  # use the new values from step {step} on")
     another = "rlhf train ... model.path=CHECKPOINT  # a new run, for a key that cannot be allowed"
     lines = [f"{change.describe()}\n  {change.reason}" for change in refused]
+    if is_over:  # no step is left on which to use a new value
+        hints = [f"rlhf train ... model.path={typed_path(folder.model)}  # a new run from the weights of this one"]
     got, hint = "\n".join([*lines, *(file.describe() for file in files)]), "\n".join(hints)
     what, where = "these changes would not continue the same run", f"{folder.shown}, at step {step}"
-    advice = another if any(change.effect == "never" for change in refused) else None
+    advice = another if any(change.effect == "never" for change in refused) and not is_over else None
     raise RunError(what, where=where, got=got, expected="the old values and files", hint=hint, advice=advice)
 
 

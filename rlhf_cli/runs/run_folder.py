@@ -147,8 +147,8 @@ def open_run(path: Path) -> RunFolder:
 
 def _instead(path: Path) -> str:
     root = Path("runs")
-    around = next((folder for folder in path.parents if (folder / "config.yaml").is_file()), None)
-    if path.is_file() and around is not None:
+    inside_of = (folder for folder in path.parents if any((folder / name).is_file() for name in ("config.yaml", SWEEP)))
+    if path.exists() and (around := next(inside_of, None)) is not None:
         return typed_path(around)
     if path.suffix.lower() == ".gguf" or path.name.startswith("package:"):
         return f"rlhf generate {typed_path(path)} +exp=NAME, or rlhf train +exp=NAME model.path=..."
@@ -248,7 +248,7 @@ def runs_in(root: Path) -> list[RunFolder]:
     if not root.is_dir():
         return [open_run(root)]
     what = f"there is no run below {root}"
-    raise RunError(what, expected="a run, a sweep, or a folder of them", hint=f"ls {typed_path(root)}")
+    raise RunError(what, expected="a run, a sweep, or a folder of them", hint=_instead(root))
 
 
 def runs_below(root: Path) -> list[RunFolder]:

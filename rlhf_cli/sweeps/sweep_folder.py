@@ -118,6 +118,9 @@ def _exists(folder: Path) -> RunError:
         got += [f"{len(at_work)} runs are training or queued"]
         hint = f"run.name=ANOTHER, or rlhf status {sweep.typed}"
         return RunError(what, where=str(folder), got="; ".join(got), expected=expected, hint=hint)
+    if not (folder / SWEEP).is_file():  # a single run, or anything else
+        what, expected = "a folder of that name exists, and it is not a sweep", "another name"
+        return RunError(what, where=str(folder), expected=expected, hint=f"run.name={folder.name}-2")
     what, expected = "the folder of the sweep already exists", "an unused name, or to resume the sweep in it"
     hint = f"run.name=ANOTHER, or rlhf resume {sweep.typed}"
     return RunError(what, where=str(folder), expected=expected, hint=hint)

@@ -294,8 +294,12 @@ class SafeStream(OverStream):
     def write(self, text: str) -> int:
         """Write a text made safe; return the length of the original text."""
         safe = redacted(text)
+        safe = safe if isinstance(text, Drawn) or is_of_a_bar() else printable(safe)
         with printing():
-            self._stream.write(safe if isinstance(text, Drawn) or is_of_a_bar() else printable(safe))
+            try:
+                self._stream.write(safe)
+            except UnicodeEncodeError as error:  # a locale without arrows and dots
+                self._stream.write(safe.encode(error.encoding, "replace").decode(error.encoding))
         return len(text)
 
     def flush(self) -> None:

@@ -170,6 +170,8 @@ class TestFinished:
         folder = begun(CONSTANT, state="finished")
         assert typed(folder, "trainer.args.logging_steps=5").plan is None
         assert typed(folder, f"{MAX_STEPS}=6").plan is not None
+        assert "--allow" not in str(refused(folder, LEARNING).hint)  # it would be used on no step
+        assert "--allow" in str(refused(folder, f"{MAX_STEPS}=6", LEARNING).hint)
 
     @pytest.mark.parametrize("is_of_sweep", [False, True])
     def test_one_that_is_killed_before_it_goes_on_is_not_done(self, monkeypatch, *, is_of_sweep: bool) -> None:

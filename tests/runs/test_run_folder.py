@@ -53,6 +53,8 @@ def test_a_folder_that_holds_runs_or_sweeps_is_told(
         (f"{tmp_path}/runs/quick", "no such folder", f"{tmp_path}/runs/quickstart"),
         (f"{run}/modle", "no such folder", f"{run}/model"),
         *((f"{run}/{name}", "a file", run) for name in ("config.yaml", "metrics.jsonl")),
+        (f"{run}/model", "no config.yaml in it", run),
+        ("runs/quickstart/s2/sweep.json", "a file", "runs/quickstart/s2"),
         *((name, "no config.yaml in it", f"ls {shlex.quote(name)}") for name in ("notes", "my notes")),
         *((name, "no such folder", other.format(name)) for name in ("small.GGUF", "package:small")),
     ):

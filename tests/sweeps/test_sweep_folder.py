@@ -58,6 +58,10 @@ def test_a_sweep_is_below_its_experiment_and_never_in_a_folder_that_exists(place
     assert not new_sweep_folder(jobs_of("one", name="dry"), is_dry=True).exists()
     with pytest.raises(RunError) as caught:
         new_sweep_folder(jobs_of("one", name="mine"))
+    assert caught.value.hint == "run.name=mine-2", "nothing in it can be resumed as a sweep"
+    begin_sweep(runs / "one" / "mine", [], [], [])
+    with pytest.raises(RunError) as caught:
+        new_sweep_folder(jobs_of("one", name="mine"))
     assert "run.name=" in str(caught.value.hint)
     assert "rlhf resume runs/one/" in str(caught.value.hint)
     with only_writer(RunFolder(runs / "one" / "mine"), what="sweep"), pytest.raises(RunError) as caught:

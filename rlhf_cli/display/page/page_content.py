@@ -111,7 +111,7 @@ def report_on(runs: Sequence[LoggedRun], problems: Sequence[UserError], out: Pat
         "cards": [{"run": run, "setting": setting_of[run.name], "why_not": why_not.get(run.name)} for run in runs],
         "problems": [str(problem) for problem in problems],
     }
-    html = _render(content)
+    html = _render(content).encode(errors="backslashreplace").decode()  # names of files may hold any byte
     out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, html)
     return {

@@ -83,6 +83,7 @@ def test_no_secret_is_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     # Cut after 2000 characters, the second one would be half a secret, which no redaction recognises.
     text = "very-secret-0815 ".ljust(1990, "x") + "very-secret-0815"
     write_reported(tmp_path / "sweep", text=text, prompt=said, said=said)
-    html = write_report(tmp_path / "sweep", tmp_path / "report.html").read_text(encoding="utf-8")
+    folder = (tmp_path / "sweep").rename(tmp_path / "sweep\udce9")  # a byte that is no UTF-8
+    html = write_report(folder, tmp_path / "report.html").read_text(encoding="utf-8")
     assert "very-sec" not in html
     assert "***" in html
