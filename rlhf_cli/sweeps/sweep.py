@@ -54,7 +54,7 @@ def run(options: SweepOptions, typed: list[str]) -> SweepEnd:
         for job in jobs:
             console.print(f"  {job.job.name}", soft_wrap=True)
         console.print("nothing was started or written")
-        return SweepEnd(EXIT_OK, folder, is_dry=True)
+        return SweepEnd(EXIT_OK, folder, is_dry=True, planned=named)
     sweep_folder.begin_sweep(folder, typed, [axis.key for axis in axes], named)
     ready = [sweep_folder.freeze(folder, job) for job in jobs]
     sweep = SweepFolder(folder, named)
@@ -113,7 +113,7 @@ def resume_sweep(folder: Path, allowed: ResumeOptions, options: SweepOptions, wo
         else:
             submit_sweep(console, [job.folder for job in jobs], sweep.path)
         sweep_folder.print_folder(console, sweep.path)
-        return SweepEnd(EXIT_OK, sweep.path, is_dry=options.dry_run)
+        return SweepEnd(EXIT_OK, sweep.path, options.dry_run, [job for job, _ in wanted] if options.dry_run else [])
 
 
 def _resume_search(folder: Path, allowed: ResumeOptions, options: SweepOptions) -> int:

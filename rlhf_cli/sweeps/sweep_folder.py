@@ -280,11 +280,12 @@ def resume_hint(sweep: SweepFolder) -> str:
 
 @dataclass(frozen=True)
 class SweepEnd:
-    """How a sweep ended: the exit code and its folder. `is_dry` is set if nothing was started."""
+    """How a sweep ended: the exit code and its folder. `is_dry` is set if nothing was started of what is `planned`."""
 
     code: int
     folder: Path
     is_dry: bool = False
+    planned: Sequence[SweepJob] = ()
 
     def as_json(self) -> dict[str, object]:
         """Return the existing runs of the sweep and their comparison, null if no run could be read."""
@@ -293,6 +294,7 @@ class SweepEnd:
         return {
             "sweep": RunFolder(self.folder).shown,
             "dry_run": self.is_dry,
+            **({"planned": [_entry(job) for job in self.planned]} if self.planned else {}),
             "runs": [run_result(folder) for folder in found],
             "comparison": comparison_json(compare(runs), problems) if runs else None,
         }

@@ -104,6 +104,15 @@ def test_a_search_needs_m(narrow: None, capsys: Said) -> None:
     assert main(typed[1:]) == 0
 
 
+def test_the_plan_of_a_sweep_has_its_runs(narrow: None, capsys: Said) -> None:
+    assert main([*TRAIN, "-m", "seed=1,2", "--dry-run", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (is_described("train", printed), [job["values"] for job in printed["planned"]]) == (
+        True,
+        [{"seed": "1"}, {"seed": "2"}],
+    )
+
+
 def test_the_plan_of_a_resume(place: Path, narrow: None, capsys: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     run = begun("launch=cpu", "track=none")
     monkeypatch.setattr("rlhf_cli.launch.resuming.train_frozen", lambda *_, **__: pytest.fail("it was started"))
