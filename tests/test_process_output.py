@@ -55,7 +55,7 @@ def test_a_full_disk_under_stdout(typed: str, place: Path) -> None:
 
 
 def test_a_locale_without_our_signs_shows_a_question_mark(place: Path) -> None:
-    program = "import sys\nfrom rlhf_cli.text.redaction import safe_output\nwith safe_output(): print('loss \u2193 0.5')"
+    program = "from rlhf_cli.text.redaction import safe_output\nwith safe_output(): print('loss \u2193 0.5')"
     latin = {**os.environ, "PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=latin)
     assert done.stdout == "loss ? 0.5\n"

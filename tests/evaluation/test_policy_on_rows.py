@@ -126,7 +126,7 @@ def in_the_batch(completions: list[Any], **_: Any) -> list[float]:
 def test_a_reward_that_cannot_be_called_is_refused_before_sampling(reward: dict[str, Any], where: str) -> None:
     with pytest.raises(UserError) as refused:
         evaluated(None, short=reward)
-    assert [error.where for error in getattr(refused.value, "problems", [refused.value])][0] == where
+    assert next(error.where for error in getattr(refused.value, "problems", [refused.value])) == where
 
 
 def test_greedy_answers_are_scored_apart_from_sampled_ones() -> None:

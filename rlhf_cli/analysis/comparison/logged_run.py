@@ -197,8 +197,8 @@ def axes(runs: Sequence[LoggedRun]) -> list[DifferingKey]:
     """Return the differences, grouping keys that change together, seeds last.
 
     A group is named after its swept key, else after a selected config group (`truncation`, `exp`; not `track`, which
-    affects nothing) that sets several keys, else after the first key that is not a training condition. Swept keys stay separate: in a search they all
-    change in every trial, but independently.
+    affects nothing) that sets several keys, else after the first key that is not a training condition. Swept keys stay
+    separate: in a search they all change in every trial, but independently.
     """
     runs = _with_whole_rewards(runs)
     classes: dict[tuple[tuple[int, ...], bool], list[str]] = {}

@@ -20,7 +20,7 @@ from rlhf_cli.errors import EXIT_OK, UserError
 from rlhf_cli.project.function_source import functions_in, read_function
 from rlhf_cli.project.key_reference import ANY_NAME, key_reference, keys_below, trainer_arguments
 from rlhf_cli.runs.metrics_file import read_metrics
-from rlhf_cli.runs.run_folder import names_a_run, runs_below
+from rlhf_cli.runs.run_folder import SWEEP, names_a_run, runs_below
 from rlhf_cli.text.json_values import JsonTree, leaves, section
 
 # bash breaks words at = and :, so only what follows is printed.
@@ -59,11 +59,11 @@ def run(options: Options) -> int:
     """Print a completion script, or the completions of a line, and return the exit code."""
     argv = options.argv
     if argv[:1] == ["words"] and len(argv) in (2, 3):
-        words = argv[1].split(" ")
+        words = [re.sub(r"\\(.)", r"\1", word) for word in re.split(r"(?<!\\) ", argv[1])]
         breaks = set(argv[2] if len(argv) == 3 else "") - {" ", "\t", "\n"}
         last = max((place for place, sign in enumerate(words[-1]) if sign in breaks), default=-1)
         for word in candidates([*filter(None, words[:-1]), words[-1]]):
-            print(word[last + 1 :])
+            print(_BARE.sub(r"\\\g<0>", word[last + 1 :]) if breaks else word)
         return EXIT_OK
     if len(argv) != 1 or argv[0] not in _SCRIPTS:
         what, expected = "a completion script for which shell?", "bash or zsh"
@@ -72,6 +72,8 @@ def run(options: Options) -> int:
     return EXIT_OK
 
 
+_BARE = re.compile(r"[ '\"\\$`&;|<>()*?\[\]]")
+"""What bash reads as more than itself in a word; zsh quotes what is added."""
 _OF_RUNS = re.compile(r"\b(RUN|SWEEP|FOLDER|MODEL)\b")
 _HOLDS_PATH = ("path", "model", "tokenizer", "init", "root", "accelerate_config")
 """Last parts of keys whose value may be a path or `run:NAME`."""
@@ -98,6 +100,10 @@ def _of_verb(verb: str, current: str, earlier: list[str]) -> Iterable[str]:
         if before.metavar in ("METRIC", "A,B"):
             typed_before = current[: current.rfind(",") + 1] or "-" * current.startswith("-")
             return [typed_before + metric for metric in _metrics(earlier)]
+        if before.metavar == "REWARD":
+            return section(_tree_of(earlier), "rewards")
+        if before.metavar == "KEY":
+            return [key.rstrip("=") for key in _overrides(current, earlier)]
         return _runs(current) if before.metavar == "RUN" else _paths(current, before.ending) if before.is_path else []
     if current.startswith("-"):
         return [*usage.flags, "--help"]
@@ -136,19 +142,21 @@ def _runs(typed: str) -> list[str]:
     """
     if typed.startswith("run:"):
         experiment, slash, _ = typed.removeprefix("run:").partition("/")
-        runs = [place.parts[1:3] for place in sorted(Path("runs").glob(f"{experiment}*/*/config.yaml"))]
+        found = [*Path("runs").glob(f"{experiment}*/*/config.yaml"), *Path("runs").glob(f"{experiment}*/*/{SWEEP}")]
+        runs = [place.parts[1:3] for place in sorted(found)]
         if slash:
             return [f"run:{name}/{run}" for name, run in runs]
         return [f"run:{name}{end}" for name in dict.fromkeys(name for name, _ in runs) for end in ("", "/")]
-    folders = [path for path in _paths(typed, "/") if runs_below(Path(path))]
-    is_run = [Path(path, "config.yaml").is_file() for path in folders]
+    folders = [path for path in _paths(typed, "/") if runs_below(Path(path).expanduser())]
+    is_run = [Path(path, "config.yaml").expanduser().is_file() for path in folders]
     return [path.rstrip("/") if whole else path for path, whole in zip(folders, is_run, strict=True)] + ["run:"]
 
 
 def _paths(typed: str, ending: str = "") -> list[str]:
     """Return the folders, and the files with this ending, that begin with what was typed."""
-    found = [path + "/" * os.path.isdir(path) for path in glob.glob(f"{glob.escape(typed)}*")]
-    return [path for path in found if path.endswith(("/", ending))]
+    whole = os.path.expanduser(typed)
+    found = [path + "/" * os.path.isdir(path) for path in glob.glob(f"{glob.escape(whole)}*")]
+    return [typed + path[len(whole) :] for path in found if path.endswith(("/", ending))]
 
 
 def _metrics(words: Sequence[str]) -> list[str]:
@@ -166,7 +174,7 @@ def _metrics(words: Sequence[str]) -> list[str]:
 
 
 def _folder_of(word: str) -> Path:
-    return Path("runs", word.removeprefix("run:")) if word.startswith("run:") else Path(word)
+    return Path("runs", word.removeprefix("run:")) if word.startswith("run:") else Path(word).expanduser()
 
 
 def _tree_of(words: Sequence[str]) -> JsonTree:

@@ -85,8 +85,9 @@ def test_every_key_of_a_reward_and_every_flag_are_offered() -> None:
 
 
 @pytest.fixture
-def runs(place: Path) -> None:
-    """Make three runs, and a reward file that must not be imported."""
+def runs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make three runs and a sweep, and a reward file that must not be imported."""
+    monkeypatch.setenv("HOME", str(place))
     for name in ("quickstart/one", "quickstart/two", "toy/weight=0.1,seed=2"):
         folder = place / "runs" / name
         folder.mkdir(parents=True)
@@ -95,6 +96,8 @@ def runs(place: Path) -> None:
             '{"step": 1, "time_s": 1, "rewards/polite/mean": 0.5}\n{"step": 2, "time_s": 2, "loss": 0.1}\n{"st'
         )
     (folder / "metrics.jsonl").write_text("")
+    (place / "runs/toy/sweep").mkdir()
+    (place / "runs/toy/sweep/sweep.json").write_text("{}")
     (place / "rewards.py").write_text("raise SystemExit\ndef polite(completions): ...\ndef _own(): ...\n")
 
 
@@ -110,7 +113,12 @@ def runs(place: Path) -> None:
         ("rlhf resume runs/quickstart/o", ["runs/quickstart/one"]),
         ("rlhf why run:qu", ["run:quickstart", "run:quickstart/"]),
         ("rlhf why run:quickstart/", ["run:quickstart/one", "run:quickstart/two"]),
+        ("rlhf why run:toy/", ["run:toy/sweep", "run:toy/weight=0.1,seed=2"]),
+        ("rlhf compare ~/runs/quickstart/o", ["~/runs/quickstart/one"]),
         ("rlhf whatif run:quickstart/one rewards.", ["rewards.polite."]),
+        ("rlhf generate run:quickstart/one --by po", ["polite"]),
+        ("rlhf compare ~/runs --on pol", ["polite"]),
+        ("rlhf compare run:quickstart/one --by rewards.polite.wei", ["rewards.polite.weight"]),
         ("rlhf reproduce runs/toy --against runs/q", ["runs/quickstart/"]),
         ("rlhf compare runs --on pol", ["polite"]),
         ("rlhf compare runs --on -lo", ["-loss"]),
@@ -226,6 +234,8 @@ LINES = {
     "rlhf train +exp=quickstart rewards.brev": "rlhf train +exp=quickstart rewards.brevity.",
     "rlhf train rewards.": "rlhf train rewards.",
     "rlhf compare runs/quickstart/w": "rlhf compare runs/quickstart/weight=0.1,seed=2 ",
+    "rlhf eval runs/quickstart --data my": "rlhf eval runs/quickstart --data my\\ data.jsonl ",
+    "rlhf eval runs/quickstart --data my\\ d": "rlhf eval runs/quickstart --data my\\ data.jsonl ",
     "rlhf compare runs --on -pol": "rlhf compare runs --on -polite ",
     "rlhf train rewards.x.fn=./rewards.py:pol": "rlhf train rewards.x.fn=./rewards.py:polite ",
     "true; rlhf resume --fai": "true; rlhf resume --failed ",
@@ -243,6 +253,7 @@ def shell(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     run.mkdir(parents=True)
     (run / "config.yaml").write_text("rewards: {polite: {fn: ./rewards.py:polite}}\n")
     (place / "rewards.py").write_text("def polite(completions): ...\n")
+    (place / "my data.jsonl").write_text("{}\n")
     typed = TypedShell(request.param, place)
     yield typed
     typed.close()
