@@ -258,9 +258,10 @@ def _word_problems(overrides: list[str]) -> Iterator[ConfigError]:
             quoted, meant = f"\"{key}='{{}}'\"", value.translate(_TYPOGRAPHIC).rstrip(",")
             hint = quoted.format(value) if value and set(value).isdisjoint("'\"[{$`\\!") else None
             hint = f"{key}={meant}" if meant not in ("", value) else hint
-            hint = hint if hint is not None and hint.isprintable() else None
+            hint = hint if hint is not None and hint.isprintable() and key.isascii() else None
             what, got = "a value cannot be read", f"{typed}\n{reason_of(error)}"
             expected = f"[a,b] for a list, {{a: 1}} for a mapping, quotes within quotes: {quoted.format('TEXT')}"
+            expected = expected if key.isascii() else "a key of the letters a-z and A-Z, digits, '_', '-', '.' and '@'"
             yield ConfigError(what, where=COMMAND_LINE, got=got, expected=expected, hint=hint)
             continue
         if is_sweep:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import unicodedata
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,7 +28,7 @@ Path = list[int | str]
 
 _FORMS = {
     "run": "at most 128 letters, digits, '.', '_' and '-', the first a letter or a digit: it names the run's folder",
-    "rewards": "at most 128 letters, digits and '_', the first not a digit: overrides name the reward so",
+    "rewards": "at most 128 letters (a-z, A-Z), digits and '_', the first not a digit: overrides name the reward so",
 }
 """Section -> the pattern for its texts, in words."""
 _ARGS = "trainer.args."
@@ -211,6 +212,9 @@ def _meant(path: Path, given: JsonValue, kinds: set[str], known: KnownKeys, orig
     is_number = isinstance(given, int | float) and not isinstance(given, bool)
     if key == "rewards" and given:
         yield named_rewards(given, origins.of("rewards"))
+    if "string_pattern_mismatch" in kinds and path[0] in ("rewards", "tools"):
+        plain = unicodedata.normalize("NFKD", str(path[1])).encode("ascii", "ignore").decode()
+        yield ".".join([str(path[0]), re.sub(r"\W", "_", plain) or "NAME"])
     if len(path) == 2 and path[0] == "rewards" and is_text and (close := nearest(str(given), groups()["reward"])):
         yield f"reward@{key}={close}"
     yield _other_source(key, given, origins) if isinstance(given, dict) else None
@@ -225,8 +229,6 @@ def _meant(path: Path, given: JsonValue, kinds: set[str], known: KnownKeys, orig
     if is_section and word in ("off", "false", "no", "none"):
         yield SECTIONS_OFF.get(key, f"{key}=null")
     yield "model.lora.r=16" if key == "model.lora" and given is True else None
-    if "string_pattern_mismatch" in kinds and path[0] in ("rewards", "tools"):
-        yield ".".join([str(path[0]), re.sub(r"\W", "_", str(path[1]))])
     if "string_type" in kinds and isinstance(given, dict) and [*given.values()] == [None]:
         yield f'{last}: "{{{next(iter(given))}}}"'
     if isinstance(given, list) and given and kinds <= {"int_type", "float_type", "bool_type"}:

@@ -116,7 +116,8 @@ def test_a_text_that_needs_quotes(write: Write, refused: Refused, text: str, has
 
 
 @pytest.mark.parametrize(
-    "typed", ["track.tags=[a,b", "stop={when: kl > 0.5, for: 3}", "~rewards.brevty", "~rewards.brevity=3"]
+    "typed",
+    ["track.tags=[a,b", "stop={when: kl > 0.5, for: 3}", "~rewards.brevty", "~rewards.brevity=3", "rewards.é.fn=a:b"],
 )
 def test_words_that_hydra_cannot_read(refused: Refused, typed: str) -> None:
     error = refused("exp=quickstart", typed)

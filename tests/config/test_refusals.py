@@ -42,6 +42,7 @@ def mine(write: Write, text: str) -> None:
         ("data:\n  prompt: {question}\n", "data.prompt", 7, 'prompt: "{question}"'),
         ("rewards:\n  short:\n", "rewards.short", 7, "'~rewards.short'"),
         ('rewards:\n  short:\n    weight: "0.1"\n', "rewards.short.weight", 8, "rewards.short.weight=0.1"),
+        ("rewards:\n  brévité: {fn: a:b}\n", "rewards.brévité", 7, "rewards.brevite"),
         ("output_dir: out\n", "output_dir", 6, RESERVED_ARGS["output_dir"]),
         ("trainer.args.max_steps: 3\n", "trainer.args.max_steps", 6, "trainer: {args: {max_steps: VALUE}}"),
         ("trainer:\n  args.max_steps: 3\n", "trainer.args.max_steps", 7, "args: {max_steps: VALUE}"),
