@@ -95,6 +95,8 @@ COMPLETED: list[tuple[str | None, str, list[str], str | None]] = [  # where, hin
     ("lr (command line)", "trainer.args.learning_rate", ["lr=0.5"], "trainer.args.learning_rate=0.5"),
     ("args (command line)", "trainer.args.beta", ["args={beta: 1}"], "trainer.args.beta"),
     ("rewards.a.fn (command line)", "./f.py:g", ["rewards.a.fn=f.g"], "rewards.a.fn=./f.py:g"),
+    *((f"a.fn{place}", "./f.py:g", ["runs/a"], "a.fn=./f.py:g") for place in ("", " (runs/a/config.yaml:7)")),
+    ("a.fn (conf/exp/mine.yaml:7)", "./f.py:g", ["+exp=mine"], "./f.py:g"),
     ("tokenizer (command line)", "model.tokenizer", ["tokenizer.side=left"], "model.tokenizer"),
     ("sed (conf/exp/mine.yaml:3)", "seed", ["+exp=mine"], "seed"),
     (None, "rlhf eval RUN", ["+exp=mine"], None),

@@ -137,9 +137,13 @@ def complete_hints(error: RlhfError, verb: str, words: Sequence[str]) -> None:
             if typed and typed[0] and typed[0][0] != "{":
                 meant = VALUE_SYNONYMS.get(hint.rpartition(".")[2], {}).get(typed[0].lower(), typed[0])
                 hint = shlex.quote(f"{hint}={meant}")
-        elif re.fullmatch(r"[\w./-]+:[\w.]+", hint) and str(problem.where).endswith(".fn (command line)"):
+        elif re.fullmatch(r"[\w./-]+:[\w.]+", hint) and re.fullmatch(_TYPED_FUNCTION, str(problem.where)):
             hint = f"{str(problem.where).partition(' ')[0]}={hint}"  # the name of a function
         problem.hint = hint or None
+
+
+_TYPED_FUNCTION = r"\S+\.fn( \((command line|\S*config\.yaml:\d+)\))?"
+"""The place of a function that is typed as a word: one of a run's configuration, too, which nobody edits."""
 
 
 def _key(word: str) -> str:
