@@ -167,6 +167,10 @@ def test_the_model_of_a_run_is_offered(tmp_path: Path, where: str, typed: str) -
         (run / inside).mkdir(parents=True)
         folder_of(run / inside, CAUSAL)
         assert refused(run, where=where).hint == f"{typed}{run / inside}"
+    (run / "model" / "weights").touch()
+    assert refused(run / "model" / "weights", where=where).hint == f"{typed}{run / 'model'}", "a file of a model"
+    (run / "model" / "empty").mkdir()
+    assert refused(run / "model" / "empty", where=where).hint is None
 
 
 @pytest.mark.parametrize(

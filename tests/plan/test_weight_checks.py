@@ -180,6 +180,7 @@ class TestAdapters:
         assert error.got == "q_prj, v_prj"
         assert "all-linear, or some of" in str(error.expected)
         assert error.hint == "model.lora.target_modules='[q_proj,v_proj]'"
+        assert refused(*model, "model.lora.target_modules=[proj]").got == "proj"  # the end of a name is no name
 
     def test_modules_to_save_that_the_model_does_not_have(
         self, place: Path, refused: Refused, model: tuple[str, ...]
