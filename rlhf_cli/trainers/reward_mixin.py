@@ -170,7 +170,7 @@ class RewardMixin(LeftOutMixin):
         if self._clip_range is not None:
             self.reward_clip_range = self._clip_range
         # A checkpoint and the table hold plain values.
-        overwrite_last(self._logs["prompt"], list(map(without_images, self._logs["prompt"])))
+        overwrite_last(self._logs["prompt"], [storable(without_images(asked)) for asked in self._logs["prompt"]])
         self._logs["images"].clear()
         settled = self._settled
         has_no_total = settled.for_trl.isnan().all(dim=1)
@@ -370,7 +370,7 @@ def parts_as_json(stack: RewardStack, name: str, advantages: Tensor) -> list[str
 
 
 def storable(completion: object) -> object:
-    """Return a completion with its calls' arguments, which differ by row, as JSON text: a column has one type."""
+    """Return a prompt or completion with its calls' arguments, which differ by row, as JSON: a column has one type."""
 
     def stored(call: dict[str, Any]) -> dict[str, Any]:
         function = call.get("function", {})
@@ -390,8 +390,10 @@ def make_columns_storable(columns: Mapping[str, deque[Any]]) -> None:
     """Replace values by texts in each column that no file can hold, as of objects or types that differ by row."""
     for values in columns.values():
         try:
-            pyarrow.array(list(values), from_pandas=True)
+            is_storable = "struct<>" not in str(pyarrow.array(list(values), from_pandas=True).type)
         except (pyarrow.ArrowException, ValueError, TypeError, OverflowError):
+            is_storable = False
+        if not is_storable:  # Parquet has no objects without keys
             texts = [None if value is None else str(value).encode(errors="replace").decode() for value in values]
             values.clear()
             values.extend(texts)

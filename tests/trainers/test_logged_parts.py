@@ -127,18 +127,41 @@ def test_shared_prompts_and_trls_tables_are_in_the_log(
 def test_a_column_of_no_single_type_is_stored_as_texts() -> None:
     """As of a rollout function or `log_extra`; the table of such a run was a traceback of pyarrow's."""
     odd: dict[str, list[Any]] = {"types": [1, "a", None], "text": ["\udc80"], "objects": [{1}], "lists": [[1], ["a"]]}
+    odd |= {"empty": [{}, {}], "schema": [[{"properties": {}}]]}  # Parquet cannot hold them; Arrow can
     messages = [[{"role": "user"}], [{"role": "user", "content": "a"}]]
     plain: dict[str, list[Any]] = {"numbers": [1, 2.5, None], "messages": messages, "gaps": ["a", math.nan]}
     columns = {name: deque(values) for name, values in (odd | plain).items()}
     for _ in range(2):  # later rounds find texts and new values
         make_columns_storable(columns)
         for values in columns.values():
-            pyarrow.array(list(values), from_pandas=True)
+            table = pyarrow.table({"column": pyarrow.array(list(values), from_pandas=True)})
+            pyarrow.parquet.write_table(table, pyarrow.BufferOutputStream())
         assert list(columns["types"]) == ["1", "a", None]
         assert list(columns["lists"]) == ["[1]", "['a']"]
         assert all(list(columns[name]) == values for name, values in plain.items())
     with pytest.raises((pyarrow.ArrowException, UnicodeError)):
         pyarrow.array(odd["text"])
+
+
+def test_a_call_without_arguments_and_an_empty_object_are_stored(train, workplace: Path) -> None:
+    """Parquet has no objects without keys, so the first table ended the run."""
+    call = {"type": "function", "function": {"name": "clock", "arguments": {}}}
+    asked = [{"role": "user", "content": "1+2="}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    row = {"prompt": [*asked, {"role": "tool", "content": "3"}], "extra_info": {}, "tools": [call]}
+    (workplace / "rows.jsonl").write_text(8 * (json.dumps(row) + "\n"))
+    (workplace / "mine.py").write_text(HALVES)
+    words = [
+        "data=file",
+        "data.path=rows.jsonl",
+        "~data.args",
+        "rewards.halves.fn=./mine.py:halves",
+        "rewards.halves.trial=false",
+    ]
+    code, run = train(*words, "~rewards.correct", "trainer.args.max_steps=1")
+    assert code == 0
+    rows = table(run, 1)
+    assert rows["extra_info"] == ["{}"] * 8
+    assert rows["prompt"][0][1]["tool_calls"][0]["function"]["arguments"] == "{}"
 
 
 def test_only_plain_values_are_saved_with_a_checkpoint() -> None:
