@@ -53,7 +53,7 @@ SIZES = (
     *("num_iterations", "per_device_eval_batch_size", "num_generations_eval"),
 )
 """The arguments that say how many rows, or batches, are taken at a time."""
-_COUNTS = (*SIZES, "num_beams", "ref_model_sync_steps", "max_length")
+_COUNTS = (*SIZES, "num_beams", "ref_model_sync_steps", "max_length", "pad_to_multiple_of")
 
 RANGES: tuple[Range, ...] = (
     Range("learning_rate", at_least=0, why="a step goes against the gradient"),
@@ -107,8 +107,14 @@ def _lacks_one(kwargs: object) -> bool:
     return not isinstance(kwargs, dict) or ("min_lr" in kwargs) == ("min_lr_rate" in kwargs)
 
 
+def _is_malformed(optim_args: object) -> bool:
+    """Return whether transformers cannot read the text."""
+    return bool(optim_args) and any(part.count("=") != 1 for part in str(optim_args).split(","))
+
+
 _MIN, _MAX, _MODE = (f"vllm_importance_sampling_{end}" for end in ("clip_min", "clip_max", "mode"))
 _SYNC, _EVERY, _AHEAD = "sync_ref_model", "train_sampling_strategy", "precompute_ref_log_probs"
+_NO_BETA = {"beta": 0, _AHEAD: lambda ahead: ahead is not None}  # DPO and KTO; CPO and TPO learn the chosen answer
 _RATE, _WORKERS, _UNUSED = "lr_scheduler_kwargs", "dataloader_num_workers", "remove_unused_columns"
 _STEPS_A_ROUND, _SCHEDULE = "steps_per_generation", "lr_scheduler_type"
 _SMOOTHING, _KIND, _AOT = "label_smoothing", "teacher_model_kind", {"aot", "aot_unpaired"}
@@ -145,6 +151,9 @@ REFUSALS = (
     Refusal("vllm_importance_sampling_correction", _UNBOUNDED, "a mode that truncates needs a bound", f"{_MAX}=3.0"),
     Refusal("tf32", {"use_cpu": True}, "TF32 is a format of GPUs, and this run uses the CPU", "tf32=null"),
     Refusal("dataloader_prefetch_factor", {_WORKERS: 0}, "workers prefetch", f"{_WORKERS}=2"),
+    Refusal("dataloader_persistent_workers", {_WORKERS: 0}, "there is none to keep", f"{_WORKERS}=2"),
+    Refusal("optim_args", {"optim_args": _is_malformed}, "it is a list such as a=1,b=2", "optim_args=null"),
+    Refusal("beta", _NO_BETA, "times 0, every answer is as good: nothing is learnt", "beta=0.1"),
     Refusal("fp16_full_eval", {"bf16_full_eval": bool}, "bf16_full_eval is another precision", "bf16_full_eval=false"),
     Refusal(_UNUSED, {_UNUSED: True, "generates": True}, "rewards read the columns of the data", f"{_UNUSED}=false"),
     Refusal("optim", _NO_TARGETS, "it projects the matrices that are named", "optim_target_modules=all-linear"),
@@ -163,6 +172,10 @@ _OF_LOSSES = {
 }
 _WITH_WARMUP = "constant_with_warmup linear cosine cosine_with_restarts polynomial inverse_sqrt cosine_with_min_lr"
 _WITH_WARMUP += " cosine_warmup_with_min_lr warmup_stable_decay"
+_WITH_OPTIM_ARGS = "sgd adagrad rmsprop rmsprop_bnb rmsprop_bnb_8bit rmsprop_bnb_32bit adamw_anyprecision stable_adamw"
+_WITH_OPTIM_ARGS += (
+    " grokadamw adamw_torch_4bit adamw_torch_8bit schedule_free_radam schedule_free_adamw schedule_free_sgd"
+)
 UNREAD: tuple[tuple[str, str, tuple[object, ...]], ...] = (
     *((f"{what}_steps", f"{what}_strategy", ("steps",)) for what in _EVENTS),
     ("num_train_epochs", "max_steps", (-1,)),
@@ -171,6 +184,7 @@ UNREAD: tuple[tuple[str, str, tuple[object, ...]], ...] = (
     *((f"ref_model_{what}", "sync_ref_model", (True,)) for what in ("mixup_alpha", "sync_steps")),
     ("liger_kernel_config", "use_liger_kernel", (True,)),
     ("optim_target_modules", "optim", _LOW_RANK),
+    ("optim_args", "optim", (*_WITH_OPTIM_ARGS.split(), *_LOW_RANK)),
     ("DPOConfig.f_alpha_divergence_coef", "f_divergence_type", ("alpha_divergence",)),
     *((f"hub_{name}", "push_to_hub", (True,)) for name in _OF_UPLOADS),
     *((name, "loss_type", tuple(losses.split())) for name, losses in _OF_LOSSES.items()),

@@ -118,6 +118,8 @@ eval_steps=5 eval_strategy=no                 |                             |
 save_strategy=no                              |                             |
 vllm_tensor_parallel_size=2                   | A.vllm_tensor_parallel_size | launch.rollout=hf; launch.rollout=vllm
 hub_model_id=a/b                              | A.hub_model_id              | push_to_hub=false; A.push_to_hub=true
+optim_args='"a=1"'                            | A.optim_args                | the default optim; A.optim=sgd
+optim_args='"a=1,b=2"' optim=rmsprop          |                             |
 optim_target_modules=[a]                      | A.optim_target_modules      | the default optim; A.optim=galore_adamw
 track.mode=none track.project=x track.notes=y | track.project track.notes   | track=none; track=wandb_offline
 track=mlflow track.project=x track.entity=y   | track.entity                | track=mlflow; track=wandb_offline

@@ -89,7 +89,9 @@ BY_HAND = {
     "dataloader_prefetch_factor": ((1, 2), (0, -1)),
     "max_steps": ((1, 2), (0, -1)),  # -1 is taken for not given
     **dict.fromkeys(("beta", "epsilon", "epsilon_high", "max_grad_norm"), ((0, 0.5, 2), (-1e-9,))),
-    **dict.fromkeys((*SIZES, "ref_model_sync_steps", "num_beams", "max_length"), ((1, 2), (0, -1))),
+    **dict.fromkeys(
+        (*SIZES, "ref_model_sync_steps", "num_beams", "max_length", "pad_to_multiple_of"), ((1, 2), (0, -1))
+    ),
     **dict.fromkeys(("ref_model_mixup_alpha", "top_entropy_quantile"), ((0, 0.5, 1), (-1e-9, 1.001))),
     "num_return_sequences": ((1,), (0, 2)),
     "vllm_group_port": ((1, 65535), (0, 65536)),

@@ -72,8 +72,12 @@ metric_for_best_model | SFT save_strategy=best
 lr_scheduler_kwargs | SFT lr_scheduler_type=cosine_with_min_lr
 lr_scheduler_kwargs | GRPO lr_scheduler_type=cosine_warmup_with_min_lr
 """
-# What TRL would do, and a run of ours cannot resume or start.
+# What TRL would do, and a run of ours cannot resume or start; what it would refuse after it has built the trainer.
 OURS = """
+dataloader_persistent_workers | SFT dataloader_persistent_workers=true
+optim_args | SFT optim=sgd optim_args=momentum
+beta | DPO beta=0
+beta | KTO beta=0
 remove_unused_columns | GRPO remove_unused_columns=true
 use_teacher_server | SDFT use_teacher_server=true
 teacher_model_kind | SDFT teacher_model_kind=ema
