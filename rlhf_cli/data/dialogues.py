@@ -29,6 +29,7 @@ ANSWERS = ("completion", "chosen", "rejected", "reference")
 _TURNS = (*DIALOGUES, "prompt", *ANSWERS)
 _SETTINGS = ("tools", "chat_template_kwargs")
 _GOOD, _BAD = ("true", "yes", "1", "good", "desirable"), ("false", "no", "0", "bad", "undesirable")
+_TEXTS = ("text", "input_text", "output_text")  # types of parts; the last two of OpenAI's Responses
 _CALLS = ("function_call", "function-call", "tool_call")
 _SENDERS = ("from", "speaker")  # keys for who says a message, of ShareGPT and of transcripts
 _EXCHANGES = (("input", "output"), ("human", "assistant"))  # a question and its answer, of XTuner, Firefly and ms-swift
@@ -119,7 +120,7 @@ def _joined(content: object) -> object:
     if not isinstance(parts, list):
         return content
     texts = [part.get("text", part.get("value")) if isinstance(part, dict) else part for part in parts]
-    is_text = all(not isinstance(part, dict) or part.get("type", "text") == "text" for part in parts)
+    is_text = all(not isinstance(part, dict) or part.get("type", "text") in _TEXTS for part in parts)
     return "".join(map(str, texts)) if is_text and all(isinstance(text, str) for text in texts) else parts
 
 

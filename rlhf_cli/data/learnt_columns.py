@@ -42,7 +42,7 @@ _OTHER_NAMES = {
     "chosen": "better preferred accepted winner good positive best response_chosen chosen_response preferred_output",
     "rejected": "worse dispreferred loser bad negative worst response_rejected rejected_response non_preferred_output",
     "label": "good desirable is_good thumb thumbs_up feedback liked is_correct kto_tag",
-    "messages": "conversation dialogue dialog chat_messages",
+    "messages": "conversation dialogue dialog chat_messages contents",
     "answer": "ground_truth final_answer solution target label gold expected reference result",
     "solution": "ground_truth answer",
 }

@@ -19,6 +19,7 @@ ASKED, TOLD = {"role": "user", "content": "hi"}, {"role": "assistant", "content"
 CHAT = [ASKED, TOLD]
 HELLO = "\n\nHuman: Hello\n\nAssistant:"
 TWICE, LONG = f"{HELLO} Hi!\n\nHuman: How are you?\n\nAssistant:", " Hi!\n\nHuman: Tea?\n\nAssistant: Yes."
+SPOKEN = (("input", "hi", "user"), ("output", "ho", "assistant"))
 F = {"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
 
 
@@ -40,6 +41,7 @@ def said(content: object, role: str = "assistant", **more: object) -> list[dict[
         ([{"role": "User", "value": "hi"}, {"role": "Model", "text": "ho"}], CHAT),
         ([{"from": "Human", "value": "hi"}, {"from": "gpt", "content": "ho"}], CHAT),
         ({"from": "gpt", "role": "user", "content": "hi"}, [ASKED]),
+        ([said([{"type": f"{who}_text", "text": text}], role)[0] for who, text, role in SPOKEN], CHAT),
         ([{"role": "assistant", "content": "ho", "name": None, "tool_calls": []}], [TOLD]),
         *((said("ho", role), said("ho", role)) for role in ("function_call", "ipython", "developer", "narrator")),
         (
