@@ -19,12 +19,19 @@ _SPLIT = rf"{_PART}(\+{_PART})*"  # a split of a file or a world, in the syntax 
 
 @dataclass(frozen=True)
 class Preview:
-    """Facts about a source before `split`, `rename`, `select`; of a hub dataset, columns and rows are unknown."""
+    """Facts about a source before `split`, `rename`, `select`; columns and rows of a hub dataset are unknown.
+
+    `left_out` are the columns of mixed values.
+    """
 
     columns: tuple[str, ...]
     rows: list[Row]
     num_rows: int | None
     origin: str
+    left_out: tuple[str, ...] = ()
+
+
+LEFT_OUT = "the column {!r} is left out: its values are of several kinds, or beyond 64 bits; write all of them as text"
 
 
 def peek(source: DataSource, limit: int = 8, *, seed: int = 0) -> Preview:
@@ -47,8 +54,9 @@ def peek(source: DataSource, limit: int = 8, *, seed: int = 0) -> Preview:
     paths, format_name = find_files(source)
     origin = str(paths[0]) if len(paths) == 1 else f"{len(paths)} {format_name} files, the first is {paths[0]}"
     scanned = scan(paths, format_name, limit, source)
-    columns = tuple(name for name, kind in scanned.kinds.items() if kind != ColumnKind.MIXED)  # the others are read
-    return Preview(columns, scanned.rows, scanned.num_rows, origin)
+    columns = tuple(name for name, kind in scanned.kinds.items() if kind != ColumnKind.MIXED)
+    left_out = tuple(name for name in scanned.kinds if name not in columns)
+    return Preview(columns, scanned.rows, scanned.num_rows, origin, left_out)
 
 
 def prepare_preview(

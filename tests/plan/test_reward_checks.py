@@ -17,11 +17,12 @@ import psutil
 import pytest
 
 from rlhf_cli.cli import main
+from rlhf_cli.data.peeking import LEFT_OUT
 from rlhf_cli.errors import RewardError
 from rlhf_cli.plan.checks import reward_checks
 from rlhf_cli.plan.checks.reward_checks import advice_on
 from rlhf_cli.plan.prepare import prepare
-from rlhf_cli.rewards.stack.returned_scores import as_scores
+from rlhf_cli.rewards.stack.returned_scores import as_numbers, as_scores
 from rlhf_cli.rewards.stack.reward_functions import resolve
 
 MINE = """
@@ -75,6 +76,15 @@ def slow(completions):
     return [1.0] * len(completions)
 def keyed(completions):
     return os.environ["MY_OWN_KEY"]
+def logs(completions, log_metric):
+    log_metric("share", "high")
+def extra(completions, log_extra):
+    log_extra("said", ["one"])
+    return [1.0] * len(completions)
+def pairs(completions):
+    return [(1.0, 0.5) for _ in completions]
+def odd(completions, **columns):
+    return [float(number) for number in columns["odd"]]
 """
 
 
@@ -132,6 +142,9 @@ def found(words: list[str], name: str, capfd: pytest.CaptureFixture[str], *more:
         ("short", 15, "1 values for 8"),
         ("leaves", 19, "SystemExit: 3"),
         ("keyed", 51, "MY_OWN_KEY"),
+        ("logs", 53, "TypeError: log_metric('share', ...) takes a number, and was given 'high'"),
+        ("extra", 55, "TypeError: log_extra('said', ...) takes 8 values, one per completion, and was given 1"),
+        ("pairs", 57, "2 values for a completion of 1 tokens"),
     ],
 )
 def test_the_line_of_a_failure(
@@ -143,6 +156,7 @@ def test_the_line_of_a_failure(
     assert (got in problem["got"], "here '3'" in problem["expected"]) == (True, True)
     told = {"none": "return one entry per", "texts": "[float(score) for score", "short": "one entry per completion"}
     told["keyed"] = "export MY_OWN_KEY="  # which is no column
+    told |= {"logs": "mend the line", "extra": "mend the line", "pairs": "return one number per completion"}
     assert told.get(name, "rewards.x.trial=false") in problem["advice"]
     assert found(words, name, capfd, "rewards.x.trial=false") == []
 
@@ -288,6 +302,19 @@ def test_a_function_that_reads_texts_is_told_of_messages() -> None:
         assert "completion[0]['content']" in advice_on("x", got, row, None)
 
 
+def test_a_column_that_is_left_out_is_named(
+    write: Callable[[str, str], Path], words: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its values are of several kinds, so no reward gets it; a reward named no such column, and its name is there."""
+    rows = [{"prompt": f"{row}+2=", "self": "x", "odd": row if row % 2 else str(row)} for row in range(1, 9)]
+    write("rows.jsonl", "\n".join(map(json.dumps, [*rows, {"prompt": "9+2=", "large": 2**63}])))
+    (problem,) = found(words, "odd", capfd)
+    assert (problem["got"], problem["advice"]) == ("KeyError: 'odd'", LEFT_OUT.format("odd"))
+    assert main(["check", *words, "rewards.x.fn=./mine.py:later"]) == 0
+    printed = capfd.readouterr()
+    assert all(LEFT_OUT.format(name)[:40] in printed.out + printed.err for name in ("odd", "large"))
+
+
 # what a function returned for two completions | what helps
 RETURNED: list[tuple[object, str]] = [
     (None, "without `return`"),
@@ -301,13 +328,14 @@ RETURNED: list[tuple[object, str]] = [
     ([1e39, 1.0], "None instead of NaN or infinity"),
     (["1.0", "0.0"], "[float(score) for score in scores]"),
     ((score for score in (1.0, 1.0)), "list(scores)"),
+    ([(1.0, "why")] * 2, "one number per completion"),
 ]
 
 
 @pytest.mark.parametrize(("returned", "said"), RETURNED)
 def test_what_is_returned_is_mended_by_what_is_advised(returned: object, said: str) -> None:
     with pytest.raises(RewardError) as caught:
-        as_scores("x", returned, 2)
+        as_scores("x", returned, 2, lambda _, value: as_numbers(value, "token"))
     advice = advice_on("x", f"{caught.value.what}: {caught.value.got}", TEXTS, None)
     assert said in advice
     assert re.search(r"float\(score\)", advice) is None or isinstance(returned, list)

@@ -13,7 +13,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.trainer_sections import ENVIRONMENT_COLUMN
 from rlhf_cli.data.dialogues import ANSWERS, ROLES, SPEAKERS, SYSTEM
 from rlhf_cli.data.learnt_columns import ASKING, check_columns, prompt_hint, read_columns, stand_in
-from rlhf_cli.data.peeking import peek, prepare_preview
+from rlhf_cli.data.peeking import LEFT_OUT, peek, prepare_preview
 from rlhf_cli.data.preferences import IDENTICAL, IDS, bad_pairs, check_pair_columns, no_pair_left, sound_pairs
 from rlhf_cli.data.preparing import mixed_kinds, template_columns
 from rlhf_cli.data.rows import DIALOGUES, RowTable, hold_out_places, is_empty, kind_of_text, values_of
@@ -45,6 +45,7 @@ def source_problems(subject: Subject) -> Check[DataFacts]:
                 yield source.with_file(error)
             mistakes.append(mistake)
         else:
+            yield from (Notice(source.name, LEFT_OUT.format(column)) for column in read[-1].preview.left_out)
             local = [Path(path).expanduser().resolve() for path in source.paths if Path(path).expanduser().exists()]
             files |= {f"{source.name}[{place}]" if place else source.name: path for place, path in enumerate(local)}
     names = {source.name for source in training}

@@ -23,6 +23,7 @@ from rlhf_cli.config.rules.metric_rules import unlisted
 from rlhf_cli.config.schema.reward_sections import AGGREGATES, Reward
 from rlhf_cli.config.schema.section import entries_of
 from rlhf_cli.data.images import opened
+from rlhf_cli.data.peeking import LEFT_OUT
 from rlhf_cli.data.source import Template
 from rlhf_cli.errors import ConfigError, RewardError, RlhfError, UserError, described, with_causes
 from rlhf_cli.models.model_folders import describe_reward_model
@@ -129,6 +130,7 @@ _RETURNED = (
     (r"a list: dict: \{'(\w+)'", 'return the list in it: result["{}"]'),
     (r"a list: NoneType", f"it returns None, or ends without `return`; {_EACH}"),
     (r"a list: \w+", "return list(scores)"),
+    (r"values per token", "return one number per completion: a list or tuple for one holds its tokens or spans"),
     (r"row \d+: dict: \{'(\w+)'", 'return [result["{}"] for result in results]'),
     (r"row \d+: -?(?:nan|inf|\d)", "return None instead of NaN or infinity: the row then has no score"),
     (r"a number for row", "return [float(score) for score in scores]"),
@@ -182,7 +184,8 @@ def trial_problems(subject: Subject, data: DataFacts) -> Findings:
             yield Notice("rewards", f"{what}, with the completion {text!r:.40}: {got}{place}")
             continue
         where, template = subject.where(f"rewards.{name}.fn") + place, experiment.data.model_dump()["prompt"]
-        advice = advice_on(name, got, row, template)
+        left_out = (column for column in data.sources[0].preview.left_out if got == f"KeyError: {column!r}")
+        advice = next(map(LEFT_OUT.format, left_out), None) or advice_on(name, got, row, template)
         expected = f"a number or None for each {reward.per or 'completion'}, here {text!r:.60}"
         yield RewardError(what, where=where, got=got, expected=expected, advice=advice)
 

@@ -22,7 +22,7 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, SupportsFloat
 
 from rlhf_cli.errors import Interrupted, RewardError, ServerSilent
 from rlhf_cli.process import abandoned, is_ctrl_c_pythons_own, start_timer
@@ -205,6 +205,13 @@ def _own(value: object) -> object:
     return value
 
 
+def _logged(name: str, value: SupportsFloat) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"log_metric({name!r}, ...) takes a number, and was given {value!r:.60}") from None
+
+
 RunAsync = Callable[[Coroutine[object, object, object], float | None], object]
 """Run a coroutine on the stack's event loop and return its result; the float is the timeout in seconds."""
 
@@ -291,11 +298,16 @@ class ComponentRun:
         if "log_extra" in subset:
 
             def log_extra(column: str, values: list[object]) -> None:
+                if len(values) != len(rows):
+                    what = f"log_extra({column!r}, ...) takes {len(rows)} values, one per completion"
+                    raise TypeError(f"{what}, and was given {len(values)}")
                 whole = self.outcome.extra.setdefault(column, [None] * num_rows)
                 for row, value in zip(rows, values, strict=True):
                     whole[row] = value
 
             subset["log_extra"] = log_extra
+        if callable(log := subset.get("log_metric")):
+            subset["log_metric"] = lambda name, value: log(name, _logged(name, value))
         return subset
 
     def _store(self, rows: Sequence[int], scores: Scores, asked: Sequence[int]) -> None:

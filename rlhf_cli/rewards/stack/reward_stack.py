@@ -102,7 +102,7 @@ class RewardStack:
             self._is_evaluated = self._is_in_batch
         return self.outcomes[name].raw
 
-    def evaluate(self, **batch: object) -> dict[str, RewardOutcome]:
+    def evaluate(self, /, **batch: object) -> dict[str, RewardOutcome]:
         """Return name -> outcome. `batch` holds prompts, completions, completion_ids and the dataset's columns."""
         from rlhf_cli.rewards.stack.calling import RewardLoop, staying
 
