@@ -26,6 +26,7 @@ from rlhf_cli.process import kept
 from rlhf_cli.rewards.stack.calling import RewardLoop, answered, call_within, staying, with_own_arguments
 from rlhf_cli.rewards.stack.component import RewardTimeout
 from rlhf_cli.tables.trl_values import TAKEN_BY_REWARDS
+from rlhf_cli.text.json_values import JsonTree
 from rlhf_cli.truncation import ENDINGS, Ending
 
 Function = Callable[..., Any]
@@ -193,6 +194,16 @@ def tools_of(environment: type) -> dict[str, Function]:
     """Return the methods of an environment's class that the model can call, as TRL lists them."""
     found = inspect.getmembers(environment, predicate=inspect.isfunction)
     return {name: method for name, method in found if name not in NO_TOOLS and not name.startswith("_")}
+
+
+def schemas_of(tools: Mapping[str, Function]) -> list[JsonTree]:
+    """Return what the chat template is told of tools; a name is that of the configuration, not of the function."""
+    if not tools:
+        return []
+    from transformers.utils.chat_template_utils import get_json_schema
+
+    found = {name: get_json_schema(tool) for name, tool in tools.items()}
+    return [{**schema, "function": {**schema["function"], "name": name}} for name, schema in found.items()]
 
 
 def environment_class(

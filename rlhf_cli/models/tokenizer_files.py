@@ -205,11 +205,19 @@ class TokenizerFiles:
 
 
 def prompt_ids(
-    tokenizer: PreTrainedTokenizerBase, prompts: Sequence[object], settings: Mapping[str, object]
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[object],
+    settings: Mapping[str, object],
+    tools: Sequence[Sequence[object]] = (),
 ) -> list[list[int]]:
-    """Return the tokens of prompts that are all texts or all lists of messages; `settings` are the template's."""
+    """Return the tokens of prompts that are all texts or all lists of messages; `settings` are the template's, `tools`
+    what it is told of each prompt's.
+    """
     if isinstance(prompts[0], str):
         return [list(ids) for ids in tokenizer(list(prompts), verbose=False)["input_ids"]]
+    if any(tools):
+        told = [{**settings, "tools": list(own) or None} for own in tools]
+        return [prompt_ids(tokenizer, [prompt], own)[0] for prompt, own in zip(prompts, told, strict=True)]
     render: Callable[..., object] = tokenizer.apply_chat_template  # its return type depends on the arguments
     asked = {"add_generation_prompt": True, "tokenize": True, "return_dict": True, **settings}
     rendered = cast("Mapping[str, list[list[int]]]", render(list(prompts), **asked))

@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.trainer_sections import ENVIRONMENT_COLUMN
 from rlhf_cli.data.images import in_parts
 from rlhf_cli.data.model_limits import OverlongPrompts, check_overlong, prompt_limit
 from rlhf_cli.data.rows import kind_of_text
 from rlhf_cli.models.tokenizer_files import prompt_ids
+from rlhf_cli.plan.stack_building import told_tools
 from rlhf_cli.tables.trl_trainers import IMAGES
+from rlhf_cli.text.json_values import JsonTree
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -26,7 +29,8 @@ _BATCH = 1000
 class PromptRoom:
     """A prompt, a text or a list of messages, has at most `limit` tokens; `policy` says what happens to a longer one.
 
-    `settings` are the variables of the chat template. `write` turns messages into those that the template reads.
+    `settings` are the variables of the chat template. `write` turns messages into those that the template reads, and
+    `told` returns what it is told of a row's tools, by the row's environment.
     """
 
     limit: int
@@ -34,6 +38,7 @@ class PromptRoom:
     tokenizer: PreTrainedTokenizerBase
     settings: Mapping[str, object] = field(default_factory=dict)
     write: Callable[[Any], object] = list
+    told: Callable[[object], list[JsonTree]] = lambda environment: []
 
     def fitting(self, rows: Dataset, name: str) -> tuple[Dataset, list[str]]:
         """Return the rows with prompts that fit, and what happened to others. Raise DataError as `check_overlong`."""
@@ -44,7 +49,8 @@ class PromptRoom:
             return rows, []  # who reads them reports it
         overlong: dict[int, int] = {}
         for first in range(0, len(rows), _BATCH):
-            longer = self.longer(rows[first : first + _BATCH]["prompt"])
+            batch = rows[first : first + _BATCH]
+            longer = self.longer(batch["prompt"], batch.get(ENVIRONMENT_COLUMN))
             overlong |= {first + row: tokens for row, tokens in longer.items()}
         if not overlong:
             return rows, []
@@ -57,8 +63,9 @@ class PromptRoom:
 
         return rows.map(cut, with_indices=True, load_from_cache_file=False), notes
 
-    def longer(self, prompts: Sequence[object]) -> dict[int, int]:
+    def longer(self, prompts: Sequence[object], environments: Sequence[object] | None = None) -> dict[int, int]:
         """Return index -> tokens of the prompts that have too many."""
+        names = environments or [None] * len(prompts)
         # A token of an ASCII text has at least one character, so most prompts need no tokenisation.
         unsure = [
             row
@@ -68,7 +75,8 @@ class PromptRoom:
         asked: list[Any] = [prompts[row] for row in unsure]
         if asked and not isinstance(asked[0], str):
             asked = list(map(self.write, asked))
-        counted = map(len, prompt_ids(self.tokenizer, asked, self.settings)) if asked else ()
+        tools = [self.told(names[row]) for row in unsure]
+        counted = map(len, prompt_ids(self.tokenizer, asked, self.settings, tools)) if asked else ()
         return {row: tokens for row, tokens in zip(unsure, counted, strict=True) if tokens > self.limit}
 
     def last(self, text: str) -> str:
@@ -102,4 +110,4 @@ def prompt_room(
         return None
     write = in_parts if hasattr(config, "vision_config") else list
     given = settings if isinstance(settings, dict) else {}
-    return PromptRoom(limit, experiment.data.overlong_prompts, tokenizer, given, write)
+    return PromptRoom(limit, experiment.data.overlong_prompts, tokenizer, given, write, told_tools(experiment))

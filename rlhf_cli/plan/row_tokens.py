@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from rlhf_cli.config.schema.trainer_sections import ENVIRONMENT_COLUMN
 from rlhf_cli.data.dialogues import ANSWERS
 from rlhf_cli.data.images import in_parts
 from rlhf_cli.data.learnt_columns import read_columns
@@ -21,9 +22,11 @@ from rlhf_cli.models.weight_shapes import TINY_VOCABULARY
 from rlhf_cli.plan.batches import RowLengths
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, ReadSource, Subject
 from rlhf_cli.plan.run_plan import Notice
+from rlhf_cli.plan.stack_building import told_tools
 from rlhf_cli.tables.trl_trainers import TEXT, ColumnSet, too_short_for_all
+from rlhf_cli.text.json_values import JsonTree
 
-ASKING = ("prompt", "tools", "chat_template_kwargs")  # the columns that make a prompt
+ASKING = ("prompt", "tools", "chat_template_kwargs", ENVIRONMENT_COLUMN)  # the columns that make a prompt
 SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
 _WHOLE = (*DIALOGUES, TEXT)
 _IDS = ("input_ids", "chosen_ids", "rejected_ids")
@@ -46,7 +49,8 @@ class _Text(NamedTuple):
 @dataclass(frozen=True)
 class RowCounter:
     """Count the tokens of rows; `settings` are the template's variables, `columns` those that are read beside the
-    texts; `in_parts`: the template gets contents in parts. With `adds_ends` the trainer adds the tokens that begin and
+    texts; `in_parts`: the template gets contents in parts. `told` returns what it is told of the tools of a row's
+    environment. With `adds_ends` the trainer adds the tokens that begin and
     end a row, unless they are there, and the tokenizer none.
     """
 
@@ -55,6 +59,7 @@ class RowCounter:
     columns: ColumnSet = ()
     adds_ends: bool = False
     in_parts: bool = False
+    told: Callable[[object], list[JsonTree]] | None = None
 
     def prompts(self, rows: Sequence[Row], least: int = 0) -> list[int]:
         """Return the tokens of the rows' prompts, 0 without one; any number up to `least` may be 0."""
@@ -82,7 +87,8 @@ class RowCounter:
         """Return the dialogue as the chat template writes it; its contents alone if it cannot."""
         read = {name: row.get(name) for name in self.columns}
         given = read.get("chat_template_kwargs")
-        own = {"tools": read.get("tools") or None} | (given if isinstance(given, dict) else {})
+        tools = self.told(row.get(ENVIRONMENT_COLUMN)) if self.told is not None else read.get("tools")
+        own = {"tools": tools or None} | (given if isinstance(given, dict) else {})
         # The run reports a template that is missing, or fails on this conversation.
         with contextlib.suppress(*TEMPLATE_ERRORS):
             settings = {**self.settings, **own, "add_generation_prompt": asks}
@@ -142,7 +148,8 @@ def counter_of(subject: Subject) -> RowCounter | None:
         return None
     given = trainer.args.get("chat_template_kwargs")
     settings, reads_images = given if isinstance(given, Mapping) else {}, bool(subject.reads_images)
-    return RowCounter(tokenizer, settings, trainer.row.along, trainer.row.adds_ends, in_parts=reads_images)
+    told = told_tools(subject.experiment) if trainer.row.generates and subject.experiment.interacts else None
+    return RowCounter(tokenizer, settings, trainer.row.along, trainer.row.adds_ends, in_parts=reads_images, told=told)
 
 
 def asking_columns(rows: RowTable) -> list[Row]:
@@ -165,6 +172,7 @@ def _rows(subject: Subject, read: ReadSource) -> list[Row]:
     columns = read_columns(trainer, table.column_names, text_field=field)
     if trainer.trains == "reward model" and set(IDS) <= set(table.column_names):  # the texts beside them are left out
         columns = [*IDS]
+    columns += [ENVIRONMENT_COLUMN] * (trainer.generates and ENVIRONMENT_COLUMN in table.column_names)
     rows = map(table.select_columns(columns).__getitem__, range(len(table)))
     return [row | {TEXT: row[field]} if field in row else row for row in rows]
 

@@ -25,6 +25,7 @@ from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.tables.trl_values import TRAINERS_OWN
+from rlhf_cli.text.json_values import JsonTree
 from rlhf_cli.text.redaction import redacted_tree
 
 if TYPE_CHECKING:
@@ -166,6 +167,25 @@ def interactions_of(experiment: Experiment) -> calls.Interactions | None:
         function = import_function(rollout.fn, where="rollout.fn")
         generate = calls.checked_rollout(function, rollout.columns, "rollout.fn")
     return calls.Interactions(counts, tools, factories, frozenset(names), generate)
+
+
+def told_tools(experiment: Experiment) -> Callable[[object], list[JsonTree]]:
+    """Return a function: the name in a row's column `environment` -> what the chat template is told of its tools.
+
+    What cannot be imported or described counts as none: `check` reports it.
+    """
+    own, scored_by = dict[str, calls.Function](), {reward.environment for reward in experiment.rewards.values()}
+    told = dict[str | None, list[JsonTree]]()
+    with suppress(Exception):
+        for name, tool in experiment.tools.items():
+            own[name] = import_function(tool.fn, where="")
+        told[None] = calls.schemas_of(own)
+        for environment, section in experiment.environments.items():
+            methods = calls.tools_of(environment_of(section.own_class, ""))
+            called = {name: method for name, method in methods.items() if name not in scored_by}
+            told[environment] = calls.schemas_of(own | called)
+    has_names = isinstance(experiment.environment, dict)
+    return lambda environment: told.get(str(environment) if has_names else None, [])
 
 
 def environment_of(named: str, where: str) -> type:

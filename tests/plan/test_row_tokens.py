@@ -107,7 +107,7 @@ def test_characters_and_columns_of_a_row() -> None:
 
 def subject(trl: str, **args: object) -> Any:
     trainer = Trainer(name="it", trl=f"{trl}Trainer", args=args)
-    experiment = SimpleNamespace(trainer=trainer, data=SimpleNamespace(fraction=None))
+    experiment = SimpleNamespace(trainer=trainer, interacts=False, data=SimpleNamespace(fraction=None))
     return SimpleNamespace(experiment=experiment, reads_images=False, tokenizer=TOKENIZER)
 
 
@@ -234,7 +234,7 @@ def test_rows_beyond_the_context(args: dict[str, Any], trl: str, is_told: bool, 
     config = {"n_positions": 8, kind: 4, "vocab_size": 258}
     trainer = Trainer(trl=trl, name="x", args=args)
     model = SimpleNamespace(build=None, path="x")
-    experiment = SimpleNamespace(trainer=trainer, model=model)
+    experiment = SimpleNamespace(trainer=trainer, interacts=False, model=model)
     looked_at: Any = SimpleNamespace(experiment=experiment, tokenizer=TOKENIZER, reads_images=False)
     looked_at.config_below, looked_at.named_models = lambda _: config, dict
     found = list(context_problems(looked_at, DataFacts(training=(source,))))  # type: ignore[arg-type]

@@ -14,13 +14,17 @@ import pytest
 
 from rlhf_cli.config.imported_code import asked_of
 from rlhf_cli.errors import ModelError, RewardError, UserError
+from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER, read_tokenizer
 from rlhf_cli.plan.checks.data_checks import source_problems
 from rlhf_cli.plan.checks.facts import DataFacts, Report, Subject
 from rlhf_cli.plan.checks.tool_checks import call_problems, conversation_problems, episode_problems
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import prepare
+from rlhf_cli.plan.prompt_room import prompt_room
+from rlhf_cli.plan.row_tokens import asking_columns, counter_of, longest_rows
 from rlhf_cli.plan.run_plan import Notice
+from rlhf_cli.trainers.assemble.tried_rows import prompts_seen
 from tests.support.planning import Refused, Write, planned, subject_of, table, told
 
 
@@ -176,6 +180,35 @@ def test_files_are_noted_and_columns_of_a_rollout_are_there() -> None:
     prepared = prepare(words, keep_run_names=True)
     preflight(prepared.experiment, prepared.composed, tries_rewards=True)  # the trial leaves rewards of rollouts out
     assert any(line.startswith("rollout.fn: ") for line in asked_of(prepared.experiment.model_dump(mode="json")))
+
+
+def test_a_prompt_is_counted_with_its_tools(write: Write) -> None:
+    """Bytes of prompt, the run's tool and that of the row's environment: as it is checked, shown and trained on."""
+    template = "{% for tool in tools or [] %}{{ tool.function.name }}{% endfor %}{{ messages[0].content }}"
+    written = tool("wander", "self, by: int", "return by").replace("\n", "\n    ")
+    write("forest.py", f'class Forest:\n    """A forest."""\n    def reset(self, **row):\n        pass\n    {written}')
+    write("rows.jsonl", "".join(json.dumps({"prompt": "go", "environment": name}) + "\n" for name in ("one", "two")))
+    named = ("environment.one.class=./mine.py:Maze", "environment.two.class=./forest.py:Forest")
+    given = ("T.plus.fn=M:add", "data=file", "data.path=rows.jsonl", f"model.chat_template='{template}'")
+    tokenizer = byte_tokenizer(512)
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained("chat")
+    subject = replace(with_tools(*named, *given), tokenizer=read_tokenizer(Path("chat"), where="model.path"))
+    data, tokens = Report().run(source_problems(subject), DataFacts()), [len("goplusstep"), len("gopluswander")]
+    rows = data.sources[0].rows
+    assert rows is not None
+    counter, longest = counter_of(subject), longest_rows(subject, data, None)
+    assert counter is not None
+    assert longest is not None
+    assert (counter.prompts(asking_columns(rows)), longest.prompt) == (tokens, max(tokens))
+    experiment, prompts, names = subject.experiment, [row["prompt"] for row in rows], ["one", "two"]
+    seen = prompts_seen(experiment, prompts, shown=2, environments=names).prompts
+    assert [prompt.tokens for prompt in seen] == tokens
+    context = experiment.trainer.args["max_completion_length"] + tokens[0]
+    config: Any = SimpleNamespace(get_text_config=lambda: SimpleNamespace(max_position_embeddings=context))
+    room = prompt_room(experiment, config, tokenizer)
+    assert room is not None
+    assert room.longer(prompts, names) == {1: tokens[1]}
 
 
 def test_an_episode_is_tried(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:

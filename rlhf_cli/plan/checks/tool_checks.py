@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.trainer_sections import ENVIRONMENT_COLUMN, environment_key
@@ -26,7 +26,7 @@ from rlhf_cli.plan.stack_building import environment_of, interactions_of
 from rlhf_cli.rewards.stack.reward_functions import import_function, source_file
 from rlhf_cli.text.json_values import JsonTree, JsonValue
 from rlhf_cli.text.suggest import nearest
-from rlhf_cli.tools_and_environments import NO_TOOLS, UNKNOWN, Counts, Function, ToolError, tools_of
+from rlhf_cli.tools_and_environments import NO_TOOLS, UNKNOWN, Counts, Function, ToolError, schemas_of, tools_of
 
 Tried: TypeAlias = tuple[str, str] | None
 """What failed and why. Before a failed call, which may not fail in a run, stands a line with its effect."""
@@ -137,18 +137,10 @@ def conversation_problems(subject: Subject, data: DataFacts) -> Findings:
 def _example_calls(tools: Mapping[str, Function]) -> dict[str, JsonTree]:
     """Return name -> arguments made up by their types; a text is "1"."""
     made = dict[str, JsonTree]()
-    for name, schema in _schemas(tools).items():
+    for name, schema in zip(tools, cast("list[Any]", schemas_of(tools)), strict=True):
         shapes = schema["function"]["parameters"]["properties"].items()
         made[name] = {key: shape.get("enum", [_EXAMPLES.get(str(shape.get("type")), "1")])[0] for key, shape in shapes}
     return made
-
-
-def _schemas(tools: Mapping[str, Function]) -> dict[str, Any]:
-    """Return name -> description for the model; the name is that of the configuration, not of the function."""
-    from transformers.utils.chat_template_utils import get_json_schema
-
-    found = {name: get_json_schema(tool) for name, tool in tools.items()}
-    return {name: {**schema, "function": {**schema["function"], "name": name}} for name, schema in found.items()}
 
 
 def _all_tools(subject: Subject) -> dict[str, Function]:
@@ -170,7 +162,7 @@ def call_problems(subject: Subject) -> Findings:
     if not tools or tokenizer is None or tokenizer.chat_template is None:
         return
     settings = subject.experiment.trainer.args.get("chat_template_kwargs")
-    given = {**(settings if isinstance(settings, dict) else {}), "tools": list(_schemas(tools).values())}
+    given = {**(settings if isinstance(settings, dict) else {}), "tools": schemas_of(tools)}
     calls = _example_calls(tools).items()
     problems = (_problem_of_call(name, arguments, tokenizer, given) for name, arguments in calls)
     for what, got, expected in islice(filter(None, problems), 1):

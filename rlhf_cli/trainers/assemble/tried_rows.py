@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.trainer_sections import ENVIRONMENT_COLUMN
 from rlhf_cli.errors import ModelError
 from rlhf_cli.evaluation.audit.attack import experiment_rows, unreachable
 from rlhf_cli.evaluation.audit.trial import GoldAnswers, Trial, open_trial
@@ -20,6 +21,7 @@ from rlhf_cli.evaluation.score_bench import quantiles
 from rlhf_cli.evaluation.score_completions import policy_tokenizer
 from rlhf_cli.models.foreign_files import naming_foreign_files
 from rlhf_cli.models.tokenizer_files import no_chat_template, prompt_ids
+from rlhf_cli.plan.stack_building import told_tools
 from rlhf_cli.rewards.completion_text import last_text
 
 if TYPE_CHECKING:
@@ -87,7 +89,12 @@ class PromptsSeen:
 
 
 def prompts_seen(
-    experiment: Experiment, prompts: Sequence[object], *, shown: int, answers: Sequence[str] = ()
+    experiment: Experiment,
+    prompts: Sequence[object],
+    *,
+    shown: int,
+    answers: Sequence[str] = (),
+    environments: Sequence[object] | None = None,
 ) -> PromptsSeen:
     """Return the first `shown` prompts as tokens, and the lengths of all prompts and of the right answers.
 
@@ -98,7 +105,8 @@ def prompts_seen(
     if tokenizer.chat_template is None and not isinstance(prompts[0], str):
         raise no_chat_template(tokenizer.name_or_path, where="model.path")
     with naming_foreign_files({"model.path": tokenizer.name_or_path}):
-        ids = prompt_ids(tokenizer, prompts, settings if isinstance(settings, Mapping) else {})
+        tools = list(map(told_tools(experiment), environments or [None] * len(prompts)))
+        ids = prompt_ids(tokenizer, prompts, settings if isinstance(settings, Mapping) else {}, tools)
     counted = {"prompts": ids}
     if answers:
         counted["right answers"] = tokenizer(list(answers), add_special_tokens=False, verbose=False)["input_ids"]
@@ -157,7 +165,8 @@ def try_rows(experiment: Experiment, count: int) -> TriedRows:
             if trial.gold is not None and gold.texts:
                 tried = replace(tried, gold_source=trial.gold.source, gold_way=gold.way.name)
     try:
-        seen = prompts_seen(experiment, [row["prompt"] for row in rows], shown=count, answers=golds)
+        asked, named = [row["prompt"] for row in rows], [row.get(ENVIRONMENT_COLUMN) for row in rows]
+        seen = prompts_seen(experiment, asked, shown=count, answers=golds, environments=named)
     except ModelError as error:  # reported with the other results, because it depends on this machine
         return replace(tried, why_not_seen=str(error))
     return replace(tried, seen=seen)
