@@ -317,6 +317,8 @@ THOUGHT = {"messages": [TALK[0], says("5") | {"reasoning_content": "two, three"}
         ("dpo", {**PAIR, "chosen": [says("5") | {"thinking": "two, three"}]}, "qwen2_5", True),
         ("sft", THOUGHT, "qwen3", False),
         ("sft", {"messages": [TALK[0], says("5") | {"reasoning": "two, three"}]}, "qwen3", False),
+        ("sft", {"messages": [TALK[0], says("<think>two, three</think>5")]}, "deepseek_r1_distill", True),
+        ("sft", {"messages": [TALK[0], says("<think>two, three</think>5")]}, "qwen3", False),
         ("sft", {"messages": TALK}, "qwen2_5", False),
         ("dpo", {"prompt": "2+3?", "chosen": "2+3? 5", "rejected": "2+3? 6"}, "qwen2_5", True),
         ("sft", {"prompt": "2+3?", "completion": "2+3? 5"}, "qwen2_5", True),

@@ -201,10 +201,10 @@ def test_a_prompt_is_counted_with_its_tools(write: Write) -> None:
     assert counter is not None
     assert longest is not None
     assert (counter.prompts(asking_columns(rows)), longest.prompt) == (tokens, max(tokens))
-    experiment, prompts, names = subject.experiment, [row["prompt"] for row in rows], ["one", "two"]
+    experiment, prompts, names = subject.experiment, [rows[place]["prompt"] for place in (0, 1)], ["one", "two"]
     seen = prompts_seen(experiment, prompts, shown=2, environments=names).prompts
     assert [prompt.tokens for prompt in seen] == tokens
-    context = experiment.trainer.args["max_completion_length"] + tokens[0]
+    context = (experiment.trainer.whole("max_completion_length") or 0) + tokens[0]
     config: Any = SimpleNamespace(get_text_config=lambda: SimpleNamespace(max_position_embeddings=context))
     room = prompt_room(experiment, config, tokenizer)
     assert room is not None

@@ -147,17 +147,22 @@ def template_problems(subject: Subject, data: DataFacts, used: frozenset[str]) -
 
 
 def _unread_thoughts(rows: RowTable, columns: list[str], write: Write, name: str) -> Iterator[Notice]:
-    """Yield a notice if the template leaves out the reasoning that answers of the first rows have in a key."""
+    """Yield a notice if the template leaves out the reasoning of answers of the first rows, in a key or in <think>."""
     for column in (column for column in columns if column in (*DIALOGUES, *ANSWERS)):
         for row in (rows[place] for place in range(min(200, len(rows)))):
             *before, last = cast(
                 "list[dict[str, object]]", row[column] if row[column] and isinstance(row[column], list) else [{}]
             )
-            if thoughts := [key for key in THOUGHTS if last.get(key)]:
+            thoughts = dict.fromkeys((key for key in THOUGHTS if last.get(key)), "q1mark")
+            in_content, end, _ = str(last.get("content")).partition("</think>")
+            if end and (inner := in_content.rpartition("<think>")[2].strip()):
+                thoughts["what is in <think>"] = inner
+            if thoughts:
                 asked = row["prompt"] if column in ANSWERS and isinstance(row.get("prompt"), list) else []
-                marked = last | dict.fromkeys(thoughts, "q1mark")
-                if "q1mark" not in write([*cast("Messages", asked), *before, marked], {}):
-                    text = f"the chat template does not write {' or '.join(thoughts)}: the model will not learn it"
+                marked = last | {key: thoughts[key] for key in THOUGHTS if key in thoughts}
+                written = write([*cast("Messages", asked), *before, marked], {})
+                if unread := [key for key, text in thoughts.items() if text not in written]:
+                    text = f"the chat template does not write {' or '.join(unread)}: the model will not learn it"
                     yield Notice(name, f"{column}: {text}")
                 break
 
