@@ -131,7 +131,7 @@ READ: list[tuple[str, str, Row, list[str], Row]] = [
 
 
 def words(trainer: str, *typed: str) -> list[str]:
-    rewards = ["+reward@rewards.x=brevity"] if trainer == "grpo" else []
+    rewards = ["+reward@rewards.x=brevity"] if trainer in ("grpo", "ppo") else []
     return [f"trainer={trainer}", "model=local", "data=file", "data.path=rows.jsonl", *rewards, *typed]
 
 
@@ -481,6 +481,24 @@ def test_a_variable_that_the_chat_template_does_not_read(checked: Checked, refus
     for given, unread in (({"enable_thinkng": False, "colour": 1}, True), ({"enable_thinking": False}, False)):
         made = checked("sft", [{"messages": TALK, "chat_template_kwargs": given}] * 8)
         assert ("colour, enable_thinkng" in " ".join(one.text for one in made.notices)) is unread
+
+
+@pytest.mark.parametrize(
+    ("trainer", "template", "is_told"),
+    [
+        ("grpo", "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}", True),
+        ("ppo", "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}", True),
+        ("sft", "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}", False),
+        ("grpo", "{% for m in messages %}{{ m.content }} {% endfor %}", False),
+        ("grpo", "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{{ add_generation_prompt }}", False),
+    ],
+)
+def test_an_answer_that_the_template_does_not_begin_is_told(
+    trainer: str, template: str, is_told: bool, checked: Checked
+) -> None:
+    row = {"prompt": TALK[:1]} | ({"completion": TALK[1:]} if trainer == "sft" else {})
+    found = of_data(checked(trainer, [row] * 32, f"model.chat_template='{template}'"))
+    assert ["<assistant>" in text for text in found] == [True] * is_told
 
 
 @pytest.mark.parametrize(

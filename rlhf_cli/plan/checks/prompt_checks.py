@@ -142,8 +142,24 @@ def template_problems(subject: Subject, data: DataFacts, used: frozenset[str]) -
             if read.rows is not None and used <= set(read.columns):
                 check_rendering(read.rows, sorted(used), write, name=read.source.name)
                 yield from _unread_thoughts(read.rows, sorted(used), write, read.source.name)
+                if subject.experiment.trainer.row.reads_prompts:
+                    yield from _unbegun_answer(read.rows, write, read.source.name)
         except UserError as error:
             yield read.source.with_file(error)
+
+
+def _unbegun_answer(rows: RowTable, write: Write, name: str) -> Iterator[Notice]:
+    """Yield a notice if the template begins no answer, and writes something between a prompt and its answer."""
+    asked = rows[0].get("prompt") if len(rows) else None
+    if not isinstance(asked, list):
+        return
+    with suppress(*TEMPLATE_ERRORS):  # it may not take an answer behind such a prompt
+        prompt, whole = (write(asked, {"add_generation_prompt": begins}) for begins in (True, False))
+        answered = write([*asked, {"role": "assistant", "content": "q1mark"}], {"add_generation_prompt": False})
+        begun = answered.partition("q1mark")[0]
+        if prompt == whole and begun.startswith(prompt) and (left := begun.removeprefix(prompt).strip()):
+            text = f"the chat template does not read add_generation_prompt: the model has to write {left!r} itself"
+            yield Notice(name, f"{text}, before its answer")
 
 
 def _unread_thoughts(rows: RowTable, columns: list[str], write: Write, name: str) -> Iterator[Notice]:
