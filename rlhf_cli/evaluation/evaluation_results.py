@@ -154,6 +154,12 @@ class PartAnswers:
         samples = [sample for some, is_kept in zip(self.prompts(), kept, strict=True) if is_kept for sample in some]
         return PartAnswers(self.each, *map(list, zip(*samples, strict=True)))
 
+    def in_order(self, places: Sequence[int]) -> PartAnswers:
+        """Return the answers in the order of the rows; `places` has the row of each prompt."""
+        by_row = sorted(zip(places, self.prompts(), strict=True), key=lambda pair: pair[0])
+        samples = [sample for _, some in by_row for sample in some]
+        return PartAnswers(self.each, *map(list, zip(*samples, strict=True)))
+
     def by_prompt(self, value: Callable[[AnsweredPrompt, ScoredRow], float | None]) -> list[float]:
         """Return the mean over each prompt's completions, leaving out prompts without a value."""
         by_prompt = ([one for one in starmap(value, samples) if one is not None] for samples in self.prompts())

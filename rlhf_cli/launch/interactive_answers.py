@@ -34,7 +34,8 @@ def interaction(experiment: Experiment) -> Interact | None:
 def interactive_answers(
     model: Path, experiment: Experiment, rows: list[Row], each: int, batch_size: int, end: EndOfRun
 ) -> tuple[dict[str, PartAnswers], str | None]:
-    """Return the greedy and the `each` sampled answers to every row by decoding mode, scored as at the run's `end`.
+    """Return the greedy and the `each` sampled answers to every row by decoding mode, scored as at the run's `end`, in
+    the order of the rows.
 
     Also return why no answer has a total, None if they have. `batch_size` counts completions.
     """
@@ -71,11 +72,13 @@ def interactive_answers(
             # A list, because a Dataset made of it would give each message the keys of all messages.
             columns = dict.fromkeys(name for row in rows for name in row)
             trainer.evaluate(cast(Any, [columns | row for row in rows]))
+            # TRL shuffles the rows of an evaluation, by the seed.
+            places = list(cast(Any, trainer)._get_eval_sampler(rows))[:: max(1, each)]
         finally:
             stack.close()
     kept = (GREEDY, SAMPLED) if each else (GREEDY,)
     ((parts, no_total),) = settled
-    return {name: parts[name] for name in kept}, no_total
+    return {name: parts[name].in_order(places) for name in kept}, no_total
 
 
 def _only_evaluated(experiment: Experiment, model: Path, each: int, batch_size: int) -> Experiment:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,13 @@ def test_a_run_calls_its_tool_and_an_evaluation_does_so_too(
     assert "calls of the model got no result" in str(
         read_json(file.with_name(file.name.replace(".completions.jsonl", ".json")))["warnings"]
     )
+    asked = ["--limit", "6", "-n", "2", "--by", "correct", "--pass-rate", "rates.jsonl"]
+    assert main(["generate", str(folder.path), *asked]) == 0
+    rated, answered = (
+        [json.loads(line)["prompt"] for line in file.read_text().splitlines()]
+        for file in (workplace / "rates.jsonl", folder.path / "generated/completions.jsonl")
+    )
+    assert [prompt for prompt in rated for _ in range(2)] == answered, "an answer stays with its prompt"
     monkeypatch.setenv("BROKEN", "1")
     capsys.readouterr()
     assert main(["eval", str(folder.path), "--rows", "2", "--samples", "1"]) == 1
