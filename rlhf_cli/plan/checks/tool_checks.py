@@ -92,6 +92,9 @@ def _undescribed(tools: Mapping[str, Function], fn: str, place: str) -> Iterator
         except Exception as error:
             what = f"the model cannot be told what the tool {name!r} does"
             expected = "a type for every argument, and a docstring with a line for each: Args:, then `a: A number.`"
+            expected = (
+                expected if inspect.isfunction(tool) else f"a function that calls it: def {name}(...), with {expected}"
+            )
             yield RewardError(what, where=place, got=f"{fn}: {in_a_line(error)}", expected=expected)
 
 
