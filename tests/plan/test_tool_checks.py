@@ -103,7 +103,7 @@ REFUSED = """
 T.untold.fn=M:untold                   | Reward | T.untold.fn       | M:untold / a type for every argument
 T.add.fn=M:ad                          | Reward | T.add.fn          | M:ad / add, by_turn, late
 T.add.fn=M:starred                     | Reward | T.add.fn          | M:starred / *numbers / a type for every
-T.add.fn=M:Maze                        | Reward | T.add.fn          | it is no function, but a type / a function that calls it: def add(...)
+T.add.fn=M:Maze                        | Reward | T.add.fn          | but a type / a function that calls it: def add(
 T.add.fn=M:placed                      | Reward | T.add.fn          | M:placed / a: int / a type for every
 T.add.fn=M:add trainer=rloo            | Config | tools             | trainer=grpo, or '~tools'
 T.add.fn=M:add rollout.fn=M:rollout    | Config | rollout           | tools, rollout / '~rollout', or '~tools'

@@ -277,6 +277,12 @@ def _remarks(subject: Subject, read: ReadSource, rows: RowTable, columns: list[s
         label = str(bool(*labels)).lower()
         yield f"all {len(rows)} rows read have the label {label}, but KTO weighs good answers against bad ones"
     learns_all = trainer.setting("assistant_only_loss") is not True
+    for column in answers if learns_all and trainer.row.trains != "reward model" else ():
+        asked = [[role for message in talk[1:] if (role := str(message["role"])) in ASKING] for talk in talks[column]]
+        if by := dict.fromkeys(role for some in asked for role in some):
+            text = f"messages by {', '.join(by)} in {sum(map(bool, asked))} of {len(rows)} answers are learnt like the"
+            only = "; trainer.args.assistant_only_loss=true leaves them out" * (trainer.row.name == "SFTTrainer")
+            yield f"{column}: {text} model's own{only}"
     for said in (said for column, said in talks.items() if column in DIALOGUES and learns_all):
         if unanswered := [number for number, talk in enumerate(said, 1) if talk[-1]["role"] in ASKING]:
             text = f"{len(unanswered)} of {len(said)} conversations end without an answer, first row {unanswered[0]}"
