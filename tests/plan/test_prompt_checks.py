@@ -360,6 +360,40 @@ def test_a_backslash_and_an_n_in_a_template(prompt: str, notices: int) -> None:
     assert len([notice for notice in found if notice.subject == "data.prompt"]) == notices
 
 
+ASKED = [{"role": "user", "content": "2+3?"}]
+_CALL = {"type": "function", "function": {"name": "look_up", "arguments": {"x": 1}}}
+CALLING = [{"role": "assistant", "content": "", "tool_calls": [_CALL]}, {"role": "tool", "content": "7"}]
+ANSWER = [{"role": "assistant", "content": "<think>two, three</think>5"}]
+BARE = "model.chat_template='{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}'"
+
+
+@pytest.mark.parametrize(
+    ("words", "row", "chat_model", "says"),
+    [
+        (["trainer=grpo", BARE], {"prompt": ASKED}, "qwen2_5", "write '<assistant>' itself"),
+        (["trainer=ppo", BARE], {"prompt": ASKED}, "qwen2_5", "write '<assistant>' itself"),
+        (["trainer=grpo", BARE.replace("<{{ m.role }}>", "")], {"prompt": ASKED}, "qwen2_5", None),
+        (["trainer=grpo"], {"prompt": ASKED}, "qwen2_5", None),
+        (["trainer=sft", BARE], {"prompt": ASKED, "completion": ANSWER}, "qwen2_5", None),
+        (["trainer=sft"], {"messages": [*ASKED, *ANSWER]}, "deepseek_r1_distill", "does not write what is in <think>"),
+        (["trainer=sft"], {"messages": [*ASKED, *ANSWER]}, "qwen3", None),
+        (["trainer=sft"], {"prompt": ASKED, "completion": [*CALLING, *ANSWER]}, "qwen2_5", "messages by tool in 32 of"),
+        (["trainer=sft"], {"messages": [*ASKED, *CALLING, *ANSWER]}, "qwen2_5", None),
+        (["trainer=dpo"], {"prompt": ASKED, "chosen": [*CALLING, *ANSWER], "rejected": ANSWER}, "qwen2_5", "by tool"),
+        (["trainer=reward"], {"prompt": ASKED, "chosen": [*CALLING, *ANSWER], "rejected": ANSWER}, "qwen2_5", None),
+    ],
+    indirect=["chat_model"],
+)
+def test_what_a_template_or_a_loss_does_with_an_answer_is_told(
+    words: list[str], row: dict[str, object], chat_model: str, says: str | None, write: Write
+) -> None:
+    write("rows.jsonl", 32 * (json.dumps(row) + "\n"))
+    rewards = ["+reward@rewards.x=brevity"] * ({*row} == {"prompt"})
+    notices = planned("model=local", chat_model, "data=file", "data.path=rows.jsonl", *rewards, *words).notices
+    found = [notice.text for notice in notices if notice.subject == "data"]
+    assert [says in text for text in found] == ([True] if says is not None else [])
+
+
 # what is typed; what the error says: its key, what it got and expected, what to type
 TEXTS = """
 exp=toy_sft ++A.eos_token=zz              | A.eos_token  'zz'  a token / '~A.eos_token'

@@ -131,7 +131,7 @@ READ: list[tuple[str, str, Row, list[str], Row]] = [
 
 
 def words(trainer: str, *typed: str) -> list[str]:
-    rewards = ["+reward@rewards.x=brevity"] if trainer in ("grpo", "ppo") else []
+    rewards = ["+reward@rewards.x=brevity"] if trainer == "grpo" else []
     return [f"trainer={trainer}", "model=local", "data=file", "data.path=rows.jsonl", *rewards, *typed]
 
 
@@ -317,12 +317,6 @@ THOUGHT = {"messages": [TALK[0], says("5") | {"reasoning_content": "two, three"}
         ("dpo", {**PAIR, "chosen": [says("5") | {"thinking": "two, three"}]}, "qwen2_5", True),
         ("sft", THOUGHT, "qwen3", False),
         ("sft", {"messages": [TALK[0], says("5") | {"reasoning": "two, three"}]}, "qwen3", False),
-        ("sft", {"prompt": CALLED[:1], "completion": CALLED[1:]}, "qwen2_5", True),
-        ("dpo", {"prompt": CALLED[:1], "chosen": CALLED[1:], "rejected": [says("no")]}, "qwen2_5", True),
-        ("reward", {"prompt": CALLED[:1], "chosen": CALLED[1:], "rejected": [says("no")]}, "qwen2_5", False),
-        ("sft", {"messages": CALLED}, "qwen2_5", False),
-        ("sft", {"messages": [TALK[0], says("<think>two, three</think>5")]}, "deepseek_r1_distill", True),
-        ("sft", {"messages": [TALK[0], says("<think>two, three</think>5")]}, "qwen3", False),
         ("sft", {"messages": TALK}, "qwen2_5", False),
         ("dpo", {"prompt": "2+3?", "chosen": "2+3? 5", "rejected": "2+3? 6"}, "qwen2_5", True),
         ("sft", {"prompt": "2+3?", "completion": "2+3? 5"}, "qwen2_5", True),
@@ -485,24 +479,6 @@ def test_a_variable_that_the_chat_template_does_not_read(checked: Checked, refus
     for given, unread in (({"enable_thinkng": False, "colour": 1}, True), ({"enable_thinking": False}, False)):
         made = checked("sft", [{"messages": TALK, "chat_template_kwargs": given}] * 8)
         assert ("colour, enable_thinkng" in " ".join(one.text for one in made.notices)) is unread
-
-
-@pytest.mark.parametrize(
-    ("trainer", "template", "is_told"),
-    [
-        ("grpo", "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}", True),
-        ("ppo", "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}", True),
-        ("sft", "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}", False),
-        ("grpo", "{% for m in messages %}{{ m.content }} {% endfor %}", False),
-        ("grpo", "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{{ add_generation_prompt }}", False),
-    ],
-)
-def test_an_answer_that_the_template_does_not_begin_is_told(
-    trainer: str, template: str, is_told: bool, checked: Checked
-) -> None:
-    row = {"prompt": TALK[:1]} | ({"completion": TALK[1:]} if trainer == "sft" else {})
-    found = of_data(checked(trainer, [row] * 32, f"model.chat_template='{template}'"))
-    assert ["<assistant>" in text for text in found] == [True] * is_told
 
 
 @pytest.mark.parametrize(
