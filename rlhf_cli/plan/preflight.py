@@ -103,6 +103,7 @@ def _check(subject: Subject, report: Report) -> _Checked:
     """Run all checks; each takes the facts of those before it."""
     report.run_all(
         argument_checks.range_problems(subject),
+        argument_checks.sampling_problems(subject),
         argument_checks.contradictions(subject),
         argument_checks.refused_combinations(subject),
         argument_checks.order_problems(subject),

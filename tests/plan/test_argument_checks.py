@@ -81,6 +81,25 @@ def test_a_range_is_only_of_a_trainers_own_arguments() -> None:
     assert out_of_range("GRPOTrainer", logging_strategy="no", logging_steps=0, save_steps=0) == ["save_steps"]
 
 
+SAMPLED = """
+A.generation_kwargs.temperature=0.5                             | A.temperature=0.5
+A.generation_kwargs.temperature=0.5 trainer=rloo                | A.temperature=0.5
+A.generation_kwargs.temperature=0.5 trainer=ppo                 | A.temperature=0.5
+A.generation_kwargs.temperature=0.5 temperature=0.5             |
+A.generation_kwargs.do_sample=false                             | do_sample
+A.generation_kwargs={do_sample:true,top_p:0.9,num_beams:2}      |
+exp=toy_sft                                                     |
+"""
+
+
+@pytest.mark.parametrize(("words", "hint"), table(SAMPLED))
+def test_sampling_is_as_the_loss_reads_it(words: str, hint: str) -> None:
+    """TRL divides the scores by `temperature` in its losses; `generation_kwargs` goes to the sampling alone."""
+    found = list(checks.sampling_problems(subject(words)))
+    assert len(found) == bool(hint)
+    assert all(isinstance(error, ConfigError) and hint in str(error.hint) for error in found)
+
+
 LASTING = """
 warmup_steps=100                                          | 100 | A.warmup_steps=10
 warmup_steps=100                                          | 101 |

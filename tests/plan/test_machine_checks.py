@@ -173,6 +173,8 @@ class TestVllm:
         (line,) = planned(*words, "trainer.args.top_p=0.9", "trainer.args.min_p=0.1").notices
         assert line.text.startswith("top_p=0.9, min_p=0.1: ")
         assert "trl/issues/6789" in line.text
+        (line,) = planned(*words, "trainer.args.generation_kwargs.top_p=0.9").notices
+        assert line.text.startswith("top_p=0.9: ")
         off = "trainer.args.vllm_importance_sampling_correction=false"
         assert planned(*words, "trainer.args.top_p=0.9", off).notices == ()
         assert planned(QUICK, "trainer.args.top_p=0.9").notices == ()

@@ -70,7 +70,9 @@ def rollout_warnings(experiment: Experiment) -> Iterator[str]:
             " by some hundredths per token; launch.rollout=vllm_server follows launch.precision"
         )
     neutral: dict[str, tuple[object, ...]] = {"top_p": (None, 1.0), "top_k": (None, 0, -1), "min_p": (None, 0.0)}
-    cut = [f"{name}={args[name]}" for name, values in neutral.items() if name in args and args[name] not in values]
+    given = args.get("generation_kwargs")
+    drawn = {**args, **(given if isinstance(given, dict) else {})}
+    cut = [f"{name}={drawn[name]}" for name, values in neutral.items() if name in drawn and drawn[name] not in values]
     is_corrected = experiment.trainer.setting("vllm_importance_sampling_correction")
     if cut and is_corrected and launch.rollout.startswith("vllm"):
         yield (

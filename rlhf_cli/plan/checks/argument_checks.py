@@ -60,6 +60,25 @@ def range_problems(subject: Subject) -> Findings:
         yield ConfigError(what, where=subject.where(key), got=value, expected=expected, hint=hint)
 
 
+def sampling_problems(subject: Subject) -> Findings:
+    """Yield an error if answers are drawn otherwise than `temperature` says, by which TRL divides the scores in a loss.
+
+    `generation_kwargs` goes to the sampling alone, so the ratios and the KL would be those of another policy.
+    """
+    trainer, given = subject.experiment.trainer, subject.experiment.trainer.args.get(_GENERATION)
+    read = given if isinstance(given, dict) and trainer.row.generates else {}
+    key, temperature, drawn = f"{_ARGS}{_GENERATION}", trainer.setting("temperature"), read.get("temperature")
+    if drawn is not None and drawn != temperature:
+        what, hint = "the loss would read another temperature than the sampling", f"'~{key}.temperature'"
+        got, expected = f"{as_typed(drawn)}, and {_ARGS}temperature={temperature}", f"{_ARGS}temperature, for both"
+        hint += f" {_ARGS}temperature={as_typed(drawn)}"
+        yield ConfigError(what, where=subject.where(f"{key}.temperature"), got=got, expected=expected, hint=hint)
+    if read.get("do_sample") is False:
+        what, expected = "without sampling, all answers of a group are the same", "do_sample=true, its default"
+        where = subject.where(f"{key}.do_sample")
+        yield ConfigError(what, where=where, got="false", expected=expected, hint=f"'~{key}.do_sample'")
+
+
 def contradictions(subject: Subject) -> Findings:
     """Yield an error for a best model that is not evaluated where it is saved."""
     of = subject.experiment.trainer.setting
