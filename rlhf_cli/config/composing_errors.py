@@ -207,6 +207,8 @@ def no_such_option(key: str, value: str, options: Mapping[str, Path]) -> ConfigE
         advice, close = f"rlhf does not run TRL's: {refused.why}; {refused.instead}", None
     if stem not in options and (moved := _moved(option, group)) is not None:
         hint = moved
+    elif (above := _above(option, group)) is not None:
+        hint = above
     elif close is not None:
         hint = f"{key if at or group != 'reward' else f'reward@rewards.{close}'}={close}"
     elif option and group in _BY_PATH and is_path:
@@ -215,6 +217,13 @@ def no_such_option(key: str, value: str, options: Mapping[str, Path]) -> ConfigE
         hint = f"rlhf list {group}"
     what, expected = f"there is no {group} named {option!r}", f"conf/{group}/NAME.yaml, or one of {', '.join(options)}"
     return ConfigError(what, where=COMMAND_LINE, got=got, expected=expected, hint=hint, advice=advice)
+
+
+def _above(option: str, group: str) -> str | None:
+    """Return how to go to the project's folder from one of its subfolders, None if none above has this option."""
+    has_it = (Path(folder, "conf", group, f"{option}.yaml").is_file() for folder in Path.cwd().parents)
+    up = next((up for up, found in enumerate(has_it, 1) if found), None)
+    return None if up is None else f"cd {'/'.join(['..'] * up)}"
 
 
 def _moved(text: str, group: str) -> str | None:

@@ -73,6 +73,14 @@ def test_a_file_where_no_option_is_looked_for(write: Write, refused: Refused, fi
     assert refused(typed).hint == hint
 
 
+def test_a_subfolder_of_the_project(write: Write, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("conf/exp/mine.yaml", HEADER)
+    write("data/more/rows.jsonl", "{}")
+    for folder, hint in (("data", "cd .."), ("more", "cd ../..")):
+        monkeypatch.chdir(folder)
+        assert refused("exp=mine").hint == hint
+
+
 @pytest.mark.parametrize("text", ["${rewards.format.weigth}", "${..format.weigth}"])
 def test_a_reference_to_a_missing_key_gets_the_nearest(write: Write, refused: Refused, text: str) -> None:
     write("conf/exp/mine.yaml", f"{HEADER}defaults: [quickstart, _self_]\nrewards:\n  brevity: {{weight: '{text}'}}\n")
