@@ -17,6 +17,7 @@ from rlhf_cli.config.imported_code import noted_code
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import Weight
+from rlhf_cli.config.suggestions import KnownKeys, nearest_path
 from rlhf_cli.display.start_panel import show_start
 from rlhf_cli.errors import RunError
 from rlhf_cli.launch.freeze import absolute_paths, frozen_config, take_as_ours
@@ -34,9 +35,10 @@ from rlhf_cli.runs.provenance import PENDING_CONFIG, rewrite_config, sha256
 from rlhf_cli.runs.run_folder import RunFolder, checkpoints_in, read_json, typed_path
 from rlhf_cli.runs.run_status import RunState, Status, own_job_id, read_status, refuse_links, update_status
 from rlhf_cli.runs.writer_lock import only_writer
-from rlhf_cli.tables.resume_keys import CONFIG, Condition, Effect, kind_of_file, row_of
+from rlhf_cli.tables.resume_keys import CODE, CONFIG, DATA, Condition, Effect, kind_of_file, row_of
 from rlhf_cli.tables.trl_values import FOLLOW_EVALUATIONS
 from rlhf_cli.text.json_values import JsonTree, JsonValue, leaves, section
+from rlhf_cli.text.suggest import nearest
 
 if TYPE_CHECKING:
     from rlhf_cli.launch.group import Leader
@@ -123,6 +125,7 @@ def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Res
     world_size = provenance.get("world_size")
     ran_as = world_size if isinstance(world_size, int) else None
     frozen = prepare_from(folder, []).experiment.model_dump(mode="json")
+    _refuse_unknown(allowed, frozen, typed)
     changes = [_judged(change, allowed, typed.experiment, ran_as) for change in _changes(frozen, typed)]
     old = section(frozen, DEADLINE[0]).get(DEADLINE[1])
     if isinstance(old, str) and has_passed(old) and all(change.path != DEADLINE for change in changes):
@@ -163,6 +166,21 @@ def resumed(folder: RunFolder, typed: Prepared, allowed: Collection[str]) -> Res
 def newest_step(folder: RunFolder) -> int:
     """Return the step of the newest checkpoint, 0 without one."""
     return max((step for step, _ in checkpoints_in(folder.checkpoints)), default=0)
+
+
+def _refuse_unknown(allowed: Collection[str], frozen: JsonTree, typed: Prepared) -> None:
+    """Raise RunError for a name of `--allow` that is no key, no section and no kind of files."""
+    if not allowed:
+        return
+    new = typed.experiment.model_dump(mode="json")
+    paths = [*KnownKeys.of(new).keys, *(tuple(key.split(".")) for tree in (frozen, new) for key, _ in leaves(tree))]
+    known = {".".join(path[:depth]) for path in paths for depth in range(1, len(path) + 1)}
+    for name in allowed:
+        if name not in {DATA, CODE, CONFIG} | known:
+            close = nearest(name, (DATA, CODE, CONFIG)) or nearest_path(name, sorted(known))
+            what, expected = "--allow names no key of the run", f"a key, a section, or {DATA}, {CODE} or {CONFIG}"
+            hint = f"--allow {close}" if close else "rlhf resume --help"
+            raise RunError(what, where="--allow", got=name, expected=expected, hint=hint)
 
 
 def _changes(frozen: JsonTree, typed: Prepared) -> list[Change]:

@@ -123,6 +123,21 @@ def test_check_says_whether_a_run_of_another_machine_may_be_continued(capsys: py
     assert "is being trained right now" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("nonsense", "rlhf resume --help"),
+        ("dta", "--allow data"),
+        ("trainer.args.learning_rat", "--allow trainer.args.learning_rate"),
+        ("rewards.breviti.weight", "--allow rewards.brevity.weight"),
+    ],
+)
+def test_a_name_that_allows_nothing_is_refused(name: str, hint: str) -> None:
+    folder = begun()
+    assert refused(folder, allow=(name,)).hint == hint
+    assert typed(folder, allow=("trainer", "trainer.args.warmup_steps", "code")).plan is not None  # keys of the run
+
+
 def test_a_reward_that_is_removed_is_named_by_its_function_and_may_be_allowed() -> None:
     folder = begun()
     run = typed(folder, "~rewards.brevity", allow=("rewards.brevity",))
