@@ -57,7 +57,7 @@ def place_of(word: str, *, where: str) -> Path:
     return below if (below / SWEEP).is_file() else find_run(word, _ROOT, where=where).path
 
 
-def one_named(words: list[str], verb: str, expected: str, *, more: str = "", finished: bool = False) -> str:
+def one_named(words: list[str], verb: str, expected: str, *, more: str = "", finished: bool | None = None) -> str:
     """Remove the one word that names a run from `words` and return it. Raise RunError if there is not one."""
     named = [word for word in words if names_a_run(word)]
     if len(named) != 1:

@@ -212,23 +212,28 @@ def run_result(folder: RunFolder) -> dict[str, object]:
     }
 
 
-def newest_run(root: Path = Path("runs"), *, finished: bool = False) -> RunFolder | None:
-    """Return the most recently updated run below `root`, or None; `finished` requires a finished run with a model."""
+def newest_run(root: Path = Path("runs"), *, finished: bool | None = None) -> RunFolder | None:
+    """Return the most recently updated run below `root`, or None.
+
+    `finished`: True requires a finished run with a model, False one that can be resumed, if there is any.
+    """
 
     def updated_at(run: RunFolder) -> float:
         return (run.status if run.status.is_file() else run.config).stat().st_mtime
 
-    for run in sorted(runs_below(root), key=updated_at, reverse=True):
+    found = sorted(runs_below(root), key=updated_at, reverse=True)
+    for run in found if finished is not None else ():
         with contextlib.suppress(RunError):
-            if not finished or (read_status(run).state == FINISHED and run.model.is_dir()):
+            state = read_status(run).state
+            if (state == FINISHED and run.model.is_dir()) if finished else state not in (FINISHED, RUNNING, QUEUED):
                 return run
-    return None
+    return None if finished else next(iter(found), None)
 
 
-def with_newest(command: str, more: str = "", *, finished: bool = False, all_of_it: bool = False) -> str:
+def with_newest(command: str, more: str = "", *, finished: bool | None = None, all_of_it: bool = False) -> str:
     """Return `rlhf why runs/quickstart/mine`, with the newest run, or how to make a first run; `more` is appended.
 
-    `all_of_it` names the experiment's folder with all its runs instead.
+    `finished` is that of `newest_run`. `all_of_it` names the experiment's folder with all its runs instead.
     """
     run = newest_run(finished=finished)
     if run is None:

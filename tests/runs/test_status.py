@@ -36,9 +36,11 @@ def test_the_newest_run_and_the_command_with_it(
     for age, file in enumerate((unstarted.config, without.status, with_model.status)):
         os.utime(file, (1000 - age, 1000 - age))
     assert newest_run() == RunFolder(unstarted.path.resolve())
+    assert newest_run(Path("runs/exp/b"), finished=False) == RunFolder(without.path.resolve())  # there is no other
     assert newest_run(finished=True) == RunFolder(with_model.path.resolve())
     os.utime(without.status, (2000, 2000))
     assert with_newest("rlhf why", " --json") == "rlhf why runs/exp/b --json"
+    assert with_newest("rlhf resume", finished=False) == "rlhf resume runs/exp/c"
     assert with_newest("rlhf why", finished=True) == "rlhf why runs/exp/a"
     assert with_newest("rlhf compare", all_of_it=True) == "rlhf compare runs/exp"
 

@@ -49,11 +49,11 @@ def run(options: Options, leader: Leader | None = None) -> int:
         if options.as_json:
             print_json(end.as_json())
         return end.code
-    named = one_named(words, "rlhf resume", "a run folder, or a sweep's")
+    named = one_named(words, "rlhf resume", "a run folder, or a sweep's", finished=False)
     if is_run_name(named):
-        newest = newest_run(Path("runs", named.partition(":")[2]))
+        newest = newest_run(Path("runs", named.partition(":")[2]), finished=False)
         what = "run:NAME means a finished run, which cannot be resumed"
-        hint = f"rlhf resume {newest.typed}" if newest is not None else with_newest("rlhf resume")
+        hint = f"rlhf resume {newest.typed}" if newest is not None else with_newest("rlhf resume", finished=False)
         raise RunError(what, got=named, expected="the folder of a run that was interrupted", hint=hint)
     folder, console = open_run(Path(named)), Screen()
     options.refuse_sweep_flags("rlhf resume SWEEP")
