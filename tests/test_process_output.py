@@ -54,11 +54,11 @@ def test_a_full_disk_under_stdout(typed: str, place: Path) -> None:
     assert ("nosuch" in typed) == ("nosuch" in ended.stderr)  # the mistake is named there, too
 
 
-def test_a_locale_without_our_signs_shows_a_question_mark(place: Path) -> None:
-    program = "from rlhf_cli.text.redaction import safe_output\nwith safe_output(): print('loss \u2193 0.5')"
+def test_a_locale_without_our_signs_shows_others(place: Path) -> None:
+    program = "from rlhf_cli.text.redaction import safe_output\nwith safe_output(): print('loss \u2193 0.5 \u7b54')"
     latin = {**os.environ, "PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=latin)
-    assert done.stdout == "loss ? 0.5\n"
+    assert done.stdout == "loss v 0.5 ?\n"
 
 
 PRINTS = """

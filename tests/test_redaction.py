@@ -190,6 +190,18 @@ def test_a_safe_stream_behaves_like_the_stream_it_wraps(capsys: pytest.CaptureFi
     assert capsys.readouterr().out == "known-value\n"
 
 
+def test_signs_of_our_tables_stay_distinct_without_unicode() -> None:
+    inner = io.TextIOWrapper(raw := io.BytesIO(), encoding="ascii")
+    signs = [*"●○→↓…", *"▁▂▃▄▅▆▇█"]
+    stream = SafeStream(inner)
+    stream.write(" ".join([*signs, "±", "é"]))
+    stream.flush()
+    *shown, plus_minus, letter = raw.getvalue().decode().split(" ")
+    assert len(set(shown)) == len(signs)
+    assert {*map(len, shown)} == {1}
+    assert (plus_minus, letter) == ("+-", "?")
+
+
 def test_the_quick_test_for_secrets_misses_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """A quick search for a few words skips most texts; compare it with the full search on random pieces of secrets.
 

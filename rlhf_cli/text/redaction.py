@@ -242,6 +242,8 @@ def _is_worth_hiding(value: str) -> bool:
 CONTROL = re.compile(r"[\0-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]|\r(?!\n)")
 """C0 except tab and line ends, DEL, C1, bidirectional embeddings, overrides and isolates, and lone surrogates."""
 _PADDING = re.compile(r" +(?=\n)")
+_IN_ASCII = str.maketrans("●○★→↓…▁▂▃▄▅▆▇█", "*o*>v~_.,-=+x#", "") | {ord("±"): "+-"}
+"""Signs of our tables -> what stands for them in a locale without them, as wide and distinct from each other."""
 _BARS = "tqdm"
 """The library whose progress bars move the cursor; recognised by the name of the calling module."""
 
@@ -299,7 +301,8 @@ class SafeStream(OverStream):
             try:
                 self._stream.write(safe)
             except UnicodeEncodeError as error:  # a locale without arrows and dots
-                self._stream.write(safe.encode(error.encoding, "replace").decode(error.encoding))
+                plain = safe.translate(_IN_ASCII)
+                self._stream.write(plain.encode(error.encoding, "replace").decode(error.encoding))
         return len(text)
 
     def flush(self) -> None:

@@ -25,7 +25,9 @@ Judge = Callable[[list[str]], object]
 """Prepares the experiment that words describe; raises UserError."""
 
 _COMMANDS = {
-    **dict.fromkeys("pip hf wandb accelerate export unset ls cd cp mkdir mv rm scancel eval".split(), 6),
+    **dict.fromkeys(
+        ("pip", "hf", "wandb", "accelerate", "export", "unset", "ls", "cp", "mkdir", "mv", "rm", "scancel", "eval"), 6
+    ),
     **dict.fromkeys(("python", "gunzip", "<", "tail", "iconv", "jq", "sed"), 20),
 }
 """A command that is not ours -> how many words it has at most."""
