@@ -39,6 +39,7 @@ _LARGEST = 8 << 20
 _MOST_REFERENCES = 50
 _BY_PATH = {"model": "local", "data": "file"}
 """Group -> its option with a `path` to the user's own model or data."""
+LETTERS_OF_A_KEY = "a key of the letters a-z and A-Z, digits, '_', '-', '.' and '@'"
 _NOT_COMPOSED, _NOT_READ = "the configuration cannot be composed", "a configuration file cannot be read"
 
 
@@ -60,7 +61,9 @@ def explain(
     raise_any(_absent_deletions(overrides, composed), because=error)
     if isinstance(error, ValueError | TypeError):  # OmegaConf's, of `gate.by=x` where `gate` is a list
         expected = "the number of an entry for a list (from 0), the name of a key for a mapping"
-        raise ConfigError(_NOT_COMPOSED, where=COMMAND_LINE, got=str(error), expected=expected) from error
+        part = re.search(r"invalid literal for int\(\) .*: '(.*)'", str(error))
+        got = f"{part[1]!r}, of a list" if part else str(error)
+        raise ConfigError(_NOT_COMPOSED, where=COMMAND_LINE, got=got, expected=expected) from error
     raise error
 
 
@@ -85,7 +88,21 @@ def hydra_error(error: Exception) -> ConfigError:
     match = re.match(r"^In '?([\w/.-]+)'?: ", message)
     file = find(match[1]) if match is not None else None
     place = str(Origin(file)) if file is not None else None
+    for broken, line, text in _broken_references(message):
+        expected = "the name of an option in `defaults`; elsewhere ${KEY} or ${oc.env:NAME}, closed by }"
+        return ConfigError(_NOT_COMPOSED, where=str(Origin(broken, line)), got=text, expected=expected)
     return ConfigError(_NOT_COMPOSED, where=place, got=message, hint="rlhf list")
+
+
+def _broken_references(message: str) -> Iterator[tuple[Path, int, str]]:
+    """Yield the file, number and text of each line with the reference of a message, or with one that is not closed."""
+    named = re.match(r"Error resolving interpolation '(.+?)', possible", message)
+    is_open = re.search(r"at input '|input '.*' expecting|token recognition", message) is not None
+    for file in _user_files() if named or is_open else ():
+        for number, line in enumerate(read_regular(file, _LARGEST).splitlines(), 1):
+            text = line.partition(" #")[0].strip()
+            if named[1] in text if named else "${" in text and text.count("{") > text.count("}"):
+                yield file, number, text
 
 
 def _user_files() -> Iterator[Path]:
@@ -270,7 +287,7 @@ def _word_problems(overrides: list[str]) -> Iterator[ConfigError]:
             hint = hint if hint is not None and hint.isprintable() and key.isascii() else None
             what, got = "a value cannot be read", f"{typed}\n{reason_of(error)}"
             expected = f"[a,b] for a list, {{a: 1}} for a mapping, quotes within quotes: {quoted.format('TEXT')}"
-            expected = expected if key.isascii() else "a key of the letters a-z and A-Z, digits, '_', '-', '.' and '@'"
+            expected = expected if key.isascii() else LETTERS_OF_A_KEY
             yield ConfigError(what, where=COMMAND_LINE, got=got, expected=expected, hint=hint)
             continue
         if is_sweep:

@@ -20,7 +20,7 @@ from hydra.errors import HydraException
 
 from rlhf_cli.analysis.comparison.logged_run import is_seed, short_key
 from rlhf_cli.config.compose import quote_paths
-from rlhf_cli.config.composing_errors import no_such_group, reason_of
+from rlhf_cli.config.composing_errors import LETTERS_OF_A_KEY, no_such_group, reason_of
 from rlhf_cli.config.conf_folders import groups
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.config.rules.metric_rules import MOVES_THE_TOTAL, moving_total
@@ -168,6 +168,8 @@ def _parsed(text: str, after: list[str]) -> Override | None:
         what, got = f"{key} has no values" if is_empty else "these values cannot be read", f"{text}\n{said}"
         expected = "values separated by commas, 'choice(a,b)', 'range(0,5)', 'glob(toy_*)', lists: '[1,2],[3]'"
         advice = "quote a value that contains a comma, a bracket or =: \"key='a, b',c\""
+        if not key.isascii():
+            raise _wrong(what, got, LETTERS_OF_A_KEY, hint) from None
         raise _wrong(what, text if is_empty else got, expected, hint, advice) from None
 
 

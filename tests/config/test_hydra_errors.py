@@ -92,6 +92,24 @@ def test_a_reference_to_a_missing_key_gets_the_nearest(write: Write, refused: Re
 
 
 @pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("defaults:\n- quickstart\n- override /model: ${oc.env:NOT_SET_HERE}\n", 4),
+        ("defaults: [quickstart, _self_]\nseed: ${\n", 3),
+    ],
+)
+def test_a_reference_that_hydra_itself_cannot_read(write: Write, refused: Refused, text: str, line: int) -> None:
+    write("conf/exp/mine.yaml", HEADER + text)
+    error = refused("exp=mine")
+    assert (error.where, error.got) == (f"conf/exp/mine.yaml:{line}", text.splitlines()[line - 2])
+
+
+def test_a_key_below_a_list_is_a_number(write: Write, refused: Refused) -> None:
+    write("conf/exp/mine.yaml", f"{HEADER}defaults: [quickstart, _self_]\nstop: [{{when: kl > 0.5, for: 3}}]\n")
+    assert refused("exp=mine", "stop.by=3").got == "'by', of a list"
+
+
+@pytest.mark.parametrize(
     "text", ["# mine\ndefaults: [quickstart, override /model: tiny, _self_]\nseed: 3\n", "seed: 3\n", ""]
 )
 def test_a_missing_header(write: Write, refused: Refused, text: str) -> None:

@@ -28,7 +28,7 @@ _COMMANDS = {
     **dict.fromkeys(
         ("pip", "hf", "wandb", "accelerate", "export", "unset", "ls", "cp", "mkdir", "mv", "rm", "scancel", "eval"), 6
     ),
-    **dict.fromkeys(("python", "gunzip", "<", "tail", "iconv", "jq", "sed"), 20),
+    **dict.fromkeys(("cd", "python", "gunzip", "<", "tail", "iconv", "jq", "sed"), 20),
 }
 """A command that is not ours -> how many words it has at most."""
 _OVERRIDE = re.compile(r"^(\+{0,2}[A-Za-z_][\w./@+:-]*=.*|~[\w.]+)$", re.DOTALL)

@@ -167,6 +167,7 @@ INTERVAL = "'seed=range(START,STOP,STEP)', or seed=VALUE,VALUE, or sweep=weights
         (["seed=7"], "seed=7", None),
         (["seed=,"], "seed=,\n", None),
         (["seed=1,,2"], "seed=1,,2\n", None),
+        (["rewards.é.weight=0,1"], "rewards.é.weight=0,1\n", None),
     ],
 )
 def test_wrong_grids_are_refused(typed: list[str], got: str, hint: str | None) -> None:
@@ -179,6 +180,7 @@ def test_wrong_grids_are_refused(typed: list[str], got: str, hint: str | None) -
     assert error.hint == hint
     assert error.expected
     assert error.advice or typed != ["seed=7"]  # the advice tells how to type several values
+    assert not (error.advice and "é" in typed[0])  # no quotes around the value help
 
 
 def test_all_mistakes_of_a_grid_are_reported_together() -> None:

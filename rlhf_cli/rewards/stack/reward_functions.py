@@ -248,10 +248,12 @@ def refuse_other_signature(
     foreign = [name for name in required_parameters(parameters) if name in known and name not in args]
     if foreign:
         column = every[foreign[0]]
+        is_column = foreign[0] in ("prompt", "completion")
+        why = f". TRL keeps that column of the rows to itself; for it, data.rename.NAME={foreign[0]}" * is_column
         raise RewardError(
             f"{fn} takes {foreign[0]!r}, which no reward is given",
             where=where,
-            got=f"{fn.rpartition(':')[2]}({', '.join(parameters)})",
+            got=f"{fn.rpartition(':')[2]}({', '.join(parameters)}){why}",
             expected=f"{column}, a list with one entry per row; for example a function that calls this one:",
             advice=f"def score({', '.join(dict.fromkeys(['completions', column]))}, **columns): ...",
         )

@@ -219,6 +219,8 @@ def test_an_argument_of_another_tool_is_refused(name: str, taken: str) -> None:
     assert repr(taken) in caught.value.what
     assert (caught.value.where, caught.value.hint) == ("x", None)
     assert str(caught.value.advice).startswith("def score(completions")
+    is_column = taken in ("prompt", "completion")  # TRL passes all others on
+    assert (f"data.rename.NAME={taken}" in str(caught.value.got)) is is_column
 
 
 def test_a_column_with_such_a_name_is_accepted_and_what_trl_supplies_is_none() -> None:
