@@ -37,14 +37,13 @@ from rlhf_cli.evaluation.evaluation_results import (
 )
 from rlhf_cli.evaluation.held_out_rows import HeldOut, end_of_run, load_held_out
 from rlhf_cli.evaluation.reward_model_scores import evaluate_reward_model
-from rlhf_cli.evaluation.score_completions import EndOfRun, Interact, refuse_missing_columns, score_each
+from rlhf_cli.evaluation.score_completions import EndOfRun, Interact, refuse_uncallable_rewards, score_each
 from rlhf_cli.evaluation.scored_pairs import RewardModelEvaluation
 from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.models.policy_model import SAMPLING_ARGUMENTS, PolicyModel, Sampling
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.models.tokenizer_files import read_tokenizer
 from rlhf_cli.plan.prompt_room import prompt_room
-from rlhf_cli.plan.stack_building import function_of
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, ScoredRow
 from rlhf_cli.runs.reward_records import trained_with_eos
 from rlhf_cli.runs.run_folder import (
@@ -243,9 +242,7 @@ def policy_answers(
 
     Raise RewardError or DataError before sampling if a reward cannot be called.
     """
-    named = {name: (reward.fn, reward.args) for name, reward in experiment.rewards.items() if reward.fn is not None}
-    functions = {name: function_of(name, *call) for name, call in named.items()}
-    refuse_missing_columns(functions, rows, experiment, where="data")  # before hours of sampling
+    refuse_uncallable_rewards(rows, experiment)
     answered = {name: answer_prompts(policy, rows, way) for name, way in ways.items() if way.each}
     # Apart, as in a training: a reward that compares the answers to a prompt must not compare greedy with sampled ones.
     batches = [[answer.as_row() for answer in answers] for answers in answered.values()]

@@ -250,6 +250,14 @@ def refuse_missing_columns(
     )
 
 
+def refuse_uncallable_rewards(rows: Sequence[Row], experiment: Experiment) -> None:
+    """Raise RewardError or DataError if a reward cannot be called on answers to these rows. Call it before sampling."""
+    named = {name: (reward.fn, reward.args) for name, reward in experiment.rewards.items() if reward.fn is not None}
+    functions = {name: function_of(name, *call) for name, call in named.items()}
+    rollout = dict.fromkeys(experiment.rollout_columns) if experiment.interacts else {}
+    refuse_missing_columns(functions, [*rows, rollout], experiment, where="data")
+
+
 def _scores(stack: RewardStack, num_rows: int, aggregate: Aggregate, end: EndOfRun) -> CompletionScores:
     outcomes = {name: stack.outcomes[name] for name in stack.names}
 

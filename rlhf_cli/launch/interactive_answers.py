@@ -12,7 +12,7 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.reward_sections import Sampling
 from rlhf_cli.config.schema.trainer_sections import PpoArgs
 from rlhf_cli.data.source import Row
-from rlhf_cli.evaluation.score_completions import EndOfRun, Interact
+from rlhf_cli.evaluation.score_completions import EndOfRun, Interact, refuse_uncallable_rewards
 from rlhf_cli.runs.heartbeat import Heartbeat
 from rlhf_cli.runs.run_folder import RunFolder
 
@@ -37,7 +37,8 @@ def interactive_answers(
     """Return the greedy and the `each` sampled answers to every row by decoding mode, scored as at the run's `end`, in
     the order of the rows.
 
-    Also return why no answer has a total, None if they have. `batch_size` counts completions.
+    Also return why no answer has a total, None if they have. `batch_size` counts completions. Raise RewardError or
+    DataError before sampling if a reward cannot be called.
     """
     from transformers import PrinterCallback
 
@@ -46,6 +47,7 @@ def interactive_answers(
     from rlhf_cli.runs.run_folder import GREEDY, SAMPLED
     from rlhf_cli.trainers.assemble.trainer import assemble
 
+    refuse_uncallable_rewards(rows, experiment)
     settled: list[tuple[dict[str, PartAnswers], str | None]] = []
     with tempfile.TemporaryDirectory() as place, warnings.catch_warnings():
         # What the libraries say to each other; a training writes it into its log.

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from rlhf_cli.cli import main
-from rlhf_cli.launch.interactive_answers import _only_evaluated
+from rlhf_cli.errors import UserError
+from rlhf_cli.evaluation.score_completions import EndOfRun
+from rlhf_cli.launch.interactive_answers import _only_evaluated, interactive_answers
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.trainers.assemble.trl_config import trl_config
@@ -62,6 +64,23 @@ def test_a_trained_policy_answers_as_it_did_in_training(kind: str, workplace: Pa
     assert len(generated) == 6
     if kind != "a rollout function":
         assert any(message["role"] == "tool" for row in [*greedy, *generated] for message in row["completion"])
+
+
+@pytest.mark.parametrize(
+    ("word", "where"),
+    [
+        ("rewards.mine.fn=./gone.py:f", "rewards.mine.fn"),
+        ("rewards.mine.fn=rlhf_cli.rewards.code:code_passes_tests", "data"),
+    ],
+)
+def test_a_reward_that_cannot_be_called_is_refused_before_sampling(
+    word: str, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlhf_cli.trainers.assemble.trainer.assemble", lambda *_, **__: pytest.fail("it would sample"))
+    experiment = prepare(["+exp=toy_calculator", word]).experiment
+    with pytest.raises(UserError) as refused:
+        interactive_answers(Path("model"), experiment, [{"prompt": "1+1=", "answer": 2}], 2, 8, EndOfRun())
+    assert where in [error.where for error in getattr(refused.value, "problems", [refused.value])]
 
 
 @pytest.mark.parametrize(("named", "kept"), [("owner/m", ("v1", "owner/tok")), ("run/model", (None, None))])
