@@ -2,9 +2,9 @@
 so far, each with its number; a run without expectations is named. docs/how-to/expectations.md explains how the
 numbers are read
 
-  --json   an object: `state`, and `runs`, each with its `expectations`
+  --json   an object: `state`; `runs`, each with its `expectations`; `left_out`, why others cannot be read
 
-Exit code 0 if everything is met, 1 if anything is missed or open, 2 if no run has expectations.
+Exit code 0 if everything is met, 1 if anything is missed or open, 2 if no run has expectations or one cannot be read.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from rlhf_cli.analysis.verification import MET, MISSED, OPEN, VerifiedRun, verif
 from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_result
 from rlhf_cli.cli.run_arguments import folders_of, none_named
+from rlhf_cli.display.comparison_tables import show_left_out
 from rlhf_cli.display.run_tables import show_verified
-from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, RunError, UserError, raise_any
+from rlhf_cli.display.terminal import Screen
+from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_USER_ERROR, RunError, UserError, raise_any
+from rlhf_cli.runs.provenance import EDITED_CONFIG, is_config_edited
 
 
 def run(options: Options) -> int:
@@ -25,18 +28,30 @@ def run(options: Options) -> int:
     problems: list[UserError] = []
     for word in options.words:
         try:
-            verified |= {folder: verify(folder) for folder in folders_of(word, where="rlhf verify")}
+            folders = [*folders_of(word, where="rlhf verify")]
         except UserError as error:
             problems.append(error)
-    raise_any(problems)
+            continue
+        for folder in folders:
+            try:
+                verified[folder] = verify(folder)
+            except UserError as error:
+                problems.append(error)
     runs = list(verified.values())
     states = [run.state for run in runs if run.state is not None]
     if not states:
+        raise_any(problems)
         what = "these runs have no expectations" if len(runs) > 1 else "the run has no expectations"
         where = ", ".join(run.folder.shown for run in runs[:3]) + (" ..." if len(runs) > 3 else "")
         expected = "`expect:` in the experiment, before the run is made"
         raise RunError(what, where=where, expected=expected, hint="expect: [{metric: reward, at: end, at_least: 0.5}]")
     state = next(state for state in (MISSED, OPEN, MET) if state in states)
-    content = {"state": state, "runs": [run.as_json() for run in runs]}
+    left_out = [str(problem) for problem in problems]
+    content = {"state": state, "runs": [run.as_json() for run in runs], "left_out": left_out}
     print_result(options, lambda: content, lambda console: show_verified(console, runs))
-    return EXIT_OK if state == MET else EXIT_CRASH
+    errors = Screen(stderr=True)
+    show_left_out(errors, problems)
+    for run in runs:
+        if is_config_edited(run.folder):
+            errors.print(f"{run.folder.shown}: {EDITED_CONFIG}", style="yellow", markup=False, soft_wrap=True)
+    return EXIT_USER_ERROR if problems else EXIT_OK if state == MET else EXIT_CRASH
