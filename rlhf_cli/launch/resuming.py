@@ -31,8 +31,8 @@ from rlhf_cli.plan.prepare import Prepared, prepare_from
 from rlhf_cli.plan.run_plan import Plan
 from rlhf_cli.runs.checkpoint_folders import missing_state
 from rlhf_cli.runs.metrics_file import iter_metrics
-from rlhf_cli.runs.provenance import PENDING_CONFIG, rewrite_config, sha256
-from rlhf_cli.runs.run_folder import RunFolder, checkpoints_in, read_json, typed_path
+from rlhf_cli.runs.provenance import rewrite_config, sha256
+from rlhf_cli.runs.run_folder import PENDING_CONFIG, RunFolder, checkpoints_in, read_json, typed_path
 from rlhf_cli.runs.run_status import RunState, Status, own_job_id, read_status, refuse_links, update_status
 from rlhf_cli.runs.writer_lock import only_writer
 from rlhf_cli.tables.resume_keys import CODE, CONFIG, DATA, Condition, Effect, kind_of_file, row_of

@@ -21,11 +21,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import rlhf_cli
-from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json, write_text
+from rlhf_cli.runs.run_folder import PENDING_CONFIG, RunFolder, read_json, write_json, write_text
 from rlhf_cli.text.json_values import JsonTree, section
 from rlhf_cli.user_files import cache_folder
-
-PENDING_CONFIG = "config_to_be"  # key for the hash of a configuration about to be written: a kill may come first
 
 _WEIGHTS = ("*.safetensors", "*.bin")
 _NO_WEIGHTS = "training_args.bin"  # has paths of the run that saved the model, so it may differ for the same weights

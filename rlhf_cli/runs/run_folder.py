@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import hashlib
 import json
 import os
 import re
@@ -16,7 +17,7 @@ from pathlib import Path
 import yaml
 
 from rlhf_cli.errors import RunError, writing
-from rlhf_cli.text.json_values import JsonTree
+from rlhf_cli.text.json_values import JsonTree, section
 from rlhf_cli.text.redaction import redacted_tree
 from rlhf_cli.text.regular_files import SAFE_LOADER, read_object, read_regular
 from rlhf_cli.text.suggest import nearest
@@ -32,6 +33,8 @@ _WAYS_OUT = {
 }
 _DEEPEST = 4
 SWEEP = "sweep.json"
+PENDING_CONFIG = "config_to_be"  # key for the hash of a configuration about to be written: a kill may come first
+EDITED_CONFIG = "config.yaml was changed after the run began"
 
 HELD_OUT = "held_out"  # name of the evaluation on a run's own evaluation rows
 TRAINING_ROWS = "training_rows"  # name of that evaluation if the run was trained on the prompts of all these rows
@@ -96,6 +99,12 @@ class RunFolder:
         if not isinstance(content, dict):
             raise unreadable(self.config, "nothing" if content is None else f"a {type(content).__name__}")
         return content
+
+    def is_config_edited(self) -> bool:
+        """Return whether config.yaml is not the one that the run was trained with, False if no hash of it is known."""
+        noted = section(read_json(self.provenance), "sha256")
+        hashes = {noted.get("config"), noted.get(PENDING_CONFIG)} - {None}
+        return bool(hashes) and hashlib.sha256(self.config.read_bytes()).hexdigest() not in hashes
 
     def last_checkpoint(self) -> Path | None:
         """Return the newest checkpoint by file names, or None; `newest_whole` also verifies the files."""

@@ -20,6 +20,7 @@ from rlhf_cli.analysis.comparison.verdicts import MeasureVerdict, verdicts_on
 from rlhf_cli.errors import RlhfError, UserError
 from rlhf_cli.numerics.intervals import Estimate
 from rlhf_cli.runs.metric_arrays import Window
+from rlhf_cli.runs.run_folder import EDITED_CONFIG
 from rlhf_cli.text.json_values import finite_or_none
 from rlhf_cli.text.suggest import nearest
 
@@ -220,6 +221,8 @@ def _few(names: Sequence[str]) -> str:
 
 def _notes(grouped: GroupedRuns, measures: list[RunMeasure], values: Mapping[str, Mapping[str, float]]) -> list[str]:
     notes = []
+    if edited := [run.place for run in grouped.runs if run.folder and run.folder.is_config_edited()]:
+        notes.append(f"{EDITED_CONFIG}: {_few(edited)}")
     trainers = list(dict.fromkeys(run.trainer for run in grouped.runs))
     if len(trainers) > 1:
         notes.append(f"runs of different trainers ({', '.join(trainers)}) are compared by the measures that both have")

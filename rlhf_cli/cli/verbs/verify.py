@@ -17,7 +17,7 @@ from rlhf_cli.display.comparison_tables import show_left_out
 from rlhf_cli.display.run_tables import show_verified
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_USER_ERROR, RunError, UserError, raise_any
-from rlhf_cli.runs.provenance import EDITED_CONFIG, is_config_edited
+from rlhf_cli.runs.run_folder import EDITED_CONFIG
 
 
 def run(options: Options) -> int:
@@ -52,6 +52,6 @@ def run(options: Options) -> int:
     errors = Screen(stderr=True)
     show_left_out(errors, problems)
     for run in runs:
-        if is_config_edited(run.folder):
+        if run.folder.is_config_edited():
             errors.print(f"{run.folder.shown}: {EDITED_CONFIG}", style="yellow", markup=False, soft_wrap=True)
     return EXIT_USER_ERROR if problems else EXIT_OK if state == MET else EXIT_CRASH

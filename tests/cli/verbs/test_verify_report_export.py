@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from rlhf_cli.cli import main
-from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.provenance import sha256
+from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.text.json_values import JsonValue
 from tests.display.page.reported_runs import write_reported
 from tests.project.finished_runs import finished_run, random_model
@@ -60,6 +61,35 @@ def test_a_sweep_is_verified(expecting, capsys: Said) -> None:
     assert out == ""
     assert "the run has no expectations" in err
     assert "expect: [{metric: reward, at: end, at_least: 0.5}]" in err
+
+
+@pytest.mark.parametrize("words", [["runs/sweep"], ["runs/sweep/one", "nowhere"]])
+def test_readable_runs_are_verified_and_the_others_named(expecting, words: list[str], capsys: Said) -> None:
+    expecting(one=MET, two=MET)
+    Path("runs/sweep/two/metrics.jsonl").write_text("{}\nnot JSON\n{}\n")
+    assert main(["verify", *words, "--json"]) == 2
+    out, err = capsys.readouterr()
+    said = json.loads(out)
+    assert ([run["run"] for run in said["runs"]], said["state"]) == (["runs/sweep/one"], "met")
+    (left_out,) = said["left_out"]
+    assert left_out in err
+
+
+def test_a_configuration_that_was_edited_is_named(expecting, capsys: Said) -> None:
+    expecting(one=MET, two=MET)
+    note = "config.yaml was changed after the run began"
+    for name in ("one", "two"):
+        folder = RunFolder(Path("runs/sweep", name))
+        noted = read_json(folder.provenance)
+        folder.provenance.write_text(json.dumps({**noted, "sha256": {"config": sha256(folder.config)}}))
+    for is_edited in (False, True):
+        for verb, path in (("compare", "runs/sweep"), ("why", "runs/sweep/two"), ("verify", "runs/sweep")):
+            main([verb, path])
+            said = "".join(capsys.readouterr())
+            assert (note in said) is is_edited
+            assert not is_edited or "runs/sweep/two" in said
+        with Path("runs/sweep/two/config.yaml").open("a") as config:
+            config.write("# mine\n")
 
 
 @pytest.fixture
