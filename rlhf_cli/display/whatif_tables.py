@@ -14,11 +14,13 @@ from rlhf_cli.analysis.comparison.logged_run import value_text
 from rlhf_cli.analysis.what_if import LENGTH, OldNew, WhatIf
 from rlhf_cli.analysis.whatif_request import KeyChange
 from rlhf_cli.config.schema.reward_sections import gate_text
-from rlhf_cli.display.terminal import Cell, plain_table
+from rlhf_cli.display.terminal import GAP, Cell, plain_table
 from rlhf_cli.plan.batches import count
 from rlhf_cli.tables.trl_values import TOKENS
 
 _MOST_ROUNDS = 8
+_NARROW = 64
+"""With fewer columns, the table of rounds has short heads."""
 _NEITHER: OldNew = (None, None)
 _LEGEND = (
     "order: Kendall's tau-b of the totals within groups, 1 if the order stays; best: groups with another best answer;"
@@ -57,8 +59,10 @@ def show_what_if(console: Console, run: str, answer: WhatIf) -> None:
     if len(rounds) > 1:
         means = [_mean(getattr(one, name) for one in rounds) for name in ("tau", "best_changed", "sign_changed")]
         lines.append([("all", "bold"), *_ranks(*means), "", ""])
+    is_narrow = console.width < _NARROW
     heads = ["step", "order", "best changes", "sign changes", "mean total", "groups"]
-    console.print(plain_table([], heads, rows=lines))
+    heads = ["step", "order", "best", "sign", "total", "groups"] if is_narrow else heads
+    console.print(plain_table([], heads, rows=lines, gap=1 if is_narrow else GAP))
     push = "push: covariance of the advantages with a raw score, within groups"
     notes = [push, _LEGEND, "A larger total is not better"]
     if first.step > 1:

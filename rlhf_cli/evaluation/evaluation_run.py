@@ -43,6 +43,7 @@ from rlhf_cli.evaluation.targets import Target
 from rlhf_cli.models.policy_model import SAMPLING_ARGUMENTS, PolicyModel, Sampling
 from rlhf_cli.models.reward_model_scorer import RewardModelScorer
 from rlhf_cli.models.tokenizer_files import read_tokenizer
+from rlhf_cli.plan.batches import count
 from rlhf_cli.plan.prompt_room import prompt_room
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, ScoredRow
 from rlhf_cli.runs.reward_records import trained_with_eos
@@ -168,14 +169,14 @@ def _policy(
 ) -> tuple[PolicyEvaluation, list[Row]]:
     rows = held_out.rows
     total = len(rows) * (1 + asked.samples)
-    say(f"{total} completions of {len(rows)} prompts, {1 + asked.samples} each")
+    say(f"{count(total, 'completion')} of {count(len(rows), 'prompt')}, {1 + asked.samples} each")
     done = 0
 
-    def on_batch(count: int) -> None:
+    def on_batch(num: int) -> None:
         nonlocal done
-        if (done + count) * 4 // total > done * 4 // total:
-            say(f"{done + count} of {total}")
-        done += count
+        if (done + num) * 4 // total > done * 4 // total:
+            say(f"{done + num} of {total}")
+        done += num
 
     sampling = sampling_of(experiment, asked.samples, asked.batch_size or _POLICY_BATCH, on_batch)
     end = end_of_run(target)

@@ -109,6 +109,9 @@ def test_each_quarter_of_an_evaluation_is_told(place: Path) -> None:
     asked = EvaluationRequest("answers", "two rows", out=place, rows=2, samples=4)
     evaluate(Target("policy", place, "a policy", place), experiment(correct=CORRECT), asked, said.append)
     assert said == ["10 completions of 2 prompts, 5 each", *(f"{done} of 10" for done in (3, 5, 8, 10))]
+    one = EvaluationRequest("one", "a row", out=place, rows=1, samples=0)
+    evaluate(Target("policy", place, "a policy", place), experiment(correct=CORRECT), one, said.append)
+    assert said[-2:] == ["1 completion of 1 prompt, 1 each", "1 of 1"]
 
 
 def in_the_batch(completions: list[Any], **_: Any) -> list[float]:

@@ -43,6 +43,7 @@ from rlhf_cli.evaluation.best_of_n import BEST, PAIRS, TOTAL, GenerationRequest,
 from rlhf_cli.evaluation.held_out_rows import prompts_of
 from rlhf_cli.launch.freeze import refuse_foreign_code
 from rlhf_cli.launch.interactive_answers import interaction
+from rlhf_cli.plan.batches import count
 from rlhf_cli.plan.prepare import Prepared, is_run_name, prepare, prepare_from
 from rlhf_cli.plan.prompt_room import prompt_room
 from rlhf_cli.runs.run_folder import as_typed
@@ -80,14 +81,14 @@ def run(options: Options) -> int:
     room = prompt_room(experiment, policy.config, policy.tokenizer)
     rows, which = prompts_of(experiment, data=data, held_out=options.on("--held-out"), limit=limit, room=room)
     total = len(rows) * num_samples
-    asked = f"{total} completions of {len(rows)} prompts, {num_samples} each"
+    asked = f"{count(total, 'completion')} of {count(len(rows), 'prompt')}, {num_samples} each"
     screen.print(f"[bold]{target.label}[/] on {which}: {asked}")
     request = GenerationRequest(num_samples, by or TOTAL, least_margin or 0.0, keep, at_least, batch_size, pass_rate)
     batches = list[int]()
     with spinner("generating") as show:
 
-        def on_batch(count: int) -> None:
-            batches.append(count)
+        def on_batch(num: int) -> None:
+            batches.append(num)
             show(f"{sum(batches)} of {total} completions")
 
         interact = interaction(experiment)

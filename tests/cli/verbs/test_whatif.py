@@ -74,6 +74,14 @@ def test_a_mean_is_taken_over_the_rounds_that_have_the_figure(capsys: Said) -> N
     assert row == ["all", "0.75", "-", "-"]
 
 
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_round_is_one_line_on_a_narrow_terminal(width: int, capsys: Said) -> None:
+    one = answered(1000, tau=1.0, best_changed=1.0, sign_changed=1.0, mean_total=(1.5, 2.5))
+    show_what_if(Console(width=width), "run", cast(Any, SimpleNamespace(changes=[], rounds=[one], left_out=[])))
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.lstrip().startswith("1000 ")]
+    assert rows == [["1000", "1.00", "100%", "100%", "1.50", "→", "2.50", "1"]]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
