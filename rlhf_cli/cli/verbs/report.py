@@ -40,7 +40,7 @@ def run(options: Options) -> int:
 
     from rlhf_cli.display.page.page_content import report_on
 
-    with writing("the report", "--out"):
+    with writing("the report", out, "--out FILE.html"):
         written = report_on(runs, problems, out, folder)
     if options.as_json:
         print_json({"path": str(out), **written})

@@ -116,7 +116,7 @@ def test_the_report_is_in_the_named_folder(sweep: Path, capsys: Said) -> None:
         (["nowhere"], "nowhere is not a run folder"),
         (["runs/demo/sweep", "--out", "runs"], "the report is a file"),
         (["runs/demo/sweep", "--yes"], "has no option --yes"),
-        (["runs/demo/sweep", "--out", "runs/demo/sweep/sweep.json/x.html"], "cannot be written"),
+        (["runs/demo/sweep", "--out", "runs/demo/sweep/sweep.json/x.html"], "--out FILE.html"),
     ],
 )
 def test_refusals_of_report(words: list[str], says: str, sweep: Path, capsys: Said) -> None:
