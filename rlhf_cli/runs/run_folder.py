@@ -104,7 +104,11 @@ class RunFolder:
         """Return whether config.yaml is not the one that the run was trained with, False if no hash of it is known."""
         noted = section(read_json(self.provenance), "sha256")
         hashes = {noted.get("config"), noted.get(PENDING_CONFIG)} - {None}
-        return bool(hashes) and hashlib.sha256(self.config.read_bytes()).hexdigest() not in hashes
+        try:
+            written = read_regular(self.config)
+        except (OSError, UnicodeError):
+            return False  # who reads it says so
+        return bool(hashes) and hashlib.sha256(written.encode()).hexdigest() not in hashes
 
     def last_checkpoint(self) -> Path | None:
         """Return the newest checkpoint by file names, or None; `newest_whole` also verifies the files."""
