@@ -22,7 +22,7 @@ from rlhf_cli.plan.checks import machine_checks
 from rlhf_cli.plan.devices import answer_of
 from rlhf_cli.plan.launch_plan import LaunchPlan, ServerPlan, installed_vllm, plan_launch, plan_server, port_problem
 from rlhf_cli.plan.prepare import prepare
-from rlhf_cli.plan.rank_group import RankGroup, rank_group, starts_ranks, why_not_reached
+from rlhf_cli.plan.rank_group import RankGroup, interface_of, rank_group, starts_ranks, why_not_reached
 from tests.support.machines import HaveGpus, have_gpus
 from tests.support.planning import subject_of
 from tests.support.stand_in_slurm import stand_in
@@ -104,6 +104,7 @@ class TestRanks:
         assert env["CUDA_VISIBLE_DEVICES"] == "5,6"
         assert not planned("launch.processes=1", *words[1:], accelerate_env=own).in_this_process
         monkeypatch.setenv("OMP_NUM_THREADS", "3")
+        assert (interface_of("127.0.0.1"), interface_of("192.0.2.1")) == ("lo", None)
         monkeypatch.setattr(launch_plan, "interface_of", lambda address: None)
         plan = planned("launch.processes=2", "launch.device=cpu")
         assert (plan.ranks[1], plan.shared["OMP_NUM_THREADS"]) == (None, "3")

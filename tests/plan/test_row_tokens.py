@@ -248,6 +248,9 @@ def test_rows_beyond_the_context(args: dict[str, Any], trl: str, is_told: bool, 
             assert (kind, one.where, one.hint) == ("n_embd", "data.x", "trainer.args.max_length=8")
 
 
+_RM = "rewards.rm.max_length"
+
+
 @pytest.mark.parametrize(
     ("words", "prompt", "where", "hint"),
     [
@@ -255,6 +258,7 @@ def test_rows_beyond_the_context(args: dict[str, Any], trl: str, is_told: bool, 
         ("trainer=gkd teacher.path=./other", "a", None, None),
         (f"trainer=gkd teacher.path=./other {_A}max_length=24", "a" * 30, None, None),
         (f"trainer=distillation teacher.path=./other {_A}max_completion_length=16", "a" * 7, "data", f"{_A}{_MOST}=15"),
+        (f"trainer=distillation teacher.path=./other {_A}max_completion_length=16", "a" * 21, "data", f"{_A}{_MOST}=1"),
         (f"trainer=distillation teacher.path=./other {_A}max_completion_length=16", "a" * 6, None, None),
         (
             f"trainer=ppo reward@rewards.short=brevity critic.init=./other {_A}max_completion_length=25",
@@ -262,7 +266,11 @@ def test_rows_beyond_the_context(args: dict[str, Any], trl: str, is_told: bool, 
             "data",
             None,
         ),
-        (f"trainer=grpo rewards.rm={{model:./other,max_length:25}} {_A}{_MOST}=99", "", "rewards.rm.max_length", None),
+        (
+            f"trainer=grpo rewards.rm={{model:./other,max_length:25}} {_A}{_MOST}=99",
+            "",
+            *2 * ("rewards.rm.max_length",),
+        ),
         (f"trainer=grpo rewards.rm={{model:./other}} {_A}{_MOST}=99", "a" * 99, None, None),  # cuts by itself
     ],
 )
@@ -281,4 +289,5 @@ def test_every_model_beside_the_policy_has_positions_for_the_rows(
         found = list(context_problems(looked_at, data))
         expected = [where] if where and (is_told or where != "data") else []
         assert [str(one.where).split(" (")[0] for one in found if isinstance(one, UserError)] == expected
-        assert hint is None or not found or found[0].hint == hint
+        typed = f"{hint}=24" if hint == where else hint
+        assert hint is None or not found or found[0].hint == typed
