@@ -97,6 +97,8 @@ def only(fn: str, **args: object) -> UserError:
         ("./own.py:typed", {"count": 0}, "count", "at least 1", None),
         ("./own.py:typed", {"pairs": 3}, "pairs", "an even number", None),
         ("./own.py:typed", {"flag": 1}, "flag", "true or false", "true"),
+        ("./own.py:typed", {"flag": None}, "flag", "true or false", None),
+        ("./own.py:typed", {"word": 3}, "word", "a text", None),
     ],
 )
 def test_a_value_is_refused(fn: str, args: dict[str, object], name: str, expected: str, hint: str | None) -> None:
