@@ -76,6 +76,8 @@ def test_whoever_reads_the_status_of_a_run_that_crashed_corrects_its_file(make_r
         for of_another in ({"start_ticks": -1}, {"boot": "another"}):  # a process that has the pid by now
             write_json(folder.status, {**told, **of_another})
             assert read_status(folder).state == "killed"
+        for unknown in ("pid", "host"):  # without both, no process is named
+            assert run_status.Status(**{"state": "running", "pid": 1, "host": HERE, unknown: None}).process is None
 
 
 def test_a_run_that_somebody_works_on_is_left_as_it_is(make_run: MakeRun) -> None:
