@@ -12,7 +12,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -58,6 +60,15 @@ def test_each_job_gets_its_own_gpus_and_the_next_waits(place: Path, have_gpus) -
     slots[0][0].release()
     third: Any = slot_for(one, 1)
     assert third[1]["CUDA_VISIBLE_DEVICES"] == "0"
+
+
+def test_a_job_has_the_gpus_that_its_accelerate_file_names(place: Path, have_gpus, monkeypatch) -> None:
+    have_gpus(4)
+    monkeypatch.setattr(run_jobs, "take", lambda gpus, run: taken.append(gpus) or SimpleNamespace(gpus=gpus))
+    taken: list[Any] = []
+    pinned = replace(one := job(place), plan=replace(one.plan, accelerate_env={"CUDA_VISIBLE_DEVICES": "3"}))
+    assert slot_for(pinned, 1) is not None
+    assert taken == [("3",)]
 
 
 def test_a_gpu_has_one_lock_for_its_number_and_its_uuid(have_gpus, monkeypatch) -> None:

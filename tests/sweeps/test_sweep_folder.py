@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from rlhf_cli.errors import ConfigError, RunError, UserError
+from rlhf_cli.errors import ConfigError, RewardError, RunError, UserError
 from rlhf_cli.runs.run_folder import RunFolder
 from rlhf_cli.runs.run_status import update_status
 from rlhf_cli.runs.tracking import wandb_files
@@ -41,6 +41,14 @@ def test_the_progress_of_the_checks_is_shown_on_a_terminal_alone(monkeypatch, te
     console = None if terminal is None else Console(force_terminal=terminal)
     assert sweep_folder.checked([], console) == []
     assert asked == [{"console": console, "transient": True, "disable": not terminal}]
+
+
+def test_a_reward_that_raises_is_told_before_a_sweep_begins(place: Path) -> None:
+    (place / "rewards.py").write_text("def odd(completions, **columns):\n    raise KeyError(completions)\n")
+    words = ("+exp=quickstart", "track=none", "rewards.odd.fn=./rewards.py:odd")
+    with pytest.raises(RewardError) as caught:
+        sweep_folder.checked([SweepJob("one", {}, words)])
+    assert caught.value.where.startswith("rewards.odd.fn")
 
 
 def jobs_of(*experiments: str, name: str | None) -> Any:

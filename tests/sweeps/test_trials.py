@@ -285,6 +285,21 @@ def test_the_best_ten_are_shown_or_all_that_no_other_beats(
     assert "run.name" not in again
 
 
+@pytest.mark.parametrize("sampler", ["random", "tpe", "nsga2"])
+def test_a_search_draws_again_what_its_seed_says_and_goes_on_with_other_values(tmp_path: Path, sampler: str) -> None:
+    def drawn(folder: Path) -> object:
+        search = open_study(folder, plan_of("m", sampler=sampler))
+        trial = search.ask({**SPACE})
+        search.tell(trial, 0.0)
+        return trial.params
+
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    first, second = (drawn(tmp_path / "a") for _ in range(2))
+    assert [drawn(tmp_path / "b") for _ in range(2)] == [first, second]
+    assert first != second
+
+
 @pytest.mark.parametrize(("prune", "stopped"), [("halving", True), ("median", True), ("off", False)])
 def test_a_trial_that_does_worse_than_the_others_is_stopped(tmp_path: Path, prune: str, stopped: bool) -> None:
     def is_stopped(trial: Trial, percent: int, value: float) -> bool:

@@ -108,7 +108,7 @@ def test_the_sweep_and_its_server_tell_each_other_what_begins_and_ends(place: Pa
     assert processes.events(5.0) == [JobEvent(5, 700), JobEvent(6, 701), JobEvent(5, None, -9)]
     server.rules["stdout"].close()
     output = Path(server.rules["stdout"].name)
-    output.write_text("".join(f"line {number}\n" for number in range(30)))
+    output.write_bytes(b"\xff\n" + b"".join(b"line %d\n" % number for number in range(30)))
     server.pipe.close()
     processes.begin(request(7))  # events() raises the reason
     with pytest.raises(RlhfError) as caught:
