@@ -37,6 +37,9 @@ WORDS = [
 ]
 
 
+OTHER = "1.0.0.dev20260101+of.a.branch"  # its line is longer than 80 columns, and not broken
+
+
 def states() -> dict[str, str]:
     return {path.parent.name: read_status(RunFolder(path.parent)).state for path in SWEEP.glob("*/config.yaml")}
 
@@ -53,11 +56,11 @@ def test_unfinished_jobs_end_as_without_the_interruption(workplace: Path, sweep,
     capsys.readouterr()
 
     provenance = SWEEP / "job=2" / "provenance.json"
-    provenance.write_text(re.sub(r'"trl": ".*"', '"trl": "1.0.0"', provenance.read_text()))
+    provenance.write_text(re.sub(r'"trl": ".*"', f'"trl": "{OTHER}"', provenance.read_text()))
     assert main(["resume", str(SWEEP), "--dry-run", "--json"]) == 0
     streams = capsys.readouterr()
     assert json.loads(streams.out)["dry_run"] is True
-    for said in ("trl 1.0.0 -> 1.", "1 of 3 runs are done", "continues from step 2", "reward 'mine' failed on row 0"):
+    for said in (f"trl {OTHER} -> 1.", "1 of 3 runs are done", "continues from step 2", "reward 'mine' failed on row 0"):
         assert said in streams.err
     assert states() == {"job=1": "finished", "job=2": "failed"}
 
