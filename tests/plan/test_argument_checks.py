@@ -304,6 +304,7 @@ def test_what_would_end_a_run_after_its_model_was_loaded(refused: Refused, words
 
 def test_negative_control_keys_that_libraries_read() -> None:
     planned(*QUICK, f"{_ARGS}lr_scheduler_type={_MIN}", f"{_RATE}.min_lr_rate=0.1", f"{_SAVED}.use_reentrant=false")
+    planned(*QUICK, f"{_ARGS}lr_scheduler_type=warmup_stable_decay", f"{_RATE}.num_decay_steps=2")
     planned("exp=toy_sft", "launch=cpu", f"{_ARGS}activation_checkpointing_kwargs.every_n_layers=2")
     planned("exp=toy_sft", "launch=cpu", f"{_ARGS}gradient_checkpointing=true", f"{_SAVED}.selective=true")
     planned(*QUICK, f"{_RATE}='{{\"num_cycles\": 2}}'")  # transformers itself reads JSON

@@ -236,6 +236,7 @@ VALUE_LOSS = [
     (line(1, 4, 11), None, "unseen"),
     (line(1, 2.1, 12), None, "fine"),  # quarters of 1.1 and 2
     (line(1, 2.7, 12), None, "warning"),  # 1.15 and 2.55
+    (line(0.001, 0.0027, 12), None, "warning"),
     (line(4, 1, 12), None, "fine"),
     (parts(1, 8, 1, 8, each=4), None, "unseen"),  # four values that count
     # It grew after the second quarter and has not since: from there on it is a rise all the same.
