@@ -60,8 +60,9 @@ def test_unfinished_jobs_end_as_without_the_interruption(workplace: Path, sweep,
     assert main(["resume", str(SWEEP), "--dry-run", "--json"]) == 0
     streams = capsys.readouterr()
     assert json.loads(streams.out)["dry_run"] is True
-    for said in (f"trl {OTHER} -> 1.", "1 of 3 runs are done", "continues from step 2", "reward 'mine' failed on row 0"):
-        assert said in streams.err
+    said = f"trl {OTHER} -> 1.", "1 of 3 runs are done", "continues from step 2", "reward 'mine' failed on row 0"
+    for part in said:
+        assert part in streams.err
     assert states() == {"job=1": "finished", "job=2": "failed"}
 
     Path("mended").touch()

@@ -213,6 +213,15 @@ def test_other_rows_are_not_asked_for_the_metric_of_a_set_of_the_training(run: P
     assert not best.keys() & prepare_from(RunFolder(run), [], adjust=rows).experiment.trainer.args.keys()
 
 
+def test_a_folder_is_a_run_if_it_has_its_configuration_and_no_model_if_it_has_neither(run: Path, place: Path) -> None:
+    shutil.copy(run / "model" / "config.json", run)
+    assert targets.find_target(run).run == RunFolder(run)
+    (place / "empty").mkdir()
+    with pytest.raises(RunError) as caught:
+        targets.find_target(place / "empty")
+    assert str(place / "empty") in str(caught.value)
+
+
 def test_a_typed_tokenizer_reads_the_texts(run: Path, place: Path) -> None:
     """It swaps x and z, so the model, which scores them 2 and -1, takes each for the other."""
     shutil.copytree(run / "model", place / "swapped")
