@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Callable
 from itertools import product
@@ -116,6 +117,20 @@ def test_splits_that_do_not_exist(jsonl, refusal) -> None:
     assert refusal(load, DataSource(path=path, split="train[:200%]")).where == "data.split"
     assert peek(DataSource(path=path, split="train[:20%](pct1_dropremainder) + train[-1:]")).num_rows == 5
     assert refusal(load, DataSource(path=path, select=(2, 6))).where == "data.select"
+
+
+def test_a_table_that_could_not_be_written_leaves_no_file(jsonl, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    source, kept = DataSource(path=jsonl(numbered(3))), Path(datasets.config.HF_DATASETS_CACHE) / "rlhf"
+    with monkeypatch.context() as patched:
+        patched.setattr(loading.ArrowWriter, "finalize", full)
+        with pytest.raises(OSError, match="full"):
+            load(source)
+    assert list(kept.iterdir()) == []
+    load(source)
+    assert len(list(kept.iterdir())) == 1
 
 
 def test_rows_that_other_code_has_made_are_not_taken_from_the_cache(jsonl, monkeypatch: pytest.MonkeyPatch) -> None:
