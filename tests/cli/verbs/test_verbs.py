@@ -108,7 +108,7 @@ def ignored() -> Iterator[None]:
 def test_a_signal_while_a_run_is_prepared(
     module, called: str, number: signal.Signals, ignored: None, monkeypatch: Patch, capsys: Said
 ) -> None:
-    monkeypatch.setattr(module, called, lambda *_: os.kill(os.getpid(), number))
+    monkeypatch.setattr(module, called, lambda *_, **__: os.kill(os.getpid(), number))
     assert main([module.__name__.rpartition(".")[2], "word"]) == 75
     assert capsys.readouterr().err == f"stopped by {number.name}: nothing was being trained\n"
 
