@@ -251,6 +251,7 @@ VALUE_LOSS = [
     ([0.25] * 8 + [0.375] * 4 + [0.4375] * 3 + [0.5] * 5, None, "warning"),  # twice what it was, and not more
     # The returns' variance from 1 to 4 as well, or to 2, or what nine events say of it.
     (line(1, 4, 16), line(1, 2, 16), "fine"),
+    (line(1, 4, 16), line(0.01, 0.02, 16), "fine"),
     (line(1, 4, 16), line(1, 2, 9), "warning"),
     # The loss three times, the variance two and a half times: 1.2 times as much, and not more.
     (parts(0.25, 0.375, 0.5, 0.75, each=4), [*[1.0] * 12, 1.0, 1.0, 2.0, 2.0], "warning"),
