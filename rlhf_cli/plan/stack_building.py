@@ -174,18 +174,22 @@ def told_tools(experiment: Experiment) -> Callable[[object], list[JsonTree]]:
 
     What cannot be imported or described counts as none: `check` reports it.
     """
-    own, scored_by = dict[str, calls.Function](), {reward.environment for reward in experiment.rewards.values()}
-    told = dict[str | None, list[JsonTree]]()
+    own, told = dict[str, calls.Function](), dict[str | None, list[JsonTree]]()
     with suppress(Exception):
         for name, tool in experiment.tools.items():
             own[name] = import_function(tool.fn, where="")
         told[None] = calls.schemas_of(own)
         for environment, section in experiment.environments.items():
-            methods = calls.tools_of(environment_of(section.own_class, ""))
-            called = {name: method for name, method in methods.items() if name not in scored_by}
-            told[environment] = calls.schemas_of(own | called)
+            methods = called_methods(experiment, environment_of(section.own_class, ""))
+            told[environment] = calls.schemas_of(own | methods)
     has_names = isinstance(experiment.environment, dict)
     return lambda environment: told.get(str(environment) if has_names else None, [])
+
+
+def called_methods(experiment: Experiment, environment: type) -> dict[str, calls.Function]:
+    """Return the methods of an environment that the model may call: those that no reward names."""
+    named = {reward.environment for reward in experiment.rewards.values()}
+    return {name: method for name, method in calls.tools_of(environment).items() if name not in named}
 
 
 def environment_of(named: str, where: str) -> type:

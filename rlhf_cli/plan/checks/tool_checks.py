@@ -22,7 +22,7 @@ from rlhf_cli.plan.checks.prompt_checks import has_conversations
 from rlhf_cli.plan.checks.reward_checks import LATE, TRIAL_S, in_fork
 from rlhf_cli.plan.row_tokens import rendered
 from rlhf_cli.plan.run_plan import Notice
-from rlhf_cli.plan.stack_building import environment_of, interactions_of
+from rlhf_cli.plan.stack_building import called_methods, environment_of, interactions_of
 from rlhf_cli.rewards.stack.reward_functions import import_function, source_file
 from rlhf_cli.text.json_values import JsonTree, JsonValue
 from rlhf_cli.text.suggest import nearest
@@ -45,7 +45,7 @@ def interaction_problems(subject: Subject) -> Check[dict[str, Path]]:
         try:
             if key.startswith("environment"):
                 classes.append(environment_of(fn, place))
-                yield from _undescribed(_called(subject, classes[-1]), fn, place)
+                yield from _undescribed(called_methods(subject.experiment, classes[-1]), fn, place)
             elif key == "rollout":
                 function = import_function(fn, where=place)
                 try:
@@ -63,18 +63,16 @@ def interaction_problems(subject: Subject) -> Check[dict[str, Path]]:
                 files[key] = file
     if len(classes) == len(experiment.environments):
         yield from _scores(subject, classes)
-    called = [*experiment.tools, *dict.fromkeys(name for each in classes for name in _called(subject, each)), UNKNOWN]
+    called = [
+        *experiment.tools,
+        *dict.fromkeys(name for each in classes for name in called_methods(subject.experiment, each)),
+        UNKNOWN,
+    ]
     for name in dict.fromkeys(name for name in called if called.count(name) > 1):
         place = where(f"tools.{name}" if name in experiment.tools else "environment")
         expected = f"another than the environment's methods and {UNKNOWN!r}, which counts calls without a tool"
         yield ConfigError(f"the name {name!r} is taken", where=place, expected=expected, advice=f"name it my_{name}")
     return files
-
-
-def _called(subject: Subject, environment: type) -> dict[str, Function]:
-    """Return the methods of an environment that the model may call: those that no reward names."""
-    named = {reward.environment for reward in subject.experiment.rewards.values()}
-    return {name: method for name, method in tools_of(environment).items() if name not in named}
 
 
 def _undescribed(tools: Mapping[str, Function], fn: str, place: str) -> Iterator[UserError]:
@@ -153,7 +151,7 @@ def _all_tools(subject: Subject) -> dict[str, Function]:
         for name, tool in subject.experiment.tools.items():
             found[name] = import_function(tool.fn, where="")
         for section in subject.experiment.environments.values():
-            found |= _called(subject, environment_of(section.own_class, ""))
+            found |= called_methods(subject.experiment, environment_of(section.own_class, ""))
     return {name: tool for name, tool in found.items() if not list(_undescribed({name: tool}, "", ""))}
 
 
