@@ -18,7 +18,8 @@ import numpy as np
 from scipy import stats
 
 from rlhf_cli.analysis.verification import outcomes_of
-from rlhf_cli.config.schema.run_sections import Expectation, entries_of
+from rlhf_cli.config.schema.run_sections import Expectation
+from rlhf_cli.config.schema.section import entries_of
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.runs.metric_arrays import read_columns
 from rlhf_cli.runs.run_folder import read_json, runs_in

@@ -5,24 +5,12 @@ One reward runs in isolated workers, another starts a sandboxed program; some st
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from scripts.chaos.strikes import Case
 
 STEPS = 20
-_REWARDS = '''"""Rewards that need processes of their own."""
-
-from rlhf_cli.services.sandbox.running import run_code
-
-
-def isolated(completions, **kwargs):
-    return [sum(map(ord, text)) % 97 / 97 for text in completions]
-
-
-def sandboxed(completions, **kwargs):
-    done = run_code("print(len(input()) % 7)", stdin=repr(completions[0]))
-    return [int(done.stdout) / 7] * len(completions)
-'''
 _SMALL = [
     *("+exp=quickstart", "model.build.hidden_size=16", "model.build.num_layers=1", "model.build.warm_start=null"),
     *("trainer.args.max_completion_length=4", "data.args.num_rows=64", "launch=cpu", "guards.no_signal=off"),
@@ -59,4 +47,4 @@ def folder(case: Case, name: str, place: Path) -> Path:
 def prepare(place: Path) -> None:
     """Write the rewards into the working folder of the commands."""
     place.mkdir(parents=True, exist_ok=True)
-    (place / "chaos_rewards.py").write_text(_REWARDS, encoding="utf-8")
+    shutil.copy(Path(__file__).with_name("chaos_rewards.py"), place)

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_cli.cli import main
 from scripts.chaos.judgement import problems
 from scripts.chaos.outcomes import Blow, Broken, Ended, Result
+from scripts.chaos.small_experiment import prepare, words
 from scripts.chaos.strikes import Case, draw, killed_cases
 
 GOOD = Result("weights", "critic", "metrics")
@@ -78,6 +80,15 @@ def test_a_blow_depends_on_the_seed_only() -> None:
     drawn = [draw(killed_cases()[run % 6], signal.SIGKILL, seed=0, run=run, blow=run % 2) for run in range(40)]
     assert {strike.victim for strike in drawn} == {"command", "rank", "group"}
     assert {strike.in_save for strike in drawn} == {True, False}
+
+
+@pytest.mark.parametrize("case", [Case("grpo", 2), Case("ppo", 1)], ids=lambda case: case.name)
+def test_the_run_that_is_broken_passes_check(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rewards call the package, and only the longer runs of `make chaos` train with them."""
+    prepare(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    _, *given = words(case, "run", "none", tmp_path)
+    assert main(["check", *given]) == 0
 
 
 ORPHAN = """
