@@ -41,12 +41,7 @@ def preflight(
         checked = _check(subject, report)
     raise_any(report.problems.values())
     if tries_rewards:
-        report.run_all(reward_checks.trial_problems(subject, checked.data))
-        if experiment.interacts:
-            from rlhf_cli.plan.checks.tool_checks import episode_problems
-
-            report.run_all(episode_problems(subject, checked.data))
-        raise_any(report.problems.values())
+        _try_rewards(subject, report, checked.data)
     assert checked.steps is not None, "without a plan there is a problem"
     subject, data, plan, trainer = checked.subject, checked.data, checked.steps, experiment.trainer
     device, rewards = planned_device(experiment.launch, subject.processes), experiment.rewards
@@ -85,6 +80,16 @@ def preflight(
     )
 
 
+def _try_rewards(subject: Subject, report: Report, data: DataFacts) -> None:
+    """Call the rewards on a row, and play an episode; raise their errors."""
+    report.run_all(reward_checks.trial_problems(subject, data))
+    if subject.experiment.interacts:
+        from rlhf_cli.plan.checks.tool_checks import episode_problems
+
+        report.run_all(episode_problems(subject, data))
+    raise_any(report.problems.values())
+
+
 @dataclass
 class _Checked:
     """The facts of all checks. `used` are the columns that the trainer reads; a prompt has at most `prompt_tokens`."""
@@ -101,16 +106,7 @@ class _Checked:
 
 def _check(subject: Subject, report: Report) -> _Checked:
     """Run all checks; each takes the facts of those before it."""
-    report.run_all(
-        argument_checks.range_problems(subject),
-        argument_checks.sampling_problems(subject),
-        argument_checks.contradictions(subject),
-        argument_checks.refused_combinations(subject),
-        argument_checks.order_problems(subject),
-        argument_checks.unread_arguments(subject),
-        argument_checks.repeated_words(subject),
-        machine_checks.upload_problems(subject),
-    )
+    report.run_all(*argument_checks.of_words(subject), machine_checks.upload_problems(subject))
     subject = replace(subject, cached=report.run(machine_checks.hub_problems(subject), {}))
     described = report.run(model_checks.policy_problems(subject), "")
     report.run_all(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -117,6 +118,17 @@ def test_files_are_short_and_have_a_docstring() -> None:
         if any(found.values()):
             wrong[str(file.relative_to(structure.ROOT))] = [name for name, is_so in found.items() if is_so]
     assert wrong == {}
+
+
+def test_functions_are_short() -> None:
+    long = [
+        f"{file.name}: {node.name} has {length} lines"
+        for file in MODULES.values()
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None
+        if (length := node.end_lineno - node.lineno + 1) > 60
+    ]
+    assert long == []
 
 
 def test_file_names_are_unique() -> None:

@@ -38,6 +38,12 @@ _OF_REWARDS = (
 _NO_RATE, _NO_POLICY = "the learning rate never reaches its value", "the policy never learns"
 
 
+def of_words(subject: Subject) -> tuple[Findings, ...]:
+    """Return the checks of values that need no fact but the experiment."""
+    checks = (range_problems, sampling_problems, contradictions, refused_combinations, order_problems)
+    return tuple(check(subject) for check in (*checks, unread_arguments, repeated_words))
+
+
 def range_problems(subject: Subject) -> Findings:
     """Yield an error for every argument whose value is out of range, also of those for generation alone."""
     experiment, trainer = subject.experiment, subject.experiment.trainer

@@ -118,22 +118,19 @@ def assemble(
 ) -> ExtendedTrainer:
     """Return the trainer that runs `experiment` in `folder`, with data and models loaded; `heartbeat` gets its phases.
 
-    It logs what `profiled` measures, and shows scored pairs by `on_pairs`. Raise UserError for errors
-    that only the libraries can detect: a value that TRL rejects, an unreachable hub.
+    It logs what `profiled` measures, and shows scored pairs by `on_pairs`. Raise UserError for errors that only the
+    libraries can detect: a value that TRL rejects, an unreachable hub.
     """
-    row = experiment.trainer.row
-    trainer_class = trainer_class_of(experiment.trainer)
-    args = trl_config(experiment, folder)
+    row, args = experiment.trainer.row, trl_config(experiment, folder)
     # Not cuDNN's attention, the default on an H100: in torch 2.11 to 2.13 the gradient of a query that attends to
     # nothing (padding on the left) is NaN for masked rows of n tokens with n % 128 == 64 (pytorch issue 196678).
     torch.backends.cuda.enable_cudnn_sdp(False)
     stack = _load_rewards(experiment, folder, args, on_progress, heartbeat) if row.generates else None
     on_progress("reading the data")
     train_dataset, eval_sets, left_out = training_rows(experiment)
-    if stack is not None:
-        for component in stack.components:  # a reward model without a chat template fails before the policy is loaded
-            if hasattr(component.score, "check_prompt"):
-                component.score.check_prompt(train_dataset[0]["prompt"])
+    for component in stack.components if stack is not None else ():
+        if hasattr(component.score, "check_prompt"):  # fails without a chat template, before the policy is loaded
+            component.score.check_prompt(train_dataset[0]["prompt"])
     # only the main process writes transformers' files
     with policy_loading.loading_unsharded(args), args.main_process_first(desc="the policy"):
         policy = policy_loading.policy_path(experiment, on_progress)
@@ -157,15 +154,11 @@ def assemble(
         rewards=rewards,
         ppo=ppo,
     )
-    if "images" in row.along:
-        train_dataset = as_images(train_dataset, opens=True)
-        eval_sets = {name: as_images(rows, opens=True) for name, rows in eval_sets.items()}
-    eval_dataset = eval_sets.get("", DatasetDict(eval_sets) if eval_sets else None)  # ORPO and CPO call its `map`
-    given: dict[str, object] = {"args": args, "train_dataset": train_dataset, "eval_dataset": eval_dataset}
-    given |= {"model": policy, **_trl_arguments(experiment, policy, rewards)}
+    given = {"args": args, "model": policy, **_trl_arguments(experiment, policy, rewards)}
+    given |= _datasets(train_dataset, eval_sets, with_images="images" in row.along)
     on_progress(f"loading {policy}{' and preparing the rows' if row.learns_from else ''}")
     with quiet():  # TRL prepares the rows of trainers that learn from them
-        trainer = extended_class(trainer_class, extensions)(**given)
+        trainer = extended_class(trainer_class_of(experiment.trainer), extensions)(**given)
     _check_learns(trainer)
     if experiment.model.quantize is not None:
         from rlhf_cli.models.scalar_heads import restore_head_dtype
@@ -174,6 +167,15 @@ def assemble(
     if "reward_model" in row.sections:
         _show_pairs(trainer, experiment, folder, on_pairs)
     return trainer
+
+
+def _datasets(train: Dataset, eval_sets: dict[str, Dataset], *, with_images: bool) -> dict[str, object]:
+    """Return the trainer's arguments with the rows; a run with one held-out set has it under an empty name."""
+    if with_images:
+        train = as_images(train, opens=True)
+        eval_sets = {name: as_images(rows, opens=True) for name, rows in eval_sets.items()}
+    one_or_more = eval_sets.get("", DatasetDict(eval_sets) if eval_sets else None)  # ORPO and CPO call its `map`
+    return {"train_dataset": train, "eval_dataset": one_or_more}
 
 
 def _load_rewards(
