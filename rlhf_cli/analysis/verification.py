@@ -88,6 +88,7 @@ class VerifiedRun:
             "step": self.status.step,
             "max_steps": self.status.max_steps,
             "state": self.state,
+            "config_edited": self.folder.is_config_edited(),
             "expectations": expectations,
         }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from statistics import fmean
@@ -41,7 +41,7 @@ from rlhf_cli.runs.metrics_file import (
     tables_by_step,
 )
 from rlhf_cli.runs.reward_records import failed_rows, kept_batches
-from rlhf_cli.runs.run_folder import GREEDY, SAMPLED, RunFolder, checkpoint_folder, read_json
+from rlhf_cli.runs.run_folder import EDITED_CONFIG, GREEDY, SAMPLED, RunFolder, checkpoint_folder, read_json
 from rlhf_cli.runs.run_status import CREATED, FINISHED, RunRow, Status, describe_state, read_status
 from rlhf_cli.runs.tracking.tracked_run import where_to_look
 from rlhf_cli.tables.metrics import DRAWS, LEARNING_METRICS, UNUSED_TOKENS, sign_of
@@ -85,11 +85,18 @@ def show_overview(console: Console, rows: Sequence[RunRow], notice: str | None) 
     if left_out := [name for name in whole[2:] if name not in shown]:
         console.print(f"no room for {', '.join(left_out)}; rlhf status --json has all", style="dim")
     for row in rows:
-        if row.reason:
-            console.print(Text.assemble((row.run, "bold"), f": {in_one_line(row.reason)}"))
+        for said in filter(None, (row.reason, EDITED_CONFIG * row.config_edited)):
+            console.print(Text.assemble((row.run, "bold"), f": {in_one_line(said)}"))
     if notice is not None:
         # Later lines of squeue's message only follow from the first.
         console.print(f"[yellow]no answer from Slurm:[/] {notice.partition(chr(10))[0]}")
+
+
+def show_edited(console: Console, folders: Iterable[RunFolder]) -> None:
+    """Print a line for every run whose configuration was edited after it began."""
+    for folder in folders:
+        if folder.is_config_edited():
+            console.print(f"{folder.shown}: {EDITED_CONFIG}", style="yellow", markup=False, soft_wrap=True)
 
 
 def at_the_end(verified: VerifiedRun) -> Iterator[Text]:

@@ -98,8 +98,8 @@ def overview(places: list[Path], *, mine: bool = False) -> tuple[list[RunRow], s
         if is_unfinished and status.max_steps is not None and s_per_step is not None:
             left = max(0, status.max_steps - status.step) * s_per_step
         steps, slurm_state = (status.step, status.max_steps, s_per_step, left), job.state if job else None
-        saved = (status.last_checkpoint, status.job_id)
-        rows.append(RunRow(folder.shown, status.state, *steps, log_age_s, *saved, slurm_state, status.reason))
+        about = (status.last_checkpoint, status.job_id, slurm_state, status.reason)
+        rows.append(RunRow(folder.shown, status.state, *steps, log_age_s, *about, folder.is_config_edited()))
     seen = {row.job_id for row in rows}
     for job_id, job in jobs.items() if mine else ():
         if job.name.startswith(JOB_NAME) and job_id not in seen and not job.has_ended:  # in no folder here

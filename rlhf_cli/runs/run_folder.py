@@ -102,12 +102,11 @@ class RunFolder:
 
     def is_config_edited(self) -> bool:
         """Return whether config.yaml is not the one that the run was trained with, False if no hash of it is known."""
-        noted = section(read_json(self.provenance), "sha256")
-        hashes = {noted.get("config"), noted.get(PENDING_CONFIG)} - {None}
         try:
-            written = read_regular(self.config)
-        except (OSError, UnicodeError):
+            noted, written = section(read_json(self.provenance), "sha256"), read_regular(self.config)
+        except (OSError, UnicodeError, RunError):
             return False  # who reads it says so
+        hashes = {noted.get("config"), noted.get(PENDING_CONFIG)} - {None}
         return bool(hashes) and hashlib.sha256(written.encode()).hexdigest() not in hashes
 
     def last_checkpoint(self) -> Path | None:

@@ -257,6 +257,7 @@ class RunRow:
     job_id: str | None = None
     slurm_state: str | None = None
     reason: str | None = None
+    config_edited: bool = False
 
 
 def pace(folder: RunFolder) -> tuple[float | None, float | None]:

@@ -186,6 +186,7 @@ class RunDiagnosis:
             "max_steps": self.status.max_steps,
             "log_events": self.num_events,
             "problem": self.problem,
+            "config_edited": self.folder.is_config_edited(),
             "slow_paths": self.slow_paths,
             **asdict(self.diagnosis),
         }

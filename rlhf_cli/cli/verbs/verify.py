@@ -14,10 +14,9 @@ from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_result
 from rlhf_cli.cli.run_arguments import folders_of, none_named
 from rlhf_cli.display.comparison_tables import show_left_out
-from rlhf_cli.display.run_tables import show_verified
+from rlhf_cli.display.run_tables import show_edited, show_verified
 from rlhf_cli.display.terminal import Screen
 from rlhf_cli.errors import EXIT_CRASH, EXIT_OK, EXIT_USER_ERROR, RunError, UserError, raise_any
-from rlhf_cli.runs.run_folder import EDITED_CONFIG
 
 
 def run(options: Options) -> int:
@@ -51,7 +50,5 @@ def run(options: Options) -> int:
     print_result(options, lambda: content, lambda console: show_verified(console, runs))
     errors = Screen(stderr=True)
     show_left_out(errors, problems)
-    for run in runs:
-        if run.folder.is_config_edited():
-            errors.print(f"{run.folder.shown}: {EDITED_CONFIG}", style="yellow", markup=False, soft_wrap=True)
+    show_edited(errors, [run.folder for run in runs])
     return EXIT_USER_ERROR if problems else EXIT_OK if state == MET else EXIT_CRASH

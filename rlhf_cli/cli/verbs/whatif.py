@@ -20,7 +20,7 @@ from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_json
 from rlhf_cli.cli.run_arguments import one_named, run_at
 from rlhf_cli.config.schema.reward_sections import AGGREGATES
-from rlhf_cli.display.terminal import spinner, wide_console
+from rlhf_cli.display.terminal import Screen, spinner, wide_console
 from rlhf_cli.errors import EXIT_OK, RunError
 from rlhf_cli.launch.freeze import refuse_foreign_code
 from rlhf_cli.runs.run_status import newest_run, read_status
@@ -47,6 +47,7 @@ def run(options: Options) -> int:
 
     with spinner("importing torch"):
         from rlhf_cli.analysis.what_if import what_if
+    from rlhf_cli.display.run_tables import show_edited
     from rlhf_cli.display.whatif_tables import show_alternatives, show_what_if
 
     max_steps = read_status(folder).max_steps
@@ -57,4 +58,5 @@ def run(options: Options) -> int:
         show_what_if(wide_console(_PIPE_WIDTH), folder.shown, answers[0])
     else:
         show_alternatives(wide_console(_PIPE_WIDTH), folder.shown, answers)
+    show_edited(Screen(stderr=True), [folder])
     return EXIT_OK

@@ -20,8 +20,8 @@ from rlhf_cli.analysis.diagnosis.run_diagnosis import RunDiagnosis, diagnose, di
 from rlhf_cli.cli.options import Options
 from rlhf_cli.cli.output import print_result
 from rlhf_cli.cli.run_arguments import folders_of, none_named
+from rlhf_cli.display.run_tables import show_edited
 from rlhf_cli.display.terminal import Cell, facts_grid, plain_table, sparkline
-from rlhf_cli.runs.run_folder import EDITED_CONFIG
 from rlhf_cli.runs.run_status import FINISHED, describe_state
 
 _STYLES = {"serious": "bold red", "warning": "yellow", "note": "cyan"}
@@ -49,8 +49,7 @@ def _show_run(console: Console, run: RunDiagnosis) -> None:
     if run.status.reason and describe_state(run.status.state, run.status.reason) == run.status.state:
         reason = Text(indent(run.status.reason.rstrip(), "  "), "" if run.status.state == FINISHED else "red")
         console.print(reason, soft_wrap=True)  # the reason may hold a command, so keep it on one line for copying
-    if run.folder.is_config_edited():
-        console.print(EDITED_CONFIG, style="yellow", markup=False)
+    show_edited(console, [run.folder])
     for name, why in run.slow_paths.items():
         console.print(Text(f"slower: {name} is off: {why}", "dim"))
     for finding in run.diagnosis.findings:
@@ -94,6 +93,7 @@ def _show_worst(console: Console, runs: Sequence[RunDiagnosis]) -> None:
     parent = os.path.commonpath([run.folder.path.parent for run in runs])
     rows = [(os.path.relpath(run.folder.path, parent), run.problem or run.ending, _worst(run)) for run in runs]
     console.print(plain_table(["run", "", "worst finding"], rows=rows))
+    show_edited(console, [run.folder for run in runs])
     console.print(Text("rlhf why RUN shows all findings of a run", "dim"))
 
 

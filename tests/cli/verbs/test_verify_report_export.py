@@ -83,11 +83,15 @@ def test_a_configuration_that_was_edited_is_named(expecting, capsys: Said) -> No
         noted = read_json(folder.provenance)
         folder.provenance.write_text(json.dumps({**noted, "sha256": {"config": sha256(folder.config)}}))
     for is_edited in (False, True):
-        for verb, path in (("compare", "runs/sweep"), ("why", "runs/sweep/two"), ("verify", "runs/sweep")):
-            main([verb, path])
-            said = "".join(capsys.readouterr())
-            assert (note in said) is is_edited
-            assert not is_edited or "runs/sweep/two" in said
+        for verb in ("compare", "why", "verify", "status"):
+            for path in ("runs/sweep", "runs/sweep/two"):
+                main([verb, path])
+                said = "".join(capsys.readouterr())
+                assert (note in said) is is_edited
+                assert not is_edited or "runs/sweep/two" in said
+                main([verb, path, "--json"])
+                noted = f'"config_edited": {str(is_edited).lower()}' if verb != "compare" else note
+                assert (noted in capsys.readouterr().out) is (is_edited or verb != "compare")
         with Path("runs/sweep/two/config.yaml").open("a") as config:
             config.write("# mine\n")
 

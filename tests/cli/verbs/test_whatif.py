@@ -12,7 +12,7 @@ from rich.console import Console
 
 from rlhf_cli.cli import main
 from rlhf_cli.display.whatif_tables import show_alternatives, show_what_if
-from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_folder import EDITED_CONFIG, RunFolder
 from tests.support.stored_tables import frozen, write_table
 
 Said = pytest.CaptureFixture[str]
@@ -49,6 +49,12 @@ def test_at_80_columns(run: RunFolder, place: Path, capsys: Said) -> None:
     assert table.startswith("4 what-ifs of ")
     assert "the run as it was" in table
     assert max(map(len, [*out.splitlines(), *table.splitlines()])) <= 80
+
+
+def test_an_edited_configuration_is_named(run: RunFolder, capsys: Said) -> None:
+    run.provenance.write_text('{"sha256": {"config": "another"}}')
+    assert main(["whatif", str(run.path), LESS]) == 0
+    assert EDITED_CONFIG in capsys.readouterr().err
 
 
 def answered(step: int, **figures: Any) -> Any:
