@@ -260,7 +260,7 @@ def width_of(columns: Iterable[Column]) -> int:
     return sum(widths) + GAP * (len(widths) - 1)
 
 
-_NUMBER = re.compile(r"([-+]?[\d.]+(e[-+]?\d+)?|-)?")
+_NUMBER = re.compile(r"([-+]?[\d.]+(e[-+]?\d+)?|-|all)?")
 
 
 def show_blocks(

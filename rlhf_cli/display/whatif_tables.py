@@ -14,13 +14,11 @@ from rlhf_cli.analysis.comparison.logged_run import value_text
 from rlhf_cli.analysis.what_if import LENGTH, OldNew, WhatIf
 from rlhf_cli.analysis.whatif_request import KeyChange
 from rlhf_cli.config.schema.reward_sections import gate_text
-from rlhf_cli.display.terminal import GAP, Cell, plain_table
+from rlhf_cli.display.terminal import Cell, show_blocks
 from rlhf_cli.plan.batches import count
 from rlhf_cli.tables.trl_values import TOKENS
 
 _MOST_ROUNDS = 8
-_NARROW = 64
-"""With fewer columns, the table of rounds has short heads."""
 _NEITHER: OldNew = (None, None)
 _LEGEND = (
     "order: Kendall's tau-b of the totals within groups, 1 if the order stays; best: groups with another best answer;"
@@ -41,14 +39,14 @@ def show_what_if(console: Console, run: str, answer: WhatIf) -> None:
             old, new = zip(*(difference.share.get(name, _NEITHER) for difference in rounds), strict=True)
             shares[name] = _arrow(_mean(old), _mean(new))
         if shares:  # a function of the user's logs shares only if it returns them
-            table = plain_table(["reward"], ["share of advantages"], rows=shares.items())
-            console.print(table, "", sep="\n")
+            show_blocks(console, [("reward", [*shares])], [("share of advantages", [*shares.values()])])
+            console.print()
         length = TOKENS if TOKENS in first.push else LENGTH  # a reward may be called length
-        pushed = [
-            ["length in tokens" if name == length else f"{name}, raw", _arrow(*pair, signed=True), _direction(*pair)]
-            for name, pair in first.push.items()
-        ]
-        console.print(plain_table(["push on ..."], [f"step {first.step}"], ["change"], rows=pushed), "", sep="\n")
+        names = ["length in tokens" if name == length else f"{name}, raw" for name in first.push]
+        pushed = [_arrow(*pair, signed=True) for pair in first.push.values()]
+        turned = [_direction(*pair) for pair in first.push.values()]
+        show_blocks(console, [("push on ...", names)], [(f"step {first.step}", pushed), ("change", turned)])
+        console.print()
     lines: list[list[Cell]] = []
     every = max(1, -(-len(rounds) // _MOST_ROUNDS))
     for shown in [*rounds[: len(rounds) - 1 : every], rounds[-1]]:
@@ -59,10 +57,7 @@ def show_what_if(console: Console, run: str, answer: WhatIf) -> None:
     if len(rounds) > 1:
         means = [_mean(getattr(one, name) for one in rounds) for name in ("tau", "best_changed", "sign_changed")]
         lines.append([("all", "bold"), *_ranks(*means), "", ""])
-    is_narrow = console.width < _NARROW
-    heads = ["step", "order", "best changes", "sign changes", "mean total", "groups"]
-    heads = ["step", "order", "best", "sign", "total", "groups"] if is_narrow else heads
-    console.print(plain_table([], heads, rows=lines, gap=1 if is_narrow else GAP))
+    _show(console, ["step", "order", "best changes", "sign changes", "mean total", "groups"], lines)
     push = "push: covariance of the advantages with a raw score, within groups"
     notes = [push, _LEGEND, "A larger total is not better"]
     if first.step > 1:
@@ -86,10 +81,15 @@ def show_alternatives(console: Console, run: str, answers: Sequence[WhatIf]) -> 
         rows.append([_changes(answer), *ranks, *cells])
     pushed = [_figure(first.rounds[0].push[name][0], signed=True) for name in names]
     rows.append([("the run as it was", "dim"), "", "", "", *pushed])
-    console.print(plain_table(["what if"], ["order", "best", "sign", *names], rows=rows))
+    _show(console, ["what if", "order", "best", "sign", *names], rows)
     pushes = "; other columns: push on each raw score and on the length in tokens" if names else ""
     console.print(f"[dim]step {first.rounds[0].step}. {_LEGEND}{pushes}. --json has every round")
     _print_reasons(console, answers)
+
+
+def _show(console: Console, heads: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
+    first, *columns = zip(heads, zip(*rows, strict=True), strict=True)
+    show_blocks(console, [first], columns)
 
 
 def _has_advantages(answer: WhatIf) -> bool:

@@ -80,12 +80,17 @@ def test_a_mean_is_taken_over_the_rounds_that_have_the_figure(capsys: Said) -> N
     assert row == ["all", "0.75", "-", "-"]
 
 
-@pytest.mark.parametrize("width", [40, 80])
-def test_a_round_is_one_line_on_a_narrow_terminal(width: int, capsys: Said) -> None:
-    one = answered(1000, tau=1.0, best_changed=1.0, sign_changed=1.0, mean_total=(1.5, 2.5))
-    show_what_if(Console(width=width), "run", cast(Any, SimpleNamespace(changes=[], rounds=[one], left_out=[])))
-    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.lstrip().startswith("1000 ")]
-    assert rows == [["1000", "1.00", "100%", "100%", "1.50", "→", "2.50", "1"]]
+@pytest.mark.parametrize(("width", "blocks"), [(40, 2), (80, 1)])
+def test_no_figure_is_folded_on_a_narrow_terminal(width: int, blocks: int, capsys: Said) -> None:
+    figures: dict[str, Any] = {"mean_total": (-12.5, -13.5), "push": {"correct": (-12.5, -13.5)}}
+    one = answered(1000, tau=1.0, best_changed=1.0, sign_changed=1.0, **figures)
+    answer = SimpleNamespace(changes=[], rounds=[one], left_out=[])
+    show_what_if(Console(width=width), "run", cast(Any, answer))
+    show_alternatives(Console(width=width), "run", [cast(Any, answer)] * 2)
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("1000 ") for line in lines) == blocks
+    assert [text in "\n".join(lines) for text in (" -12.50 → -13.50 ", "correct, raw  -12.50 → -13.50")] == [True] * 2
+    assert sum(line.startswith("the run as it was ") for line in lines) == blocks
 
 
 @pytest.mark.parametrize(
