@@ -44,7 +44,10 @@ _MOST_RUNS = 5000
 
 
 def names_of(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return a unique folder name per job: values under their keys' shortest suffixes; a hash if cut or not unique."""
+    """Return a unique folder name per job: values under their keys' shortest suffixes; a hash if cut or not unique.
+
+    Keys for which there is no room are left out whole, because a cut value looks like another one.
+    """
     short = short_keys(list(rows[0]) if rows else [])
     plain = [{key: _plain(value) for key, value in row.items()} for row in rows]
     counts = Counter(tuple(row.items()) for row in plain)
@@ -53,9 +56,13 @@ def names_of(rows: Sequence[Mapping[str, str]]) -> list[str]:
         is_cut = {key for key, text in texts.items() if len(text) > _MOST_OF_A_VALUE}
         # The end of a path is its most telling part.
         cells = {key: text[-_MOST_OF_A_VALUE:].lstrip("-.") if key in is_cut else text for key, text in texts.items()}
-        name = ",".join(f"{short[key]}={text}" for key, text in cells.items())
-        if is_cut or len(name) > _MOST_OF_A_NAME or counts[tuple(texts.items())] > 1:
-            name = f"{name[:_MOST_OF_A_NAME]}~{hashlib.sha256(repr(row).encode()).hexdigest()[:_HASH]}"
+        parts, kept = [f"{short[key]}={text}" for key, text in cells.items()], list[str]()
+        for part in parts:
+            kept += [part] if len(",".join([*kept, part])) <= _MOST_OF_A_NAME else []
+        name = ",".join(kept or parts[:1])[:_MOST_OF_A_NAME]
+        if is_cut or len(kept) < len(parts) or counts[tuple(texts.items())] > 1:
+            more = f",and-{len(parts) - len(kept)}-more" if 0 < len(kept) < len(parts) else ""
+            name = f"{name}{more}~{hashlib.sha256(repr(row).encode()).hexdigest()[:_HASH]}"
         names.append(name)
     return names
 

@@ -227,7 +227,10 @@ def test_a_value_of_32_characters_and_a_name_of_120_are_whole() -> None:
     keys = ("a", "b", "c")
     whole, cut = names_of([dict.fromkeys(keys, "x" * 32) | {"d": "x" * length} for length in (13, 14)])
     assert (len(whole), "~" in whole) == (120, False)
-    assert re.fullmatch(f"{whole}~[0-9a-f]{{6}}", cut)
+    assert re.fullmatch(f"{whole[:104]},and-1-more~[0-9a-f]{{6}}", cut)
+    (cut,) = names_of([dict.fromkeys(("a", "b" * 80, "c"), "x" * 32) | {"seed": "10"}])
+    assert re.match(f"a={'x' * 32},c={'x' * 32},seed=10,and-1-more~", cut)
+    assert re.fullmatch("k{120}~[0-9a-f]{6}", *names_of([{"k" * 300: "1"}]))
 
 
 def test_a_sweep_has_at_most_5000_runs() -> None:
