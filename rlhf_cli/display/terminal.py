@@ -141,6 +141,8 @@ def show_commands(console: Console, commands: Mapping[str, str]) -> None:
 
 
 _QUIET_S = 30.0
+_BESIDE = 10
+"""Columns of the spinner and of the time."""
 
 
 class BarsOf(OverStream):
@@ -163,15 +165,20 @@ class BarsOf(OverStream):
 def spinner(doing: str, *, shown: bool = True) -> Iterator[Callable[[str], None]]:
     """Show what is done: a spinner, else a line every half minute. Yields a function that changes what it says.
 
-    It also shows how far the bars of libraries are.
+    It also shows how far the bars of libraries are. A path that does not fit loses its middle, not the file's name.
     """
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TimeElapsedColumn
     from rich.table import Column
 
-    cut = Column(no_wrap=True, overflow="ellipsis", ratio=1)  # the rest is kept
-    columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", table_column=cut))
     ended, is_terminal = threading.Event(), sys.stdout.isatty()
     screen, is_hidden = Screen(file=sys.stdout), not (shown and is_terminal)
+
+    class Doing(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(cut_middle(task.description, max(1, screen.width - _BESIDE)), "progress.description")
+
+    doing_column = Doing(Column(no_wrap=True, overflow="ellipsis", ratio=1))
+    columns = (SpinnerColumn(), TimeElapsedColumn(), doing_column)
     with Progress(*columns, console=screen, transient=True, disable=is_hidden, expand=True) as progress:
         task = progress.add_task(doing, total=None)
 

@@ -84,6 +84,16 @@ def test_a_wait_shows_what_takes_long_and_how_far_the_bar_of_a_library_is(capsys
         assert capsys.readouterr().out == ""
 
 
+def test_a_long_path_keeps_its_file_name_beside_the_spinner(capsys, monkeypatch) -> None:
+    for name, value in {"COLUMNS": "40", "TERM": "xterm"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    with spinner("loading /home/[mine]/a-long-folder/another-long-folder/model") as show:
+        show("loading /[a]/model")
+    out = capsys.readouterr().out
+    assert [text in out for text in ("loading /home/[…", "g-folder/model", "loading /[a]/model")] == [True] * 3
+
+
 _FIRST_SPINNER = """
 import sys
 from rlhf_cli.cli import main

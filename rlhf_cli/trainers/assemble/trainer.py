@@ -156,7 +156,7 @@ def assemble(
     )
     given = {"args": args, "model": policy, **_trl_arguments(experiment, policy, rewards)}
     given |= _datasets(train_dataset, eval_sets, with_images="images" in row.along)
-    on_progress(f"loading {policy}{' and preparing the rows' if row.learns_from else ''}")
+    on_progress(f"loading {'the rows and ' if row.learns_from else ''}{policy}")
     with quiet():  # TRL prepares the rows of trainers that learn from them
         trainer = extended_class(trainer_class_of(experiment.trainer), extensions)(**given)
     _check_learns(trainer)

@@ -177,7 +177,7 @@ def test_a_reward_model(built: Built, caplog: pytest.LogCaptureFixture, pad: str
     left_out = {"data": {"empty_answers": 2, "no_sound_margin": 1}}
     asked = built(words, pairs, {"": held_out}, left_out=left_out, tokenizer=tokenizer)
     assert asked.args.pad_token == (None if pad == "<pad>" else "<unk>")
-    assert asked.said == ["reading the data", "loading ./policy and preparing the rows"]
+    assert asked.said == ["reading the data", "loading the rows and ./policy"]
     assert asked.given["eval_dataset"] is held_out
     assert asked.restored == [asked.trainer.model]
     extensions = asked.extensions
