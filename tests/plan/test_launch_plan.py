@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from rlhf_cli.errors import ConfigError
@@ -23,6 +24,7 @@ from rlhf_cli.plan.devices import answer_of
 from rlhf_cli.plan.launch_plan import LaunchPlan, ServerPlan, installed_vllm, plan_launch, plan_server, port_problem
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.plan.rank_group import RankGroup, interface_of, rank_group, starts_ranks, why_not_reached
+from rlhf_cli.plan.run_plan import Notice
 from tests.support.machines import HaveGpus, have_gpus
 from tests.support.planning import subject_of
 from tests.support.stand_in_slurm import stand_in
@@ -457,12 +459,31 @@ def test_a_server_elsewhere(monkeypatch: pytest.MonkeyPatch, name: str, value: s
     words = (*SERVER, *f"{key}={value}".split())
     unreached: dict[tuple[str, int], str] = {}
     monkeypatch.setattr(machine_checks, "why_not_reached", lambda *address: unreached.get(address))
+    monkeypatch.setattr(machine_checks, "_served_model", lambda url: "/their/MODEL")
     assert problems(*words) == []
     unreached[host, port] = "Connection refused"
     ((kind, where, got, advice),) = problems(*words)
     assert (kind, where, got) == ("ConfigError", typed(key), f"{host}:{port}: Connection refused")
     assert "launch.rollout_gpus=1" in advice
     assert [found[1].partition(" ")[0] for found in problems(*words[2:])] == ["model.build"]  # check asks no server
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ({"data": [{"id": "a", "root": "/x/model"}]}, ""),
+        ({"data": [{"root": "org/b"}]}, "serves org/b"),
+        ({"data": [{"root": None}]}, "not say"),
+    ],
+)
+def test_the_model_of_a_server_elsewhere(monkeypatch: pytest.MonkeyPatch, answer: object, says: str) -> None:
+    monkeypatch.setattr(machine_checks, "why_not_reached", lambda *_: None)
+    asked = list[str]()
+    monkeypatch.setattr("httpx2.get", lambda url, **_: (asked.append(url), httpx2.Response(200, json=answer))[1])
+    words = ("exp=quickstart", *SERVER, "trainer.args.vllm_server_base_url=http://gpu9:81/")
+    found = [notice.text for notice in machine_checks.vllm_problems(subject_of(*words)) if isinstance(notice, Notice)]
+    assert asked == ["http://gpu9:81/v1/models"]
+    assert [says in text for text in found] == [True] * bool(says)
 
 
 @pytest.mark.parametrize("url", ["gpu9:abc", "http://127.0.0.1:99999", "'http://[::1'", "'http://gpu..9'"])

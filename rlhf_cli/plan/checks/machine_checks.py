@@ -6,7 +6,7 @@ import os
 import shlex
 from contextlib import suppress
 from datetime import datetime, timedelta
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import cast, get_args
 from urllib.parse import urlsplit
 
@@ -28,7 +28,7 @@ from rlhf_cli.tables.strategies import STRATEGIES
 from rlhf_cli.text.json_values import JsonTree, section
 
 DEADLINE = ("launch", "must_save_by")
-_PORT = 8000
+_PORT, _ANSWER_TIMEOUT_S = 8000, 5.0
 _OVERRIDING = "USE_FSDP USE_DEEPSPEED USE_MEGATRON_LM USE_PARALLELISM_CONFIG USE_CPU MIXED_PRECISION"
 """Ends of the variables by which accelerate would change what `launch` says."""
 
@@ -125,9 +125,11 @@ def vllm_problems(subject: Subject) -> Findings:
     if launch.rollout != "vllm_server" or launch.rollout_gpus or name is None or model.build is not None:
         return
     host, port = str(args[name]), given if isinstance(given := args.get("vllm_server_port"), int) else _PORT
+    url = f"http://{host}:{port}"
     try:
         if name == "vllm_server_base_url":
-            parts = urlsplit(host if "//" in host else f"//{host}")
+            url = host if "//" in host else f"http://{host}"
+            parts = urlsplit(url)
             host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
         reason = why_not_reached(host, port)
     except ValueError as error:
@@ -137,6 +139,21 @@ def vllm_problems(subject: Subject) -> Findings:
         expected = "a running server: docs/how-to/launch.md has the command"
         advice = "remove this argument and set launch.rollout_gpus=1: the run then starts its own server"
         yield ConfigError(what, where=subject.where(f"trainer.args.{name}"), got=got, expected=expected, advice=advice)
+    elif (served := _served_model(url)) is None:
+        yield Notice("rollout", f"{host}:{port} does not say which model it serves; compare it with model.path")
+    elif PurePath(served).name.lower() != PurePath(str(model.path)).name.lower():  # folders differ between machines
+        text = f"the vLLM server at {host}:{port} serves {served}, and the run trains {model.path}: it cannot load the"
+        yield Notice("rollout", f"{text} run's weights unless both have the same architecture and vocabulary")
+
+
+def _served_model(url: str) -> str | None:
+    """Return the folder or hub name that a vLLM server was started with, None if it does not say."""
+    import httpx2
+
+    with suppress(httpx2.HTTPError, httpx2.InvalidURL, ValueError, LookupError, TypeError):
+        root = httpx2.get(f"{url.rstrip('/')}/v1/models", timeout=_ANSWER_TIMEOUT_S).json()["data"][0]["root"]
+        return str(root) if root else None
+    return None
 
 
 def sandbox_problems(subject: Subject) -> Findings:
