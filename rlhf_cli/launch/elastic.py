@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from types import FrameType
 
 from torch.distributed import TCPStore
@@ -38,6 +39,7 @@ from rlhf_cli.plan.rank_group import LOOPBACK
 from rlhf_cli.process import PARENT, environment, heard_in_time, signal_name
 from rlhf_cli.runs.run_folder import RunFolder
 
+_AGENT_LOGGER = logging.getLogger("torch.distributed.elastic")
 _LOOK_EVERY_S = 0.1
 _SHUTDOWN_S = 10  # seconds for the other ranks here to end after one has failed
 _SAVING_S = 10.0  # seconds beyond the grace period before ranks are killed
@@ -143,7 +145,7 @@ def run_ranks(
     agent = _agent(spec, exit_barrier_s=_LOOK_EVERY_S)
     failures: dict[int, ProcessFailure] = {}
     requests = StopRequests(agent, launch.grace_s)
-    with environment(plan.shared), requests.heard(), contextlib.suppress(ServerEnded):
+    with _logged_to(plan.log), environment(plan.shared), requests.heard(), contextlib.suppress(ServerEnded):
         failures = agent.run().failures
     codes = {rank: (failure.exitcode, float(failure.timestamp)) for rank, failure in failures.items()}
     found = failures_of(folder, codes, log=plan.log, seen_at=machine.seen_at)
@@ -176,6 +178,7 @@ def run_as_torchrun(words: list[str]) -> int:
     spec.max_restarts, spec.local_addr = config.max_restarts, config.local_addr
     spec.master_addr, spec.master_port = place
     agent = _agent(spec, exit_barrier_s=_EXIT_BARRIER_S)
+    _AGENT_LOGGER.setLevel(logging.CRITICAL)  # no run has a folder yet, and the ranks say themselves why they ended
     with StopRequests(agent, Launch().grace_s).heard():
         try:
             failures = agent.run().failures
@@ -190,9 +193,23 @@ def run_as_torchrun(words: list[str]) -> int:
     return EXIT_USER_ERROR if codes <= {*STOPPED, EXIT_USER_ERROR} else EXIT_CRASH
 
 
+@contextlib.contextmanager
+def _logged_to(log: Path) -> Iterator[None]:
+    """Write the warnings of torch's agent to the run's log instead of the terminal; ranks report their own failures."""
+    handler = logging.FileHandler(log, encoding="utf-8", delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    _AGENT_LOGGER.addHandler(handler)
+    _AGENT_LOGGER.propagate = False
+    try:
+        yield
+    finally:
+        _AGENT_LOGGER.propagate = True
+        _AGENT_LOGGER.removeHandler(handler)
+        handler.close()
+
+
 def _agent(spec: WorkerSpec, *, exit_barrier_s: float) -> LocalElasticAgent:
     spec.monitor_interval = _LOOK_EVERY_S
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the ranks say themselves why they ended
     # Ranks log and record failures themselves: torch's files hold whole seconds, and end its launcher on a full disk.
     logs = DefaultLogsSpecs(os.devnull)
     return LocalElasticAgent(spec, logs, exit_barrier_timeout=exit_barrier_s, shutdown_timeout=_SHUTDOWN_S)

@@ -78,7 +78,9 @@ def test_the_rank_that_failed_is_named_and_the_one_that_hangs_is_ended(two, fold
     assert time.monotonic() - began < 30
     status = read_status(folder)
     assert (status.state, status.failing_rank, status.reason) == ("failed", 1, "it is unhappy")
-    assert "traceback of 1" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert ("traceback of 1" in err, "exitcode" in err) == (True, False)
+    assert "failed (exitcode: 1) local_rank: 1" in folder.log.read_text()  # of torch's agent
 
 
 @pytest.mark.fault(23)
