@@ -136,7 +136,8 @@ def rewrite(typed: list[str]) -> list[str]:
                 from rlhf_cli.config.composing_errors import no_such_option
 
                 raise no_such_option(key, value, known[group])
-            is_new = bool(at) or group in conf_folders.APPENDED_GROUPS
+            is_theirs = not (conf_folders.shipped_dir() / group).is_dir()  # which defaults have it, they know
+            is_new = bool(at) or group in conf_folders.APPENDED_GROUPS or (match["sign"] and is_theirs)
             appended.get(key, rewritten).append(f"{'+' if is_new else ''}{key}={value}")
         elif at or "/" in group or group.partition(".")[0] == "hydra":
             from rlhf_cli.config.composing_errors import no_such_group
@@ -307,7 +308,7 @@ def _on_frozen(override: str, chosen: dict[str, str | None]) -> str:
     if group in conf_folders.APPENDED_GROUPS:
         what, expected = f"a run cannot get another {group}", "key=value, or a group choice such as truncation=none"
         raise ConfigError(what, where="command line", got=override, expected=expected, hint="rlhf train " + override)
-    if not equals or override.startswith(("+", "~")) or group not in conf_folders.groups():
+    if not equals or override.startswith(("++", "~")) or group not in conf_folders.groups():
         return override
     chosen[group] = option
-    return f"+{override}"
+    return f"+{group}={option}"

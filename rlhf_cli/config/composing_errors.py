@@ -91,7 +91,8 @@ def hydra_error(error: Exception) -> ConfigError:
     for broken, line, text in _broken_references(message):
         expected = "the name of an option in `defaults`; elsewhere ${KEY} or ${oc.env:NAME}, closed by }"
         return ConfigError(_NOT_COMPOSED, where=str(Origin(broken, line)), got=text, expected=expected)
-    return ConfigError(_NOT_COMPOSED, where=place, got=message, hint="rlhf list")
+    appended = re.search(r"default list use (\+\S+)$", message)  # a group of the user's
+    return ConfigError(_NOT_COMPOSED, where=place, got=message, hint=appended[1] if appended else "rlhf list")
 
 
 def _broken_references(message: str) -> Iterator[tuple[Path, int, str]]:

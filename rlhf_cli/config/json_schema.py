@@ -17,8 +17,6 @@ from rlhf_cli.tables.trl_trainers import TRAINERS
 from rlhf_cli.text.json_values import JsonTree, JsonValue
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_HOLD_A_SECTION = ("data", "model", "reward", "advantages", "launch", "track", "truncation", "sweep")
-"""Groups whose files hold a section. The files of all other groups begin with `# @package _global_`."""
 _WHAT_IT_KNOWS = "Keys, types and values; `rlhf check` also checks rules between several keys."
 _REFERENCE: JsonTree = {"type": "string", "pattern": r"\$\{|^\?\?\?$"}
 _SWITCH: JsonTree = {"enum": [True, False, "on", "off"]}
@@ -26,9 +24,9 @@ _SWITCH: JsonTree = {"enum": [True, False, "on", "off"]}
 
 @cache
 def configuration_schema(group: str = "exp") -> JsonTree:
-    """Return the schema of a file of a group of conf/. That of `exp` is the whole configuration."""
-    path = ["rewards", "NAME"] if group == "reward" else [group]
-    section = (section_at(path) if group in _HOLD_A_SECTION else None) or Experiment
+    """Return the schema of a file of a group of conf/: a section of this name, else the whole configuration."""
+    path = ["rewards", "NAME"] if group == "reward" else group.split("/")
+    section = (None if group == "trainer" else section_at(path)) or Experiment
     schema = cast(JsonTree, _as_in_a_file(section.model_json_schema()))
     properties = _at(schema, "properties")
     if section is Experiment:

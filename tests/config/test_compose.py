@@ -13,8 +13,9 @@ from rlhf_cli.config import compose as composition
 from rlhf_cli.config.compose import CONFIG_NAME, Composed, compose, composing
 from rlhf_cli.config.conf_folders import groups, search_dirs, shipped_dir
 from rlhf_cli.config.environment_references import resolved_references, with_references
+from rlhf_cli.config.json_schema import configuration_schema
 from rlhf_cli.errors import ConfigError
-from rlhf_cli.text.json_values import JsonTree
+from rlhf_cli.text.json_values import JsonTree, section
 from rlhf_cli.text.regular_files import SAFE_LOADER
 from tests.support.planning import Judged, Refused, Write
 from tests.support.quick_loader import QuickLoader
@@ -86,6 +87,19 @@ def test_the_users_file_wins_over_the_shipped_one_of_the_same_name(write: Write)
     assert groups()["data"]["toy_sums"] == file
     assert groups()["data"]["gsm8k"] != file
     assert search_dirs() == [file.parents[1], shipped_dir()]
+
+
+def test_a_group_of_the_users_is_appended_as_typed_and_has_its_sections_schema(write: Write) -> None:
+    """Without defaults that hold it, Hydra wants the sign; with them it wants none."""
+    write("conf/kl/low.yaml", "coef: 0.2\n")
+    config = compose(["+exp=toy_ppo", "+kl=low"])
+    assert (section(config.tree, "kl")["coef"], origin(config, "kl.coef")) == (0.2, "conf/kl/low.yaml:1")
+    frozen = compose(["+kl=low"], frozen=(config.tree | {"kl": {"where": "loss"}}, None))
+    assert (frozen.tree["kl"], frozen.choices) == ({"coef": 0.2}, {"kl": "low"})
+    with pytest.raises(ConfigError) as refused:
+        compose(["+exp=toy_ppo", "kl=low"])
+    assert refused.value.hint == "+kl=low"
+    assert [*section(configuration_schema("kl"), "properties")] == ["where", "coef", "controller", "defaults"]
 
 
 @pytest.mark.parametrize("key", ["stop", "expect"])
