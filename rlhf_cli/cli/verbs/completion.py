@@ -10,6 +10,7 @@ import contextlib
 import glob
 import os
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -41,8 +42,9 @@ _ZSH = r"""
 (( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i }
 _rlhf() {
     local -a found begun whole
-    local word
-    found=("${(@f)$(${~words[1]} completion words "${(j: :)words[1,CURRENT-1]} ${IPREFIX}${PREFIX}" 2>/dev/null)}")
+    local word="${IPREFIX}${PREFIX}"
+    [[ -n ${compstate[quote]} ]] && word="${(q)word}"
+    found=("${(@f)$(${~words[1]} completion words "${(j: :)words[1,CURRENT-1]} $word" 2>/dev/null)}")
     for word in $found; do
         [[ -n $word ]] || continue
         if [[ $word == *[=./:] ]]; then begun+=("$word"); else whole+=("$word"); fi
@@ -59,17 +61,29 @@ def run(options: Options) -> int:
     """Print a completion script, or the completions of a line, and return the exit code."""
     argv = options.argv
     if argv[:1] == ["words"] and len(argv) in (2, 3):
-        words = [re.sub(r"\\(.)", r"\1", word) for word in re.split(r"(?<!\\) ", argv[1])]
-        breaks = set(argv[2] if len(argv) == 3 else "") - {" ", "\t", "\n"}
-        last = max((place for place, sign in enumerate(words[-1]) if sign in breaks), default=-1)
-        for word in candidates([*filter(None, words[:-1]), words[-1]]):
-            print(_BARE.sub(r"\\\g<0>", word[last + 1 :]) if breaks else word)
+        words, quoted_from = _typed_words(argv[1])
+        found, breaks = candidates(words), set(argv[2] if len(argv) == 3 else "") - {" ", "\t", "\n"}
+        last = max((place for place, sign in enumerate(words[-1], 1) if sign in breaks), default=0)
+        if quoted_from is not None and len(found) == 1 and found[0].endswith(("=", ".", "/", ":")):
+            found.append(f"{found[0]}…")  # behind a single word bash would close the quote
+        for word in found:
+            is_bare = quoted_from is None and breaks
+            print(_BARE.sub(r"\\\g<0>", word[last:]) if is_bare else word[quoted_from:])
         return EXIT_OK
     if len(argv) != 1 or argv[0] not in _SCRIPTS:
         what, expected = "a completion script for which shell?", "bash or zsh"
         raise UserError(what, got=" ".join(argv) or "nothing", expected=expected, hint='eval "$(rlhf completion bash)"')
     print(_SCRIPTS[argv[0]].strip())
     return EXIT_OK
+
+
+def _typed_words(line: str) -> tuple[list[str], int | None]:
+    """Return the words of a line as the shell reads them, and where in the last one an open quote begins, or None."""
+    for quote in ("", "'", '"'):
+        with contextlib.suppress(ValueError):  # another quote is open
+            *words, last = shlex.split(f"{line}.{quote}")
+            return [*words, last[:-1]], len(last) - 1 - len(line.rpartition(quote)[2]) if quote else None
+    raise AssertionError(line)
 
 
 _BARE = re.compile(r"[ '\"\\$`&;|<>()*?\[\]]")

@@ -240,6 +240,10 @@ LINES = {
     "rlhf train rewards.x.fn=./rewards.py:pol": "rlhf train rewards.x.fn=./rewards.py:polite ",
     "true; rlhf resume --fai": "true; rlhf resume --failed ",
     "rlhf train trainer=nonsen": "rlhf train trainer=nonsen",
+    'rlhf train "+exp=qui': 'rlhf train "+exp=quickstart" ',
+    "rlhf train '+exp=quickstart' 'rewards.brev": "rlhf train '+exp=quickstart' 'rewards.brevity.",
+    'rlhf eval runs/quickstart --data "my d': 'rlhf eval runs/quickstart --data "my data.jsonl" ',
+    "rlhf train 'a=b c' +exp=qui": "rlhf train 'a=b c' +exp=quickstart ",
 }
 """A line -> the line after one Tab, with a blank after a whole word."""
 
