@@ -25,6 +25,7 @@ from rlhf_cli.runs.checkpoint_folders import problem_with
 from rlhf_cli.runs.provenance import weights_hash
 from rlhf_cli.runs.reward_records import trained_on_conversations, trained_with_eos
 from rlhf_cli.runs.run_folder import (
+    EDITED_CONFIG,
     RunFolder,
     as_typed,
     checkpoint_folder,
@@ -117,6 +118,8 @@ def model_card(source: SourceModel, folder: Path) -> tuple[str, list[str]]:
     config, known = source.run.read_config(), read_json(source.run.provenance)
     trainer, git, rewards = section(config, "trainer"), section(known, "git"), section(config, "rewards")
     scores, notes = _scores(source)
+    if source.run.is_config_edited():
+        notes.append(f"The run's {EDITED_CONFIG}.")
     if source.quantized:
         notes.append(f"Trained on its base in {source.quantized}, merged into the base's own weights: outputs differ.")
     is_policy, base = source.kind == "policy", hub_base(source)

@@ -13,6 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassifi
 
 from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 from rlhf_cli.project.exported_folder import ExportedModel, export_model, find_source
+from rlhf_cli.runs.provenance import sha256
 from rlhf_cli.runs.run_folder import RunFolder
 
 SIZE: dict[str, Any] = {
@@ -82,7 +83,7 @@ def finished_run(place: Path, trained: PreTrainedModel | PeftModel | None, /, **
         "versions": {"rlhf": "0.1.0", "torch": "2.13.0", "math-verify": None},
         "git": {"commit": "0123456789abcdef", "dirty": True},
         "host": {"name": "a-machine-of-ours"},
-        "sha256": {"config": "c" * 64, "data": "d" * 64, "rewards.brief": "b" * 64},
+        "sha256": {"config": sha256(run.config), "data": "d" * 64, "rewards.brief": "b" * 64},
         "world_size": 2,
         "mixed_precision": "no",
         "num_train_rows": 360,

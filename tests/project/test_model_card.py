@@ -13,7 +13,7 @@ from huggingface_hub import ModelCard
 from rlhf_cli.errors import ModelError, RunError
 from rlhf_cli.project import exported_folder
 from rlhf_cli.runs.reward_records import BY_REWARDS_OF, write_training_format
-from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_folder import EDITED_CONFIG, RunFolder, read_json
 from tests.project.finished_runs import exported, finished_run, random_model
 
 SECRET = "hf_planted0123456789abcdefghij"
@@ -47,7 +47,8 @@ def rows_of(card: str, first: str) -> list[list[str]]:
 
 
 def test_the_tables_of_the_card(run: RunFolder, tmp_path: Path) -> None:
-    exported(run, tmp_path / "out")
+    run.provenance.write_text(json.dumps({**read_json(run.provenance), "sha256": {"config": "another"}}))
+    assert exported(run, tmp_path / "out").notes[-1:] == [f"The run's {EDITED_CONFIG}."]
     card = (tmp_path / "out" / "README.md").read_text()
     assert rows_of(card, "reward") == [
         ["correct", "rlhf_cli.rewards.toy:sums_correct", "1.0", ""],
