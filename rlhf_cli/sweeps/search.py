@@ -15,7 +15,7 @@ from rich.text import Text
 
 from rlhf_cli.config.origins import Origins
 from rlhf_cli.display.sweep_progress import JobProgress
-from rlhf_cli.display.terminal import Cell, facts_grid, plain_table
+from rlhf_cli.display.terminal import facts_grid, show_blocks
 from rlhf_cli.errors import EXIT_OK, ConfigError, UserError
 from rlhf_cli.launch.resuming import resumed
 from rlhf_cli.plan.checks.machine_checks import has_passed, without_passed_deadline
@@ -209,14 +209,15 @@ def _show_found(console: Console, plan: SearchPlan, study: Study, folder: Path) 
     if done:
         sign = 1 if plan.objectives[0].less_is_better else -1
         best_first = sorted(done, key=lambda trial: (trial.number not in is_best, sign * trial.values[0]))
-        rows: list[list[Cell]] = []
+        rows = list[list[str]]()
         for trial in best_first[: max(_MOST_SHOWN, len(best) if len(objectives) > 1 else 0)]:
             name = str(trial.user_attrs.get(_JOB, trial.number)).partition(",")[0].removeprefix("trial=")
             settings = (swept_words.few_digits(str(trial.params.get(key, "-"))) for key in plan.space)
-            texts = [_BEST * (trial.number in is_best), name, *(f"{value:.4g}" for value in trial.values), *settings]
-            rows.append([(text, "" if trial.number in is_best else "dim") for text in texts])
+            mark = _BEST * (trial.number in is_best)
+            rows.append([mark, name, *(f"{value:.4g}" for value in trial.values), *settings])
         keys = swept_words.short_keys(list(plan.space)).values()
-        console.print(plain_table(["", "trial"], [*objectives, *keys], rows=rows, gap=1))
+        columns = [*zip(["", "trial", *objectives, *keys], zip(*rows, strict=True), strict=True)]
+        show_blocks(console, columns[:2], columns[2:], ["" if row[0] else "dim" for row in rows])
         kind = "no trial beats these on every objective" if len(objectives) > 1 else "the best"
         console.print(f"[dim]{_BEST} {kind}; {', '.join(f'{number} {state}' for state, number in states.items())}")
         console.print("each trial has one seed, so the best was also lucky; repeat it over seeds:")

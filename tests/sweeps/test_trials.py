@@ -103,8 +103,10 @@ def test_a_stopped_search_resumes_its_unfinished_trial(place: Path, capsys) -> N
     first.ends(done)
     first.logs(stopped, 40, 0.1)
     assert first.ends(stopped, PREEMPTED).state == PREEMPTED
-    _show_found(Console(width=200), first.plan, first.trials.study, place / "sweep")
-    assert "2 of 3 trials are left; `rlhf resume sweep` continues\n" in capsys.readouterr().out
+    _show_found(Console(width=40), first.plan, first.trials.study, place / "sweep")
+    out = capsys.readouterr().out
+    assert "2 of 3 trials are left; `rlhf resume sweep` continues\n" in out
+    assert [line.split() for line in out.splitlines()[:2]] == [["trial", METRIC], ["★", "0", "0.5"]]
 
     second = Searched(place / "sweep")
     assert second.trials.num_to_come == 2  # the stopped one and the third
