@@ -25,6 +25,7 @@ import httpx2
 from rich.console import Console
 from rich.markup import escape
 
+from rlhf_cli.display.terminal import cut_middle
 from rlhf_cli.errors import RankFailed
 from rlhf_cli.plan.launch_plan import ServerPlan, port_problem, python_path
 from rlhf_cli.process import die_with
@@ -190,7 +191,7 @@ def rollout_server(plan: ServerPlan | None, console: Console) -> Iterator[Rollou
         with console.status("") as bar:
             while not answers(url):
                 seconds = time.monotonic() - began
-                shown = escape(next(reversed(server.lines()), "")[: max(0, console.width - 50)])
+                shown = escape(cut_middle(next(reversed(server.lines()), ""), max(1, console.width - 50)))
                 bar.update(f"waiting for vLLM at {url}: {seconds:.0f} s [dim]{shown}[/]")
                 if server.is_lost() or seconds > _START_TIMEOUT_S:
                     raise server.failed(f"after {seconds:.0f} s, before it was ready")

@@ -52,14 +52,16 @@ def all_end(pids: list[int]) -> None:
 
 def test_it_is_waited_for_and_ends_with_the_run(server: ServerPlan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STAND_IN_START_S", "1.5")
-    began, screen = time.monotonic(), console()
+    drawn = io.StringIO()
+    began, screen = time.monotonic(), Console(file=drawn, width=62, force_terminal=True, color_system=None)
     with rollout_server(server, screen):
         assert time.monotonic() - began > 1.5
+        assert "s loadin…ights" in drawn.getvalue()
         assert answers(server.url)
         pids = pids_of(server)
         assert all(map(is_running, pids))
         assert len(pids) == 2
-    assert f"vLLM answers at {server.url} after " in screen.file.getvalue()  # type: ignore[attr-defined]
+    assert f"vLLM answers at {server.url} after " in drawn.getvalue()
     all_end(pids)
     assert not answers(server.url)
 
