@@ -99,7 +99,8 @@ def _policy(console: Console, evaluation: PolicyEvaluation) -> None:
             ("truncated", _interval(part.truncated), ""),
             ("tokens", _interval(part.tokens), f"at most {part.tokens.max}"),
         ]
-        _show(console, [part_name], ["raw", "weighted"], rows=rows)
+        names, raw, weighted = zip(*rows, strict=True)
+        _by_name(console, part_name, names, {"raw": raw, "weighted": weighted})
     if evaluation.by_prompts is not None:
         seen, unseen = evaluation.by_prompts[SEEN], evaluation.by_prompts[UNSEEN]
         rows = []
@@ -108,7 +109,8 @@ def _policy(console: Console, evaluation: PolicyEvaluation) -> None:
             for reward, values in part.rewards.items():
                 rows.append((f"{name} {reward}", _interval(values.raw), _interval(other.rewards[reward].raw)))
             rows.append((f"{name} total", _interval(part.total), _interval(other.total)))
-        _show(console, ["raw"], [f"{seen.rows} prompts trained on", f"{unseen.rows} unseen"], rows=rows)
+        names, trained_on, new = zip(*rows, strict=True)
+        _by_name(console, "raw", names, {f"{seen.rows} prompts trained on": trained_on, f"{unseen.rows} unseen": new})
     if evaluation.no_total is not None:
         console.print(Text(_NO_TOTAL.format(evaluation.no_total), style="yellow"))
     for name, attempts in evaluation.attempts.items():

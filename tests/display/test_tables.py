@@ -113,6 +113,8 @@ def test_a_policy() -> None:
         "prompt  greedy completion  total",
         "1+1=    [b]2[/b]               -",
     ]
+    narrow = printed(lambda console: show_evaluation(console, evaluation, []), 40)
+    assert narrow[2:5] == ["greedy                      raw", "correct                   0.500", "total"]
 
 
 LONG = {f"rewards/a_reward_of_a_long_name_{number}/mean": [0.5] for number in range(6)}
