@@ -151,6 +151,8 @@ def test_a_kl_must_sum_to_0_and_equal_the_log_of_trl() -> None:
     assert algorithm.excess(advantages + 0.01, totals, 4, (advantages + 0.01).tolist()) > 0
     # the largest number, here 8/15, says how much is rounding; another is 0, and so are the totals
     assert algorithm.excess(kl, torch.zeros(4), 4, (kl + 2e-7).tolist()) <= 0
+    rounded = kl.double() + SAME * kl.abs().max() / 2  # a group's mean is rounding, not the sum of its four
+    assert algorithm.excess(rounded, torch.zeros(4), 4, rounded.tolist()) <= 0
 
 
 def test_advantages_without_parts() -> None:

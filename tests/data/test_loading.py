@@ -172,6 +172,19 @@ def test_sources_that_disagree_about_a_column_are_named(jsonl, refusal) -> None:
     assert {type(row["n"]) for row in mixed} == {float}
 
 
+def test_columns_of_mixed_kinds_are_left_out_until_one_is_read(jsonl, refusal) -> None:
+    path = jsonl([{"prompt": "a", "x": 1, "y": 2}, {"prompt": "b", "x": "c", "y": "d"}])
+    assert load(DataSource(path=path, is_read="prompt".__eq__)).column_names == ["prompt"]
+    assert refusal(load, DataSource(path=path, is_read=("prompt", "x").__contains__)).where == "rows.jsonl:2"
+
+
+def test_the_first_rows_need_hold_no_transcript() -> None:
+    """As when only these are read; of all rows one has to be split."""
+    rows = RowTable([{"chosen": "a", "rejected": "b"}], ["chosen", "rejected"])
+    source = DataSource(path="x", transcripts=True)
+    assert prepare(rows, source, None, is_whole=False)[0]["prompt"] == ""
+
+
 @pytest.mark.parametrize("are_hidden", [False, True])
 def test_progress_bars_are_hidden_for_a_while(are_hidden: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["datasets.utils.tqdm"], "_hf_datasets_progress_bars_disabled", are_hidden)

@@ -40,6 +40,7 @@ def test_every_format_gives_the_same_preview_and_loads_the_same_rows(workplace: 
     rows = [{"prompt": f"é{number}", "n": number} for number in range(20)]
     if suffix == "parquet":
         pq.write_table(pa.Table.from_pylist(rows), workplace / "rows.parquet")
+        pq.write_table(pa.Table.from_pylist(rows[:1]), workplace / "another.parquet")
     else:
         lines = [json.dumps(row, ensure_ascii=False) for row in rows]
         table = "prompt,n\n" + "".join(f"{row['prompt']},{row['n']}\n" for row in rows)

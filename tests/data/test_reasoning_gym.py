@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import json
 import os
+import random
 import subprocess
 import sys
 from collections import Counter
@@ -293,6 +294,19 @@ def test_the_tasks_are_listed_or_the_command_for_the_package(monkeypatch, capsys
     monkeypatch.setattr(reasoning_gym, "_ask", missing)
     assert main(["list", "data", "reasoning_gym"]) == 0
     assert "try: pip install reasoning-gym==0.1.25" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_example_of_a_task_is_its_first_question_and_always_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task may draw from Python's global generator."""
+
+    def built(*_: object, **__: object) -> list[dict[str, object]]:
+        return [{"question": random.random(), "answer": 1}, {"question": 0, "answer": 2}]
+
+    monkeypatch.setattr(reasoning_gym, "_registry", lambda: {"drawn": (None, Count)})
+    monkeypatch.setattr(reasoning_gym, "build_task", built)
+    (listed,) = _list()
+    assert [listed] == _list()
+    assert (listed["answer"], listed["question"] != 0) == (1, True)
 
 
 @needs_package
