@@ -14,6 +14,7 @@ import yaml
 from transformers.utils import logging as transformers_logging
 
 from rlhf_cli.cli import main
+from rlhf_cli.config.origins import Origins
 from rlhf_cli.errors import DataError, RunError
 from rlhf_cli.evaluation import evaluation_run, targets
 from rlhf_cli.plan.prepare import prepare, prepare_from
@@ -211,6 +212,23 @@ def test_other_rows_are_not_asked_for_the_metric_of_a_set_of_the_training(run: P
     write_rows("rows.jsonl", [{"chosen": "a", "rejected": "b"}])
     rows = partial(targets.set_rows, targets.find_target(run), "rows.jsonl")
     assert not best.keys() & prepare_from(RunFolder(run), [], adjust=rows).experiment.trainer.args.keys()
+
+
+@pytest.mark.parametrize(
+    ("rows", "read"),
+    [
+        ({"rename": {"chosen": "good"}, "path": "all.jsonl"}, {"rename": {"chosen": "good"}, "path": "all.jsonl"}),
+        ({"easy": {"path": "easy.jsonl"}, "hard": {"path": "hard.jsonl"}}, {"path": "easy.jsonl"}),
+    ],
+)
+def test_the_rows_of_a_model_without_a_run_stand_for_those_of_its_training(rows: Any, read: Any) -> None:
+    target = targets.Target(targets.REWARD_MODEL, Path("rm"), "rm", Path("rm"))
+    tree = {"model": {"path": "base"}, "data": {"path": "pairs.jsonl", "eval": rows}}
+    targets.set_rows(target, None, tree, Origins())
+    assert tree["data"] == {**read, "eval": rows}
+    for wrong in ({"model": {"path": "base"}, "data": 1}, {"model": 1, "data": {}}):
+        targets.set_rows(target, None, (kept := {**wrong}), Origins())
+        assert kept == wrong
 
 
 def test_a_folder_is_a_run_if_it_has_its_configuration_and_no_model_if_it_has_neither(run: Path, place: Path) -> None:
