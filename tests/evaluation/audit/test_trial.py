@@ -113,6 +113,10 @@ def matching(completions: Sequence[str], *, phrases: Sequence[str], pattern: str
     return [float(all(phrase in text for phrase in phrases)) for text in completions]
 
 
+def calls_itself(completions: Sequence[str], depth: int = 1, **kwargs: object) -> list[float]:
+    return calls_itself(completions, 0) if depth else [float("as before" in text) for text in completions]
+
+
 class Polite:
     """A reward with a state."""
 
@@ -131,6 +135,7 @@ def test_constants_globals_and_arguments() -> None:
     many = [f"word {number}" for number in range(45)]
     assert reward_words([functools.partial(matching, phrases=phrases) for phrases in (many[:20], many)]) == many[:40]
     assert reward_words([len]) == []
+    assert reward_words([calls_itself]) == ["as before"]
     assert set(reward_words([Polite(), Isolated(f"{__name__}:polite", {}, timeout_s=None)])) >= {"please", "kindly"}
     assert "if you would" in reward_words([Polite()])
 

@@ -18,6 +18,7 @@ from transformers import tokenization_utils_base
 
 from rlhf_cli.cli import main
 from rlhf_cli.errors import ModelError
+from rlhf_cli.evaluation.audit import trial
 from rlhf_cli.evaluation.audit.trial import after_truncation
 from rlhf_cli.models.byte_tokenizer import byte_tokenizer
 from rlhf_cli.models.tokenizer_files import read_tokenizer
@@ -293,3 +294,11 @@ def test_an_answer_that_is_cut_off_by_hand(place: Path, words: tuple[str, ...], 
     reward = ScoredReward(raw=2.0, effective=2.0, weighted=2.0, open=True, error=None)
     (row,) = after_truncation(experiment, [ScoredRow(2.0, {"right": reward})], ["x" * 14], [is_cut], 16)
     assert row.total == pytest.approx(total, rel=None if total is None else 1e-12)
+
+
+def test_the_tokens_of_an_answer_are_counted_without_special_ones(place: Path, monkeypatch) -> None:
+    def tokenizer(texts: list[str], *, add_special_tokens: bool = True, **_: object) -> dict[str, list[list[int]]]:
+        return {"input_ids": [[0] * (len(text) + 2 * add_special_tokens) for text in texts]}
+
+    monkeypatch.setattr(trial, "policy_tokenizer", lambda *_, **__: tokenizer)
+    test_an_answer_that_is_cut_off_by_hand(place, RAMP, False, 2.0 - 6 / 8)
