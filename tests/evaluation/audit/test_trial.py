@@ -19,6 +19,7 @@ from rlhf_cli.evaluation.audit.trial import (
 )
 from rlhf_cli.plan.prepare import prepare
 from rlhf_cli.rewards.stack.isolated import Isolated
+from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from tests.support.planted_holes import SUMS
 
 ROW: dict[str, object] = {"prompt": "p", "answer": "a", "target": "t", "city": "Riga", "n": 1, "completion": None}
@@ -140,7 +141,7 @@ def test_constants_globals_and_arguments() -> None:
     assert "if you would" in reward_words([Polite()])
 
 
-def test_rewards_that_are_skipped_and_what_others_lose_by_it(place: object) -> None:
+def test_rewards_that_are_skipped_and_what_others_lose_by_it(place: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their gates go; deviations and z-scores need a training, so they go too, and a weight is that of its start."""
     fn = f"fn: '{__name__}:polite'"
     gates = "gate: [{by: first, at_least: 1}, {by: third, at_least: 1}]"
@@ -148,11 +149,15 @@ def test_rewards_that_are_skipped_and_what_others_lose_by_it(place: object) -> N
     rewards += [f"rewards.third={{{fn}, on_error: 0.5}}", f"rewards.last={{{fn}, gate: {{by: first, at_least: 1}}}}"]
     rewards += ["rewards.last.weight={start: 0.5, end: 1.0, steps: 9}"]
     asked = prepare(["trainer=grpo", "model=tiny", "data=toy_sums", *rewards]).experiment
+    closed = list[RewardStack]()
+    monkeypatch.setattr(RewardStack, "close", lambda stack: closed.append(stack))
     with open_trial(asked, SUMS, left_out={"first": "no server"}, gold=None) as trial:
         second_tried, third, last = trial.experiment.rewards.values()
         assert (second_tried.on_error, second_tried.normalize) == ("exclude", "none")
         assert ([gate.by for gate in second_tried.gates], last.gates, third) == (["third"], [], asked.rewards["third"])
         notes = [note.partition(":")[0] for note in trial.notes]
+        assert not closed
+    assert len(closed) == 1
     assert notes == [
         *("rewards.second.normalize is ignored", "a gate of rewards.second stays open"),
         *("a gate of rewards.last stays open", "rewards.last.weight is that of the first step, 0.5"),
