@@ -187,7 +187,7 @@ def test_conversations_without_a_template_are_refused_before_training(reward_mod
             call(*given)
         assert caught.value.where == f"reward model {folder}"
     for mixed in ((CONVERSATION[0], PLAIN[1]), (PLAIN[0], CONVERSATION[1])):
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match="both texts, or both lists"):
             scorer(*mixed)
 
 

@@ -104,6 +104,14 @@ def test_a_name_that_is_too_long_gives_way_to_the_folders() -> None:
         assert [run.name for run in named(runs_of({"a.b": 0}, {"a.b": "x" * (longest - 1)}))] == names
 
 
+def test_four_keys_name_a_run_and_five_do_not() -> None:
+    """A seed is not counted."""
+    for keys, last in (("abcd", "a=0,b=0,c=0,d=1,seed=9"), ("abcde", "4")):
+        settings = [{key: int(key == changed) for key in keys} for changed in keys]
+        runs = runs_of({**settings[0], "seed": 1}, *({**setting, "seed": 9} for setting in settings[1:]))
+        assert named(runs)[-1].name == last
+
+
 def runs_of(*settings: dict[str, Any], num_steps: int = 1) -> list[LoggedRun]:
     curves = {"loss": [1.0] * num_steps}
     return [

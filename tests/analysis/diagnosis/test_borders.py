@@ -200,6 +200,7 @@ ENTROPY = [
     ({"entropy": FALLEN, "reward": [0.0] * 16 + [0.125] * 4, "reward_std": [0.5] * 4 + [9.0] * 16}, "fine"),
     ({"entropy": FALLEN, "reward": parts(0, 3, 1, 2, 0.08, each=4), "reward_std": [0.5] * 20}, "serious"),
     ({"entropy": FALLEN, "reward": parts(0, 3, 1, 2, 0.2, each=4), "reward_std": [0.5] * 20}, "fine"),
+    ({"entropy": FALLEN, "reward": parts(0, 30, 10, 20, 1, each=4), "reward_std": [5.0] * 20}, "serious"),  # a fifth
     # As a plain trend a tenth will do.
     ({"entropy": FALLEN, "reward": line(0.0, 0.08), "reward_std": [0.5] * 20}, "fine"),
     ({"entropy": FALLEN, "reward": line(0.0, 0.055), "reward_std": [0.5] * 20}, "serious"),
@@ -229,6 +230,7 @@ EXPLAINED_VARIANCE = [
     ([-0.5] * 10, 21, "unseen"),
     (line(-1.0, -0.25), None, "fine"),  # it learns
     ([*line(-1.0, -0.25, 15), *[-0.5] * 5], None, "warning"),  # no more
+    ([-1.0, -0.75] * 5 + [-0.25, -0.5, -0.25, -0.5, -0.25] * 2, None, "warning"),
     (line(-0.25, -1.0), None, "warning"),
 ]
 

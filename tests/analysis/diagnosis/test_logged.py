@@ -48,6 +48,12 @@ def test_a_step_that_no_training_has_is_taken_as_the_nearest() -> None:
     assert trend.change == pytest.approx(2**40, rel=1e-6)
 
 
+def test_the_rounding_of_large_values_is_no_noise() -> None:
+    line = Log.of([{"step": step, "loss": 1e6 + 0.1 * step} for step in range(40)]).curve("loss").trend()
+    assert line is not None
+    assert (line.error, line.change) == (0.0, pytest.approx(3.9, rel=1e-6))
+
+
 def test_rewards_and_weights() -> None:
     """A weight is the last one, unless it has changed by more than rounding: a billionth."""
     entry = {"rewards/a/mean": 1.0, "rewards/a/weight": 0.0, "rewards/b/mean": None, "rewards/truncation/mean": 0.0}

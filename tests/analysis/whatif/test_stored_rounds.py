@@ -67,6 +67,13 @@ def test_tables_without_our_columns_are_named(run: RunFolder) -> None:
     with pytest.raises(DataError) as raised:
         read_rounds(run)
     assert "completions_00001.parquet: it has no column rollout.round" in str(raised.value)
+    for step, last in ((5, "completions_00005"), (6, "and 1 more"), (7, "and 2 more")):
+        for number in range(2, step + 1):
+            write_table(run, number, **PLAIN).write_bytes(b"")
+        with pytest.raises(DataError) as raised:
+            read_rounds(run)
+        assert raised.value.got.splitlines()[-1].startswith(last)
+        assert len(raised.value.got.splitlines()) == min(step, 6)
 
 
 TEXTS = ["a", "bb", "ccc", "dddd"]
