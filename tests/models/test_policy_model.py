@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tokenizers.processors import TemplateProcessing
+from torch import Tensor
+from transformers import GenerationConfig
 
 from rlhf_cli.models.policy_model import SAMPLING_ARGUMENTS, Completion, PolicyModel, Sampling
 from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER
@@ -29,6 +32,19 @@ def test_completions_are_those_of_one_prompt_at_a_time(policy: PolicyModel) -> N
     assert sampled[0] == sampled[1] != sampled[2]
     chat = policy.complete([[{"role": "user", "content": "1+1="}]], Sampling(SETTINGS, 1, seed=0, is_greedy=True))
     assert chat == policy.complete(["user: 1+1=\nassistant: "], Sampling(SETTINGS, 1, seed=0, is_greedy=True))
+
+
+def test_shorter_prompts_are_padded_on_the_left(policy: PolicyModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, list[list[int]]] = {}
+
+    def generate(_: object, *, generation_config: object, **inputs: Tensor) -> Tensor:
+        given.update({name: tensor.tolist() for name, tensor in inputs.items()})
+        return inputs["input_ids"]
+
+    monkeypatch.setattr(policy._generating, "generate", generate)
+    monkeypatch.setattr(policy, "tokenizer", SimpleNamespace(pad_token_id=7))
+    policy._generate([[1, 2, 3], [4]], GenerationConfig(), SETTINGS)
+    assert given == {"input_ids": [[1, 2, 3], [7, 7, 4]], "attention_mask": [[1, 1, 1], [0, 0, 1]]}
 
 
 def test_a_template_writes_the_special_tokens_of_a_conversation_itself() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,7 @@ def test_it_is_built_once_and_found_again() -> None:
     finally:
         torch.set_num_threads(before)
         hook.remove()
+    assert re.fullmatch("tiny-[0-9a-f]{12}", folder.name)
     config, tokenizer = AutoConfig.from_pretrained(folder), byte_tokenizer(64)
     assert (config.eos_token_id, config.pad_token_id) == (tokenizer.eos_token_id, tokenizer.pad_token_id)
     assert config.bos_token_id is None  # the tokenizer has none

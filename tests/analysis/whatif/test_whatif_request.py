@@ -63,6 +63,7 @@ def test_what_a_log_cannot_answer_is_refused_by_its_key(place: Path, words: list
     for problem in problems:
         assert problem.got
         assert (problem.expected is None) == problem.where.startswith("rewards.correct.")
+        assert ("reward_clip_range" in (problem.expected or "")) == problem.where.startswith("trainer.args")
         assert (problem.hint == SCORE) == problem.where.startswith("rewards")
 
 
