@@ -83,10 +83,14 @@ def reads_tokens(function: RewardFunction) -> bool:
     return is_any and code is not None and "completion_ids" in code.co_consts
 
 
+def _has_policy(experiment: Experiment) -> bool:
+    model = experiment.model
+    return model.build is not None or model.tokenizer is not None or model.path not in (None, NOT_GIVEN)
+
+
 def rewards_without_tokenizer(experiment: Experiment) -> dict[str, str]:
     """Return reward name -> reason, for the rewards that count tokens when no policy is configured."""
-    model = experiment.model
-    if model.build is not None or model.tokenizer is not None or model.path not in (None, NOT_GIVEN):
+    if _has_policy(experiment):
         return {}
     why = "it counts the policy's tokens, and no policy is configured: model.path=FOLDER_OR_HUB_ID, or model=tiny"
     return {
@@ -216,14 +220,25 @@ def score_with(
     batch["prompts"], batch["completions"] = batch.pop("prompt"), batch.pop("completion")
     batch["trainer_state"] = StateOfTrainer(end.step, end.max_steps)
     batch |= {"log_extra": lambda column, values: None, "log_metric": lambda name, value: None}
-    if "completion_ids" not in batch and wanting:
-        texts = [text_of(text) for text in batch["completions"]]
-        ids = tokenizer()(texts, add_special_tokens=False, verbose=False)["input_ids"]
-        ending = [] if tokenizer().eos_token_id is None else [tokenizer().eos_token_id]  # as an answer that has ended
-        batch["completion_ids"] = [[*row, *ending] for row in ids]
-    if "completion_ids" in batch:
-        stack.decode = decode or (lambda ids: str(tokenizer().decode(list(ids), skip_special_tokens=True)))
-    stack.evaluate(**batch)
+
+    def evaluate() -> None:
+        if "completion_ids" not in batch and wanting:
+            texts = [text_of(text) for text in batch["completions"]]
+            ids = tokenizer()(texts, add_special_tokens=False, verbose=False)["input_ids"]
+            ending = (
+                [] if tokenizer().eos_token_id is None else [tokenizer().eos_token_id]
+            )  # as an answer that has ended
+            batch["completion_ids"] = [[*row, *ending] for row in ids]
+        if "completion_ids" in batch:
+            stack.decode = decode or (lambda ids: str(tokenizer().decode(list(ids), skip_special_tokens=True)))
+        stack.evaluate(**batch)
+
+    evaluate()
+    if "completion_ids" not in batch and _has_policy(experiment):
+        by_token = [name for name, outcome in stack.outcomes.items() if outcome.has_token_values]
+        wanting += [f"rewards.{name}" for name in by_token]
+        if by_token:
+            evaluate()  # a run refuses another number of values than of tokens
     return _scores(stack, len(rows), aggregate_of(experiment), end)
 
 

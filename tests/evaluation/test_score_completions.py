@@ -19,7 +19,7 @@ from scipy import stats
 from rlhf_cli.cli import main
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import NOT_GIVEN
-from rlhf_cli.errors import DataError, ModelError
+from rlhf_cli.errors import DataError, ModelError, RewardError
 from rlhf_cli.evaluation import score_completions
 from rlhf_cli.evaluation.score_bench import (
     QUANTILES,
@@ -354,6 +354,24 @@ def test_parts_have_their_texts(folder: Path) -> None:
         scored = found.rows[0].rewards[next(iter(rewards))]
         assert [(part.text, part.reward) for part in scored.parts] == (parts or [("a", 1.0), ("bc", -0.5)])
         assert scored.raw == sum(part.reward for part in scored.parts)
+
+
+def pairs(completions: Any, **columns: Any) -> list[tuple[float, float]]:
+    return [(1.0, 0.0)] * len(completions)
+
+
+@pytest.mark.parametrize(
+    ("completion", "has_model", "raw"), [("abc", True, None), ("a", True, 1.0), ("abc", False, 1.0)]
+)
+def test_values_per_token_are_as_many_as_the_policys_tokens(
+    completion: str, has_model: bool, raw: float | None, folder: Path
+) -> None:
+    """As in a run: `a` and the end are two tokens. Without a policy nothing tells."""
+    model = {"path": str(folder) if has_model else NOT_GIVEN}
+    asked = experiment(model, pairs={"fn": f"{__name__}:pairs", "weight": 1.0})
+    with contextlib.nullcontext() if raw else pytest.raises(RewardError):
+        (found,) = score_each(asked, [[{"prompt": "q", "completion": completion}]])
+        assert found.rows[0].rewards["pairs"].raw == raw
 
 
 CALLED: list[tuple[str, int]] = []

@@ -104,6 +104,11 @@ class RewardOutcome:
         return any(row is not None for row in [*self.tokens, *self.turns])
 
     @property
+    def has_token_values(self) -> bool:
+        """Return whether the function returned values per token for a row, and no spans."""
+        return any(values and spans is None for values, spans in zip(self.tokens, self.spans, strict=True))
+
+    @property
     def num_open(self) -> int:
         """Count the rows that no gate closed."""
         return self.closed_by.count(None)
