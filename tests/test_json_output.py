@@ -100,7 +100,7 @@ COMPLETED: list[tuple[str | None, str, list[str], str | None]] = [  # where, hin
     ("tokenizer (command line)", "model.tokenizer", ["tokenizer.side=left"], "model.tokenizer"),
     ("sed (conf/exp/mine.yaml:3)", "seed", ["+exp=mine"], "seed"),
     (None, "rlhf eval RUN", ["+exp=mine"], None),
-    *((None, gap, ["seed"], None) for gap in ("export KEY=...", "data.rename.answer=EXISTING_COLUMN", "seed=VALUE")),
+    *((None, gap, ["seed"], None) for gap in ("export KEY=...", "data.rename.answer=COLUMN", "seed=VALUE")),
 ]
 
 

@@ -82,6 +82,7 @@ def learnt_columns(
         raise DataError(what, where=name, got=got, expected=expected, hint=hint, advice=None if is_read else advice)
     from_dialogue = _from_dialogue(trainer, missing, columns, name, first)
     hints, asks = list(from_dialogue), ["prompt"] if "prompt" in trainer.along and "prompt" not in columns else []
+    lacking = list[str]()
     for column in dict.fromkeys((*missing, *asks)):
         found = stand_in(column, columns, guesses=column in missing, first=first)
         if column == "prompt" and found is not None and not from_dialogue:
@@ -89,9 +90,19 @@ def learnt_columns(
         elif found is not None and (not from_dialogue or column == "label"):
             hints.append(typed_rename(name, column, found))
         elif column in missing and not from_dialogue:
-            hints.append(f"{name}.rename.{column}=EXISTING_COLUMN")
+            hints.append(typed_rename(name, column, "COLUMN"))
+            lacking.append(column)
     hint = " ".join(hints) + (", or trainer.args.dataset_text_field=COLUMN" if (TEXT,) in trainer.learns_from else "")
-    raise DataError(what, where=name, got=got, expected=expected, hint=hint)
+    raise DataError(what, where=name, got=got, expected=expected, hint=hint + (_to_add(*lacking) if lacking else ""))
+
+
+def _to_add(*columns: str) -> str:
+    return f"  # no column looks like {' and '.join(columns)}: if none holds it, add it to the file"
+
+
+def rename_hint(name: str, column: str, found: str | None) -> str:
+    """Return what to type so that a column that was `found` gets the name `column`; if none was, what is needed."""
+    return typed_rename(name, column, found or "COLUMN") + (_to_add(column) if found is None else "")
 
 
 def _from_dialogue(
@@ -119,10 +130,10 @@ def _twins(columns: Sequence[str]) -> tuple[str, str] | None:
     return next((pair for pair in pairs if (pair[0][-1] + pair[1][-1]).lower() in ("01", "12", "ab")), None)
 
 
-def prompt_hint(name: str, column: str, columns: Sequence[str]) -> str:
+def prompt_hint(name: str, column: str | None, columns: Sequence[str]) -> str:
     """Return what to type so that the prompt is a column's text, with what Alpaca and Dolly put beside it."""
     more = next((other for other in _BESIDE if other in columns and column == "instruction"), None)
-    return typed_rename(name, "prompt", column) if more is None else f"data.prompt='{{{column}}} {{{more}}}'"
+    return rename_hint(name, "prompt", column) if more is None else f"data.prompt='{{{column}}} {{{more}}}'"
 
 
 def stand_in(
@@ -319,7 +330,7 @@ def _has_prompt(dataset: Table, columns: Sequence[str], name: str) -> bool:
     asked = first.get(question or "", as_object(first.get(column)).get(part, ""))
     if is_text and all(str(asked).strip() in str(first[answer]) for answer in ("chosen", "rejected")):
         return True
-    hint = prompt_hint(name, question or "EXISTING_COLUMN", dataset.column_names)
+    hint = prompt_hint(name, question, dataset.column_names)
     if question is not None and isinstance(asked, str) and not is_text:
         renames, asked = ("", question) if question in first else (f"{hint} ", "prompt")
         hint = f"{renames}data.prompt='[{{role: user, content: \"{{{asked}}}\"}}]'"

@@ -20,11 +20,11 @@ from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.model_and_data import NOT_GIVEN, Source
 from rlhf_cli.data.dialogues import read_conversations
 from rlhf_cli.data.images import opened
-from rlhf_cli.data.learnt_columns import stand_in
+from rlhf_cli.data.learnt_columns import rename_hint, stand_in
 from rlhf_cli.data.peeking import peek
 from rlhf_cli.data.preparing import prepare, template_columns
 from rlhf_cli.data.rows import RowTable, Table, kind_of_text
-from rlhf_cli.data.source import Row, typed_rename
+from rlhf_cli.data.source import Row
 from rlhf_cli.errors import DataError, ModelError, raise_any
 from rlhf_cli.evaluation.targets import renames_in
 from rlhf_cli.models.tokenizer_files import load_tokenizer
@@ -125,7 +125,7 @@ def read_completions(path: Path, *, limit: int | None, experiment: Experiment, l
             where=str(path),
             got="columns " + ", ".join(table.column_names),
             expected="prompt, completion, and the columns that the rewards read",
-            hint=typed_rename("data", column, stand_in(column, free, first=table[0]) or "COLUMN"),
+            hint=rename_hint("data", column, stand_in(column, free, first=table[0])),
         )
         for column in ("prompt", "completion")
         if column not in table.column_names
@@ -257,7 +257,7 @@ def refuse_missing_columns(
             if column in experiment.rollout_columns
             else nearest(column, columns)
             if where != "data"
-            else typed_rename("data", column, stand_in(column, [*columns], first=rows[0]) or "EXISTING_COLUMN"),
+            else rename_hint("data", column, stand_in(column, [*columns], first=rows[0])),
         )
         for name, function in functions.items()
         for column in required_columns(function)

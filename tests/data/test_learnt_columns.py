@@ -44,25 +44,27 @@ def test_a_trainer_reads_the_first_complete_set(trainer: str, columns: str, expe
     [
         ("KTO", ("prompt", "response", "liked"), "data.rename.completion=response data.rename.label=liked"),
         ("SFT", ("instruction", "completion", "input"), f"data.prompt='{{instruction}} {{input}}'{TEXT_FIELD}"),
-        ("SFT", ("mesages",), f"data.rename.prompt=EXISTING_COLUMN data.rename.completion=EXISTING_COLUMN{TEXT_FIELD}"),
+        ("SFT", ("mesages",), f"data.rename.prompt=COLUMN data.rename.completion=COLUMN{TEXT_FIELD}"),
         ("SFT", ("query", "answers", "tools"), f"{XLAM} data.rename.completion=answers{TEXT_FIELD}"),
         ("SFT", ("conversation",), f"data.rename.messages=conversation{TEXT_FIELD}"),
         ("KTO", ("conversation", "liked"),
          "data.rename.messages=conversation data.transcripts=true data.rename.label=liked"),
         ("KTO", ("messages",), "data.transcripts=true"),
-        ("KTO", ("prompt", "chosen"), "data.rename.rejected=EXISTING_COLUMN"),
-        ("GKD", ("question",), "data.rename.messages=EXISTING_COLUMN"),
+        ("KTO", ("prompt", "chosen"), "data.rename.rejected=COLUMN"),
+        ("GKD", ("question",), "data.rename.messages=COLUMN"),
         ("DPO", ("chosen", "loser", "question"), "data.rename.rejected=loser data.rename.prompt=question"),
         ("DPO", ("chosen", "loser", "prompt", "question"), "data.rename.rejected=loser"),
         ("DPO", ("chosen", "loser", "promt"), "data.rename.rejected=loser"),
-        ("DPO", ("messages", "rejectd"), "data.rename.chosen=EXISTING_COLUMN data.rename.rejected=rejectd"),
+        ("DPO", ("messages", "rejectd"), "data.rename.chosen=COLUMN data.rename.rejected=rejectd"),
         ("DPO", ("messages", "rejected_response"),
          "data.rename.chosen=messages data.rename.rejected=rejected_response data.transcripts=true"),
     ],
 )  # fmt: skip
 def test_an_incomplete_set_is_refused_with_renames(trainer: str, columns: tuple[str, ...], hint: str, refusal) -> None:
     error = refusal(learnt_columns, OF[trainer], columns)
-    assert (error.where, error.hint, error.got) == ("data", hint, f"columns {', '.join(columns)}")
+    typed, _, needed = error.hint.partition("  # no column looks like ")
+    assert (error.where, typed, error.got) == ("data", hint, f"columns {', '.join(columns)}")
+    assert bool(needed) == ("=COLUMN" in hint.removesuffix(TEXT_FIELD))
     assert "," in error.expected or "messages" in error.expected
 
 
@@ -83,7 +85,7 @@ def test_token_ids_are_no_texts(trainer: str, is_read: bool, refusal) -> None:
             {"e": '{"question": "q", "answer": "a"}'},
             "data.rename.prompt=e.question data.rename.completion=e.answer",
         ),
-        ("SFT", {"x": {"y": 1}, "z": "{"}, "data.rename.prompt=EXISTING_COLUMN data.rename.completion=EXISTING_COLUMN"),
+        ("SFT", {"x": {"y": 1}, "z": "{"}, "data.rename.prompt=COLUMN data.rename.completion=COLUMN"),
     ],
 )
 def test_a_missing_column_may_lie_inside_another(trainer: str, row: dict[str, Any], hint: str, refusal) -> None:
@@ -120,7 +122,7 @@ def test_the_column_of_plain_text_can_have_another_name(refusal) -> None:
     assert only_learnt(datasets.Dataset.from_list([row]), of, text_field="body").column_names == ["body"]
     for refuses in (check_columns, only_learnt):
         error = refusal(refuses, RowTable([{"x": "a"}], ["x"]), of, text_field="body", name="data.eval")
-        assert (error.where, error.hint.split()[0]) == ("data.eval", "data.eval.rename.prompt=EXISTING_COLUMN")
+        assert (error.where, error.hint.split()[0]) == ("data.eval", "data.eval.rename.prompt=COLUMN")
         assert "body" in error.expected
 
 
@@ -135,6 +137,7 @@ CALLED = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name
 RESULT, MODEL = {"role": "tool", "content": "2"}, {"role": "model", "content": "ho"}
 PICTURE, FIRST = {"type": "image"}, "data.eval, row 1 (the first row is 1)"
 RENAME, TEMPLATE = "data.eval.rename", "data.prompt='{instruction} {context}'"
+TO_ADD = "  # no column looks like {}: if none holds it, add it to the file"
 KINDS = "chosen is {0}, rejected is {0}, prompt is {1}"
 PAIR = {"prompt": CHAT[:1], "chosen": CHAT[1:], "rejected": [{**CHAT[1], "content": "no"}]}
 
@@ -250,7 +253,7 @@ def test_columns_that_fit(trainer: str, row: dict[str, Any], columns: list[str],
         ("SFT", {"text": "a", "role": "user"}, "hint", f"{RENAME}.speaker=role  # learns each text alone"),
         ("GRPO", {"prompt": "a", "prompts": "b", "role": "user"}, "hint", f"{RENAME}.data_prompts=prompts"),
         ("GRPO", {"prompt": "a", "completions": "b"}, "hint", f"{RENAME}.data_completions=completions"),
-        ("DPO", {"chosen": CHAT, "rejected": [TOLD]}, "hint", f"{RENAME}.prompt=EXISTING_COLUMN"),
+        ("DPO", {"chosen": CHAT, "rejected": [TOLD]}, "hint", f"{RENAME}.prompt=COLUMN{TO_ADD.format('prompt')}"),
         ("DPO", {"chosen": [MODEL], "rejected": CHAT, "messages": CHAT[:1]}, "hint", f"{RENAME}.prompt=messages"),
         ("DPO", {"chosen": [TOLD], "rejected": [TOLD], "query": "q"}, "hint", XLAM),
         ("DPO", {"chosen": "q? a", "rejected": "b", "query": "q?"}, "hint", f"{RENAME}.prompt=query"),

@@ -379,7 +379,8 @@ def test_the_steps_of_a_stage(words: str, rows: str, columns: str, processes: st
 
 def test_worlds_with_a_column_that_this_one_lacks_are_named() -> None:
     source: Any = SimpleNamespace(source=SimpleNamespace(with_file=lambda error: error), rows=None)
-    renaming = "data.rename.prompt=question data.rename.completion=EXISTING_COLUMN data.rename.label=EXISTING_COLUMN"
+    renaming = "data.rename.prompt=question data.rename.completion=COLUMN data.rename.label=COLUMN"
+    renaming += "  # no column looks like completion and label: if none holds it, add it to the file"
     for words, hint in (
         ("exp=toy_kto", "data=toy_judgements, or data=toy_preferences, or data=hh_pairs"),
         ("data=file data.path=x trainer=kto", renaming),

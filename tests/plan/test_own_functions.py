@@ -59,7 +59,7 @@ column   | X.fn=M:cols                         | data  columns prompt, answer, a
 column   | X.fn=M:cols X.args.gold=1           |
 column   | X.fn=M:cols data.rename.gold=answer |
 column   | X.fn=M:cols rollout.fn=M:r rollout.columns=[gold] |
-column   | X.fn=M:asks                         | _COLUMN, or data=reasoning_gym  END
+column   | X.fn=M:asks                         | file, or data=reasoning_gym  END
 column   | X.fn=M:placed                       | X.fn  no arguments  X.args.size, or / X.args.size=VALUE
 column   | X.fn=M:placed data=file data.path=a/b |
 column   | X.fn=M:typed data=file data.path=a/b | X.fn  no arguments  X.args.size, or / X.args.size=VALUE

@@ -12,7 +12,7 @@ from typing import cast
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.schema.trainer_sections import ENVIRONMENT_COLUMN
 from rlhf_cli.data.dialogues import ANSWERS, ROLES, SPEAKERS, SYSTEM
-from rlhf_cli.data.learnt_columns import ASKING, check_columns, prompt_hint, read_columns, stand_in
+from rlhf_cli.data.learnt_columns import ASKING, check_columns, prompt_hint, read_columns, rename_hint, stand_in
 from rlhf_cli.data.peeking import LEFT_OUT, peek, prepare_preview
 from rlhf_cli.data.preferences import IDENTICAL, IDS, bad_pairs, check_pair_columns, no_pair_left, sound_pairs
 from rlhf_cli.data.preparing import mixed_kinds, template_columns
@@ -166,9 +166,9 @@ def _no_column(
     columns, first = data.columns if table == "data" else read.columns, read.rows[0] if read.rows is not None else None
     found = stand_in(column, columns, first=first)
     texts = (name for name in columns if first is None or isinstance(first[name], str))
-    shown, hint = found or next(texts, columns[0]), typed_rename(table, column, found or "EXISTING_COLUMN")
+    shown, hint = found or next(texts, columns[0]), rename_hint(table, column, found)
     if column == "prompt" and shown in columns:
-        hint = prompt_hint(table, found or "EXISTING_COLUMN", columns) + f", or data.prompt='... {{{shown}}} ...'"
+        hint = prompt_hint(table, found, columns) + f", or data.prompt='... {{{shown}}} ...'"
     other = stand_in("messages", columns, guesses=False, first=first)
     dialogue = next((name for name in (*DIALOGUES, other) if name in columns and column == "prompt"), None)
     if dialogue is not None and first is not None:
