@@ -71,8 +71,10 @@ def learnt_columns(
     missing = [name for name in wanted if name not in columns]
     what, got = f"the data has no column {' and no column '.join(map(repr, missing))}", "columns " + ", ".join(columns)
     expected = trainer.expected_columns.replace(TEXT, text_field)
-    if {"chosen", "rejected"} <= {*missing} and (twins := _twins(columns)):
-        renames = " ".join(map(typed_rename, (name, name), ("chosen", "rejected"), twins))
+    asked = None if "prompt" in columns else stand_in("prompt", columns, guesses=False, first=first)
+    prompt = [] if asked is None else [prompt_hint(name, asked, columns)]
+    if {"chosen", "rejected"} <= {*missing} and (twins := _twins(columns, first or {})):
+        renames = " ".join([*map(typed_rename, (name, name), ("chosen", "rejected"), twins), *prompt])
         advice = f"write a file with these columns, unless {twins[0]} is the better answer in every row: {renames}"
         raise DataError(what, where=name, got=got, expected=expected, advice=advice)
     near = ((column, stand_in(column, columns)) for column in missing)
@@ -81,17 +83,17 @@ def learnt_columns(
         hint = " ".join(typed_rename(name, new, old) for new, old in ids.items()) if is_read else None
         raise DataError(what, where=name, got=got, expected=expected, hint=hint, advice=None if is_read else advice)
     from_dialogue = _from_dialogue(trainer, missing, columns, name, first)
-    hints, asks = list(from_dialogue), ["prompt"] if "prompt" in trainer.along and "prompt" not in columns else []
-    lacking = list[str]()
-    for column in dict.fromkeys((*missing, *asks)):
-        found = stand_in(column, columns, guesses=column in missing, first=first)
+    hints, lacking = list(from_dialogue), list[str]()
+    for column in missing:
+        found = stand_in(column, columns, first=first)
         if column == "prompt" and found is not None and not from_dialogue:
             hints.append(prompt_hint(name, found, columns))
         elif found is not None and (not from_dialogue or column == "label"):
             hints.append(typed_rename(name, column, found))
-        elif column in missing and not from_dialogue:
+        elif not from_dialogue:
             hints.append(typed_rename(name, column, "COLUMN"))
             lacking.append(column)
+    hints += prompt if "prompt" in {*trainer.along} - {*missing} and not from_dialogue else []
     hint = " ".join(hints) + (", or trainer.args.dataset_text_field=COLUMN" if (TEXT,) in trainer.learns_from else "")
     raise DataError(what, where=name, got=got, expected=expected, hint=hint + (_to_add(*lacking) if lacking else ""))
 
@@ -122,10 +124,11 @@ def _from_dialogue(
     return split if dialogue else []
 
 
-def _twins(columns: Sequence[str]) -> tuple[str, str] | None:
+def _twins(columns: Sequence[str], row: Mapping[str, object]) -> tuple[str, str] | None:
     """Return the first two columns of answers whose names differ in a last 0 and 1, 1 and 2, or a and b."""
     others = ("model", "score", "rating")
-    answers = [column for column in columns if len(column) > 1 and not column.lower().startswith(others)]
+    named = [column for column in columns if len(column) > 1 and not column.lower().startswith(others)]
+    answers = [column for column in named if _fits("chosen", row.get(column))]
     pairs = ((first, second) for first in answers for second in answers if first[:-1] == second[:-1])
     return next((pair for pair in pairs if (pair[0][-1] + pair[1][-1]).lower() in ("01", "12", "ab")), None)
 

@@ -112,6 +112,9 @@ def test_a_third_column_may_say_which_answer_is_better(columns: str, twins: tupl
         renames = f"data.rename.chosen={twins[0]} data.rename.rejected={twins[1]}"
         assert (error.where, error.hint, error.advice.endswith(renames)) == ("data", None, True)
         assert (error.got.split()[1:], "chosen" in error.expected) == (", ".join(columns.split()).split(), True)
+    quoted = {"question": {"full_text": "q"}, "quotes_0": {}, "quotes_1": {}, "a_0": "x", "a_1": "y"}
+    renames = "data.rename.chosen=a_0 data.rename.rejected=a_1 data.rename.prompt=question.full_text"  # as of webgpt
+    assert refusal(learnt_columns, OF["DPO"], [*quoted], first=quoted).advice.endswith(renames)
     assert "data.rename.chosen" in refusal(learnt_columns, OF["DPO"], ["x_1", "x_3", "abc", "abd", "", "a", "b"]).hint
 
 
