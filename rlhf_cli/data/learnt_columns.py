@@ -95,7 +95,11 @@ def learnt_columns(
             lacking.append(column)
     hints += prompt if "prompt" in {*trainer.along} - {*missing} and not from_dialogue else []
     hint = " ".join(hints) + (", or trainer.args.dataset_text_field=COLUMN" if (TEXT,) in trainer.learns_from else "")
-    raise DataError(what, where=name, got=got, expected=expected, hint=hint + (_to_add(*lacking) if lacking else ""))
+    hint += _to_add(*lacking) if lacking else ""
+    if lacking and "teacher" in trainer.sections and (asked or "prompt" in columns):
+        has_answers = {"prompt", "completion"} <= {*columns}
+        hint = " ".join(["trainer=gold" if has_answers else "trainer=distillation", *prompt])
+    raise DataError(what, where=name, got=got, expected=expected, hint=hint)
 
 
 def _to_add(*columns: str) -> str:

@@ -12,7 +12,7 @@ from rlhf_cli.data.learnt_columns import check_columns, learnt_columns, only_lea
 from rlhf_cli.data.rows import RowTable
 from rlhf_cli.tables.trl_trainers import TRAINERS
 
-OF = {name: TRAINERS[f"{name}Trainer"] for name in ("SFT", "DPO", "ORPO", "KTO", "Reward", "GRPO", "GKD")}
+OF = {name.removesuffix("Trainer"): row for name, row in TRAINERS.items()}
 TEXT_FIELD = ", or trainer.args.dataset_text_field=COLUMN"
 XLAM = "data.prompt='[{role: user, content: \"{query}\"}]'"
 CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
@@ -51,7 +51,10 @@ def test_a_trainer_reads_the_first_complete_set(trainer: str, columns: str, expe
          "data.rename.messages=conversation data.transcripts=true data.rename.label=liked"),
         ("KTO", ("messages",), "data.transcripts=true"),
         ("KTO", ("prompt", "chosen"), "data.rename.rejected=COLUMN"),
-        ("GKD", ("question",), "data.rename.messages=COLUMN"),
+        ("GKD", ("id",), "data.rename.messages=COLUMN"),
+        ("GKD", ("prompt",), "trainer=distillation"),
+        ("IWOPD", ("prompt", "completion"), "trainer=gold"),
+        ("GOLD", ("question",), "trainer=distillation data.rename.prompt=question"),
         ("DPO", ("chosen", "loser", "question"), "data.rename.rejected=loser data.rename.prompt=question"),
         ("DPO", ("chosen", "loser", "prompt", "question"), "data.rename.rejected=loser"),
         ("DPO", ("chosen", "loser", "promt"), "data.rename.rejected=loser"),
