@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -40,6 +41,17 @@ def naming_foreign_files(paths: Mapping[str, str | None]) -> Iterator[None]:
         raise refusal from error
 
 
+def variable_hint(got: str, *, is_argument: bool = True) -> str:
+    """Return the beginning of a hint: how to set the variable that a chat template lacked; empty for other errors.
+
+    A trainer without the argument (`is_argument`) reads it from the rows.
+    """
+    if (found := re.search(r"'(\w+)' is undefined", got)) is None:
+        return ""
+    column = f"a column chat_template_kwargs with {{{found[1]}: VALUE}} in each row, or "
+    return f"trainer.args.chat_template_kwargs.{found[1]}=VALUE, or " if is_argument else column
+
+
 def untrusted_code(key: str, *, where: str, got: str | None = None) -> ModelError:
     """Return the error for a model whose own code is not trusted; `key` names the model.
 
@@ -67,7 +79,8 @@ def _refusal(error: Exception, paths: Mapping[str, str | None]) -> RlhfError | N
         model = str(getattr(calls.get("apply_chat_template", {}).get("self"), "name_or_path", ""))
         is_other = paths.get("model.chat_template") and Path(model) in map(Path, filter(None, paths.values()))
         where = "model.chat_template" if is_other else f"{_key_of(model, paths)}: {model}"
-        hint = "model.chat_template=FILE.jinja, or model.tokenizer=FOLDER_OR_HUB_ID  # of a model with another"
+        hint = variable_hint("" if where.startswith("rewards.") else got)
+        hint += "model.chat_template=FILE.jinja, or model.tokenizer=FOLDER_OR_HUB_ID  # of a model with another"
         what, expected = "the model's chat template fails", "a template that accepts the conversations of the data"
         return ModelError(what, where=where, got=got, expected=expected, hint=hint)
     if not any(part in files[-1] for part in ("site-packages", "dist-packages", "/lib/python")):

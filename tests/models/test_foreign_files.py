@@ -105,7 +105,7 @@ def test_an_unusual_model_folder(spoil, says: str, model: Path, workplace: Path,
 
 def test_a_template_that_fails_is_the_given_one_or_the_model_s(model: Path) -> None:
     """A given template belongs to the experiment's model: that of a teacher, say, is the teacher's own."""
-    with_template("{{ raise_exception('no') }}")(model)
+    with_template("{{ persona.name }}")(model)
     tokenizer, own = AutoTokenizer.from_pretrained(model), f"model.path: {model}"
     for path, given, where in (
         *((str(model), None, own), ("other", "own.jinja", own)),
@@ -115,6 +115,7 @@ def test_a_template_that_fails_is_the_given_one_or_the_model_s(model: Path) -> N
         with pytest.raises(ModelError) as caught, naming_foreign_files(paths):
             tokenizer.apply_chat_template([{"role": "user", "content": "1+1="}])
         assert caught.value.where == where
+        assert "trainer.args.chat_template_kwargs.persona=VALUE, or model.chat_template=" in str(caught.value.hint)
 
 
 def test_negative_control_torch_load_executes_the_pickle(model: Path, workplace: Path) -> None:

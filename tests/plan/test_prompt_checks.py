@@ -394,6 +394,17 @@ def test_what_a_template_or_a_loss_does_with_an_answer_is_told(
     assert [says in text for text in found] == ([True] if says is not None else [])
 
 
+@pytest.mark.parametrize("argument", [True, False])
+def test_a_variable_that_the_template_lacks_is_set_by_the_trainer_or_the_rows(
+    argument: bool, write: Write, refused: Refused
+) -> None:
+    write("rows.jsonl", 32 * (json.dumps({"prompt": ASKED} if argument else {"messages": [*ASKED, *ANSWER]}) + "\n"))
+    words = ["trainer=grpo", "+reward@rewards.x=brevity"] if argument else ["trainer=sft"]
+    error = refused(*words, "model=tiny", "data=file", "data.path=rows.jsonl", "model.chat_template='{{ me.name }}'")
+    key = "trainer.args.chat_template_kwargs.me=VALUE" if argument else "a column chat_template_kwargs with {me: VALUE}"
+    assert str(error.hint).startswith(key)
+
+
 # what is typed; what the error says: its key, what it got and expected, what to type
 TEXTS = """
 exp=toy_sft ++A.eos_token=zz              | A.eos_token  'zz'  a token / '~A.eos_token'

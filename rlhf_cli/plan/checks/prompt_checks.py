@@ -13,13 +13,14 @@ from typing import Any, cast
 
 from rlhf_cli.config.schema.experiment import Experiment
 from rlhf_cli.config.suggestions import as_typed
-from rlhf_cli.config.trl_args import expected_instead, generation_options
+from rlhf_cli.config.trl_args import expected_instead, fields_of, generation_options
 from rlhf_cli.data.dialogues import ANSWERS, THOUGHTS
 from rlhf_cli.data.images import images_of, in_parts
 from rlhf_cli.data.model_limits import TEMPLATE_ERRORS, Write, check_overlong, check_rendering, prompt_limit
 from rlhf_cli.data.rows import DIALOGUES, Messages, RowTable
 from rlhf_cli.errors import ConfigError, DataError, ModelError, UserError, in_a_line
 from rlhf_cli.models import tokenizer_files as files
+from rlhf_cli.models.foreign_files import variable_hint
 from rlhf_cli.models.model_folders import describe_model
 from rlhf_cli.plan.checks.facts import Check, DataFacts, Findings, Subject
 from rlhf_cli.plan.prompt_room import served_tokens
@@ -145,6 +146,8 @@ def template_problems(subject: Subject, data: DataFacts, used: frozenset[str]) -
                 if subject.experiment.trainer.row.reads_prompts:
                     yield from _unbegun_answer(read.rows, write, read.source.name)
         except UserError as error:
+            is_argument = "chat_template_kwargs" in fields_of(subject.experiment.trainer.trl)
+            error.hint = variable_hint(str(error.got), is_argument=is_argument) + (error.hint or "")
             yield read.source.with_file(error)
 
 
