@@ -267,6 +267,9 @@ class TestFormat:
             assert len(texts) == (notice is not None), (recorded, words)
             assert notice is None or notice in texts[0]
             (place / "model/training_format.json").unlink(missing_ok=True)
+        write_training_format(model_copy(place / "ours"), conversations=True)  # with an embedded model's template
+        (told_once,) = planned(*MINE, "model=local", "model.path=ours").notices
+        assert "has a chat template" in told_once.text
 
     def test_advice_for_bare_text_is_what_the_trainer_takes(self, place, write: Write) -> None:
         """A template makes messages of the prompt alone, and a trainer of rows refuses those beside bare answers."""

@@ -280,13 +280,14 @@ def is_chat_model(folder: Path, tokenizer: files.TokenizerFiles | None) -> bool:
     """Return whether a model is made for conversations: it has a chat template, and no run trained it on bare texts."""
     from rlhf_cli.runs.reward_records import trained_on_conversations
 
-    template = tokenizer.chat_template if tokenizer is not None else None
-    if template is None or template == files.read_tokenizer(files.EMBEDDED_TOKENIZER, where="model.path").chat_template:
-        return False  # the embedded models have a template, but were trained on bare text
+    if tokenizer is None or tokenizer.chat_template is None:
+        return False
     if (recorded := trained_on_conversations(folder)) is not None:
         return recorded
-    run = run_of(folder.resolve())
-    return run is None or isinstance(section(run.read_config(), "data").get("prompt"), list)
+    if (run := run_of(folder.resolve())) is not None:
+        return isinstance(section(run.read_config(), "data").get("prompt"), list)
+    # the embedded models have a template, but were trained on bare text
+    return tokenizer.chat_template != files.read_tokenizer(files.EMBEDDED_TOKENIZER, where="model.path").chat_template
 
 
 _DECODED = 64  # rows of a source whose images are decoded to their ends; of others, only the beginning is read
