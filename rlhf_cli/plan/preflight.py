@@ -144,6 +144,7 @@ def _check(subject: Subject, report: Report) -> _Checked:
     report.run_all(
         row_tokens.vocabulary_problems(subject, data),
         row_tokens.start_notices(subject, data),
+        row_tokens.end_notices(subject, data),
         row_tokens.context_problems(subject, data),
     )
     data = report.run(row_tokens.length_problems(subject, data), data)

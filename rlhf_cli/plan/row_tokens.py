@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from rlhf_cli.config.schema.trainer_sections import ENVIRONMENT_COLUMN
@@ -237,6 +238,35 @@ def start_notices(subject: Subject, data: DataFacts) -> Findings:
             if (token := next(filter(None, map(tokenizer.doubled_start, texts)), None)) is not None:
                 text = f"{token} would begin a text twice: the first row has it, and the tokenizer adds it"
                 yield Notice(read.source.name, f"{text}; take it out of the rows")
+
+
+def _answered(subject: Subject, read: ReadSource) -> list[str]:
+    """Return the first rows' dialogues that end with an answer, as the chat template writes them."""
+    if (counter := counter_of(subject)) is None:
+        return []
+    rows = _rows(subject, read)[:_RENDERED]
+    written = [pair for row in rows for pair in zip(_wholes(row), counter.texts(row)[1:], strict=True)]
+    return [text for talk, text in written if isinstance(talk, list) and talk[-1]["role"] in ("assistant", "model")]
+
+
+def end_notices(subject: Subject, data: DataFacts) -> Findings:
+    """Yield a notice for each source with dialogues in which what is learnt does not end where the policy stops."""
+    trainer, tokenizer = subject.experiment.trainer, subject.tokenizer
+    is_learnt = trainer.row.learns_from and trainer.row.trains == "language model" and not trainer.row.adds_ends
+    if tokenizer is None or not is_learnt or trainer.row.answers_up_to is not None:
+        return
+    ids = subject.config_below(subject.experiment.model.path, "generation_config.json").get("eos_token_id")
+    ends = [token for token, number in tokenizer.tokens.items() if number in (ids if isinstance(ids, list) else [ids])]
+    ends.append(str(trainer.setting("eos_token") or tokenizer.special("eos_token")))
+    if trainer.setting("assistant_only_loss") is True:  # q2mark ends what is learnt
+        marked = re.sub(r"(\{%-?\s*endgeneration)", r"q2mark\1", tokenizer.chat_template or "")
+        subject = replace(subject, tokenizer=replace(tokenizer, other_template=marked))
+    for read in data.sources:
+        texts = [(text.rpartition("q2mark")[0] or text).rstrip() for text in _answered(subject, read)]
+        if unended := sum(not text.endswith(tuple(ends)) for text in texts):
+            text = f"{unended} of {len(texts)} answers of {read.source.name} do not end in {ends[-1]} under the chat"
+            text += " template: it will not learn to stop. Write {{ eos_token }} behind answers in model.chat_template"
+            yield Notice("model", text + ", or name what ends them in trainer.args.eos_token" * (trainer.name == "sft"))
 
 
 def context_problems(subject: Subject, data: DataFacts) -> Findings:

@@ -274,7 +274,7 @@ class TestFormat:
     def test_advice_for_bare_text_is_what_the_trainer_takes(self, place, write: Write) -> None:
         """A template makes messages of the prompt alone, and a trainer of rows refuses those beside bare answers."""
         model_copy(place / "model")
-        (place / "model/chat_template.jinja").write_text("{{ messages }}")
+        (place / "model/chat_template.jinja").write_text("{{ messages }}{{ eos_token }}")
         write("rows.jsonl", ROWS)
         (notice,) = planned(*MINE, *MODEL).notices
         assert "data.prompt='[{role: user" in notice.text
@@ -395,6 +395,34 @@ def test_what_a_template_or_a_loss_does_with_an_answer_is_told(
     notices = planned("model=local", chat_model, "data=file", "data.path=rows.jsonl", *rewards, *words).notices
     found = [notice.text for notice in notices if notice.subject == "data"]
     assert [says in text for text in found] == ([True] if says is not None else [])
+
+
+OF_ASSISTANT = "{% for m in messages %}{% generation %}{{ m.content }}IN{% endgeneration %}OUT{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("words", "template", "is_told"),
+    [
+        *((trainer, "{{ messages }}", trainer in ("sft", "dpo", "kto")) for trainer in ("sft", "dpo", "kto", "orpo")),
+        ("reward", "{{ messages }}", False),
+        ("sft", "{{ messages }}<eos> \n", False),
+        ("sft", "{{ messages }}!", False),  # by generation_config.json
+        ("sft trainer.args.eos_token=b", "{{ messages }}b", False),
+        *(
+            ("sft trainer.args.assistant_only_loss=true", OF_ASSISTANT.replace(place, "<eos>"), place == "OUT")
+            for place in ("IN", "OUT")
+        ),
+    ],
+)
+def test_a_template_that_does_not_end_answers(
+    words: str, template: str, is_told: bool, place: Path, write: Write
+) -> None:
+    folder = model_copy(place / "model", generation_config={"eos_token_id": [1, _TOKENS["!"]]})
+    (folder / "chat_template.jinja").write_text(template)
+    row = {"prompt": ASKED, "completion": ANSWER, "chosen": ANSWER, "rejected": TALK[1:], "label": True}
+    write("rows.jsonl", lines(row, row | {"label": False}) * 16)
+    notices = planned(*f"trainer={words}".split(), *MODEL, "data=file", "data.path=rows.jsonl").notices
+    assert sum("learn to stop" in notice.text for notice in notices) == is_told
 
 
 @pytest.mark.parametrize("argument", [True, False])

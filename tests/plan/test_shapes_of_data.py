@@ -304,7 +304,7 @@ def test_notices_about_conversations(checked: Checked) -> None:
     (text,) = of_data(checked("sft", [whole] * 5 + [unanswered] * 3))
     assert (text.startswith("3 of 8 conversations"), "row 6;" in text) == (True, True)
     assert "trainer.args.assistant_only_loss=true" in text
-    assert checked("sft", [whole] * 8).notices == ()
+    assert of_data(checked("sft", [whole] * 8)) == []
 
 
 THOUGHT = {"messages": [TALK[0], says("5") | {"reasoning_content": "two, three"}]}
@@ -439,7 +439,7 @@ def test_settings_of_sft_that_do_not_fit_the_rows(
 def test_a_system_column_of_the_prompt_is_not_called_unread(checked: Checked) -> None:
     turns = "[{role: system, content: '{system}'}, {role: user, content: '{question}'}]"
     row = {"system": "Be brief.", "question": "2+3?", "completion": "5"}
-    assert checked("sft", [row] * 4, f"data.prompt={turns}").notices == ()
+    assert of_data(checked("sft", [row] * 4, f"data.prompt={turns}")) == []
 
 
 def test_a_name_with_blanks_or_signs_can_be_typed(checked: Checked, refusal: Any) -> None:

@@ -59,10 +59,10 @@ class Report:
             self.run(check, None)
 
 
-def config_in(folder: Path) -> JsonTree:
-    """Return the config.json in a folder; empty if it does not exist or is not JSON."""
+def config_in(folder: Path, name: str = "config.json") -> JsonTree:
+    """Return a JSON file in a folder; empty if it does not exist or is not JSON."""
     try:
-        return read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
+        return read_json(folder / name) if (folder / name).is_file() else {}
     except UserError:
         return {}  # the check that describes the model reports it
 
@@ -113,10 +113,10 @@ class Subject:
             if folder is not None and any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
                 yield key, folder
 
-    def config_below(self, path: str | None) -> JsonTree:
+    def config_below(self, path: str | None, name: str = "config.json") -> JsonTree:
         """Return a model's config.json, or that of an adapter's base; empty if it is not here, or is not JSON."""
         folder = self.folder_below(path)
-        return {} if folder is None else config_in(folder)
+        return {} if folder is None else config_in(folder, name)
 
     def folder_below(self, path: str | None) -> Path | None:
         """Return a model's folder, or that of an adapter's base, into which a run merges it; None if it is not here."""
