@@ -131,6 +131,7 @@ def _check(subject: Subject, report: Report) -> _Checked:
     )
     used, data = report.run(data_checks.row_problems(subject, data), (frozenset[str](), data))
     subject = replace(subject, tokenizer=report.run(prompts.tokenizer_problems(subject, data), None))
+    subject = replace(subject, tokenizer=report.run(row_tokens.assistant_problems(subject, data), subject.tokenizer))
     report.run_all(
         prompts.template_problems(subject, data, used),
         prompts.text_argument_problems(subject),

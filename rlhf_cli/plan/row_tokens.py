@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from rlhf_cli.config.schema.trainer_sections import ENVIRONMENT_COLUMN
+from rlhf_cli.config.trl_args import package_dir
 from rlhf_cli.data.dialogues import ANSWERS
 from rlhf_cli.data.images import in_parts
 from rlhf_cli.data.learnt_columns import read_columns
@@ -247,6 +248,32 @@ def _answered(subject: Subject, read: ReadSource) -> list[str]:
     rows = _rows(subject, read)[:_RENDERED]
     written = [pair for row in rows for pair in zip(_wholes(row), counter.texts(row)[1:], strict=True)]
     return [text for talk, text in written if isinstance(talk, list) and talk[-1]["role"] in ("assistant", "model")]
+
+
+def assistant_problems(subject: Subject, data: DataFacts) -> Check[TokenizerFiles | None]:
+    """Return the tokenizer with the chat template that TRL learns by: under `assistant_only_loss`, if the model's does
+    not mark its messages, TRL's own variant, and yield a notice if that writes dialogues in another way.
+    """
+    tokenizer, key = subject.tokenizer, "trainer.args.assistant_only_loss"
+    own = tokenizer.chat_template if tokenizer is not None else None
+    is_asked = subject.experiment.trainer.setting("assistant_only_loss") is True
+    if tokenizer is None or own is None or not is_asked or re.search(r"\{%-?\s*generation\s*-?%\}", own):
+        return tokenizer
+    files = (package_dir("trl") / "chat_templates").glob("*_training.jinja")
+    known = {file.with_name(file.name.replace("_training", "")).read_text("utf-8"): file for file in files}
+    if own not in known:
+        what = "the chat template does not mark the assistant's messages, and TRL has no variant of it that does"
+        expected = "model.chat_template with {% generation %} and {% endgeneration %} around them"
+        raise ModelError(what, where=subject.where(key), expected=expected, hint=f"{key}=false")
+    learnt = replace(tokenizer, other_template=known[own].read_text("utf-8"))
+    for read in data.sources:
+        texts = [*zip(*(_answered(replace(subject, tokenizer=one), read) for one in (tokenizer, learnt)), strict=True)]
+        if others := [(ours, theirs) for ours, theirs in texts if ours != theirs]:
+            text = f"under {key}, TRL learns by a chat template of its own, which writes {len(others)} of {len(texts)}"
+            text += f" dialogues of {read.source.name} in another way"
+            keeps = any(ours.count("<think>") < theirs.count("<think>") for ours, theirs in others)
+            yield Notice("model", text + ", with <think> where the model's leaves it out" * keeps)
+    return learnt
 
 
 def end_notices(subject: Subject, data: DataFacts) -> Findings:

@@ -425,6 +425,18 @@ def test_a_template_that_does_not_end_answers(
     assert sum("learn to stop" in notice.text for notice in notices) == is_told
 
 
+@pytest.mark.parametrize("chat_model", ["qwen3"], indirect=True)
+def test_where_trl_takes_a_template_of_its_own_its_other_texts_are_told(
+    chat_model: str, write: Write, refused: Refused
+) -> None:
+    words = ["trainer=sft", "trainer.args.assistant_only_loss=true", "data=file", "data.path=rows.jsonl"]
+    for row, is_told in (([*ASKED, *ANSWER], 0), ([*ASKED, *ANSWER, *ASKED, *ANSWER], 1)):  # an earlier thought is kept
+        write("rows.jsonl", 32 * (json.dumps({"messages": row}) + "\n"))
+        notices = planned(*words, "model=local", chat_model).notices
+        assert sum("with <think> where the model's leaves it out" in one.text for one in notices) == is_told
+    assert "assistant_only_loss" in str(refused(*words, "model=tiny").where)
+
+
 @pytest.mark.parametrize("argument", [True, False])
 def test_a_variable_that_the_template_lacks_is_set_by_the_trainer_or_the_rows(
     argument: bool, write: Write, refused: Refused
