@@ -441,11 +441,15 @@ def test_where_trl_takes_a_template_of_its_own_its_other_texts_are_told(
 def test_a_variable_that_the_template_lacks_is_set_by_the_trainer_or_the_rows(
     argument: bool, write: Write, refused: Refused
 ) -> None:
-    write("rows.jsonl", 32 * (json.dumps({"prompt": ASKED} if argument else {"messages": [*ASKED, *ANSWER]}) + "\n"))
+    row = {"prompt": ASKED} if argument else {"messages": [*ASKED, *ANSWER]}
+    write("rows.jsonl", lines(row) * 32)
     words = ["trainer=grpo", "+reward@rewards.x=brevity"] if argument else ["trainer=sft"]
-    error = refused(*words, "model=tiny", "data=file", "data.path=rows.jsonl", "model.chat_template='{{ me.name }}'")
+    words += ["model=tiny", "data=file", "data.path=rows.jsonl", "model.chat_template='{{ me.name }}{{ messages }}'"]
+    error = refused(*words)
     key = "trainer.args.chat_template_kwargs.me=VALUE" if argument else "a column chat_template_kwargs with {me: VALUE}"
     assert str(error.hint).startswith(key)
+    write("rows.jsonl", lines(row if argument else row | {"chat_template_kwargs": {"me": {"name": "x"}}}) * 32)
+    assert planned(*words, *["trainer.args.chat_template_kwargs.me.name=x"] * argument).num_rows == 32
 
 
 # what is typed; what the error says: its key, what it got and expected, what to type

@@ -179,7 +179,8 @@ def _unread_thoughts(rows: RowTable, columns: list[str], write: Write, name: str
             if thoughts:
                 asked = row["prompt"] if column in ANSWERS and isinstance(row.get("prompt"), list) else []
                 marked = last | {key: thoughts[key] for key in THOUGHTS if key in thoughts}
-                written = write([*cast("Messages", asked), *before, marked], {})
+                variables = cast("Mapping[str, object]", row.get("chat_template_kwargs") or {})
+                written = write([*cast("Messages", asked), *before, marked], variables)
                 if unread := [key for key, text in thoughts.items() if text not in written]:
                     text = f"the chat template does not write {' or '.join(unread)}: the model will not learn it"
                     yield Notice(name, f"{column}: {text}")
