@@ -221,25 +221,30 @@ def score_with(
     batch["trainer_state"] = StateOfTrainer(end.step, end.max_steps)
     batch |= {"log_extra": lambda column, values: None, "log_metric": lambda name, value: None}
 
-    def evaluate() -> None:
-        if "completion_ids" not in batch and wanting:
-            texts = [text_of(text) for text in batch["completions"]]
-            ids = tokenizer()(texts, add_special_tokens=False, verbose=False)["input_ids"]
-            ending = (
-                [] if tokenizer().eos_token_id is None else [tokenizer().eos_token_id]
-            )  # as an answer that has ended
-            batch["completion_ids"] = [[*row, *ending] for row in ids]
-        if "completion_ids" in batch:
-            stack.decode = decode or (lambda ids: str(tokenizer().decode(list(ids), skip_special_tokens=True)))
-        stack.evaluate(**batch)
-
-    evaluate()
+    _evaluate(stack, batch, tokenizer, decode, counts=bool(wanting))
     if "completion_ids" not in batch and _has_policy(experiment):
-        by_token = [name for name, outcome in stack.outcomes.items() if outcome.has_token_values]
-        wanting += [f"rewards.{name}" for name in by_token]
-        if by_token:
-            evaluate()  # a run refuses another number of values than of tokens
+        wanting += [f"rewards.{name}" for name, outcome in stack.outcomes.items() if outcome.has_token_values]
+        if wanting:
+            _evaluate(stack, batch, tokenizer, decode, counts=True)  # as a run, which compares values with tokens
     return _scores(stack, len(rows), aggregate_of(experiment), end)
+
+
+def _evaluate(
+    stack: RewardStack,
+    batch: dict[str, Any],
+    tokenizer: Callable[[], PreTrainedTokenizerBase],
+    decode: Callable[..., str] | None,
+    *,
+    counts: bool,
+) -> None:
+    """Let the stack evaluate the batch; if it `counts` tokens, with the ids of the completions, each with its end."""
+    if counts and "completion_ids" not in batch:
+        texts, end = [text_of(text) for text in batch["completions"]], tokenizer().eos_token_id
+        ids = tokenizer()(texts, add_special_tokens=False, verbose=False)["input_ids"]
+        batch["completion_ids"] = [row if end is None else [*row, end] for row in ids]
+    if "completion_ids" in batch:
+        stack.decode = decode or (lambda ids: str(tokenizer().decode(list(ids), skip_special_tokens=True)))
+    stack.evaluate(**batch)
 
 
 def refuse_missing_columns(

@@ -241,6 +241,9 @@ def start_notices(subject: Subject, data: DataFacts) -> Findings:
                 yield Notice(read.source.name, f"{text}; take it out of the rows")
 
 
+_MARK = "\ue000"  # a private character of Unicode
+
+
 def _answered(subject: Subject, read: ReadSource) -> list[str]:
     """Return the first rows' dialogues that end with an answer, as the chat template writes them."""
     if (counter := counter_of(subject)) is None:
@@ -285,11 +288,11 @@ def end_notices(subject: Subject, data: DataFacts) -> Findings:
     ids = subject.config_below(subject.experiment.model.path, "generation_config.json").get("eos_token_id")
     ends = [token for token, number in tokenizer.tokens.items() if number in (ids if isinstance(ids, list) else [ids])]
     ends.append(str(trainer.setting("eos_token") or tokenizer.special("eos_token")))
-    if trainer.setting("assistant_only_loss") is True:  # q2mark ends what is learnt
-        marked = re.sub(r"(\{%-?\s*endgeneration)", r"q2mark\1", tokenizer.chat_template or "")
+    if trainer.setting("assistant_only_loss") is True:  # what is learnt ends at the mark
+        marked = re.sub(r"(\{%-?\s*endgeneration)", _MARK + r"\1", tokenizer.chat_template or "")
         subject = replace(subject, tokenizer=replace(tokenizer, other_template=marked))
     for read in data.sources:
-        texts = [(text.rpartition("q2mark")[0] or text).rstrip() for text in _answered(subject, read)]
+        texts = [(text.rpartition(_MARK)[0] or text).rstrip() for text in _answered(subject, read)]
         if unended := sum(not text.endswith(tuple(ends)) for text in texts):
             text = f"{unended} of {len(texts)} answers of {read.source.name} do not end in {ends[-1]} under the chat"
             text += " template: it will not learn to stop. Write {{ eos_token }} behind answers in model.chat_template"

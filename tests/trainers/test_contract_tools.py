@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -48,6 +49,18 @@ def test_tools_and_scores_of_an_environment_are_functions_of_its_class() -> None
     assert 'reward_kwargs["environments"] = self.environments' in inspect.getsource(GRPO._calculate_rewards)
     # An answer that cannot be read is plain text without a word: therefore `rlhf check` reads a call back.
     assert "except (ValueError, TypeError):" in inspect.getsource(chat_template_utils.parse_response)
+
+
+def test_a_variant_of_a_chat_template_is_named_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As row_tokens.py finds what `assistant_only_loss` learns by."""
+    monkeypatch.setattr(chat_template_utils, "supports_tool_calling", lambda _: False)
+    variants = [*Path(trl.__file__).parent.joinpath("chat_templates").glob("*_training.jinja")]
+    for file in variants:
+        own = file.with_name(file.name.replace("_training", "")).read_text("utf-8")
+        learnt = chat_template_utils.get_training_chat_template(SimpleNamespace(chat_template=own))
+        assert learnt in (None, file.read_text("utf-8"))
+        assert (learnt is None) == ("{%- generation" in own or "{% generation" in own)
+    assert len(variants) > 5
 
 
 SMALL = (
