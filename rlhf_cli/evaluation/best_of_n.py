@@ -147,8 +147,10 @@ def preference_pairs(rows: Sequence[Row], sampled: PartAnswers, *, by: str, leas
             continue
         (high, chosen), low = ended[0], ranked[-1][0]
         rejected = next(answer for score, answer in ranked if score == low)
-        pair = {**_asked(row), "chosen": chosen.completion, "rejected": rejected.completion}
-        if high <= low:
+        pair = {**_asked(row, chosen), "chosen": chosen.completion, "rejected": rejected.completion}
+        if chosen.row["prompt"] != rejected.row["prompt"]:
+            made.left_out["the environment began differently for the two answers"] += 1
+        elif high <= low:
             made.left_out["the best finished answer scores no higher than the worst"] += 1
         elif high - low < least_margin:
             made.left_out[f"the margin is below {least_margin:g}"] += 1
@@ -172,7 +174,7 @@ def best_answers(rows: Sequence[Row], sampled: PartAnswers, *, by: str, keep: in
         good = [pair for pair in ended if at_least is None or pair[0] >= at_least]
         new: dict[str, Row] = {}
         for score, answer in good:
-            best = {**_asked(row), "completion": answer.completion}
+            best = {**_asked(row, answer), "completion": answer.completion}
             if (key := _key(best)) not in seen and len(new) < keep:
                 new.setdefault(key, {**best, "score": score})
         seen.update(new)
@@ -205,9 +207,10 @@ def _ranked(samples: Sequence[Sample], by: str) -> list[tuple[float, AnsweredPro
     return sorted(scored, key=lambda pair: -pair[0])
 
 
-def _asked(row: Row) -> Row:
-    """Return the prompt of a row, and the file names of its images."""
-    return {"prompt": row["prompt"], **without_images({name: row[name] for name in IMAGES if name in row})}
+def _asked(row: Row, answer: AnsweredPrompt) -> Row:
+    """Return the prompt that was answered, to which an environment may have added, and the names of images."""
+    images = {name: row[name] for name in IMAGES if name in row}
+    return {"prompt": answer.row["prompt"], **without_images(images)}
 
 
 def _key(row: Row) -> str:

@@ -195,3 +195,15 @@ def test_best_answers(prompts: list[Prompt], given: Any, rows: list[Any], left_o
     made = best_answers(rows_of(prompts), sampled(prompts), **{"by": "total", "keep": 1, "at_least": None, **given})
     assert made.left_out == left_out
     assert made.rows == [{"prompt": "q", "completion": text, "score": score} for text, score in rows]
+
+
+def test_rows_have_the_prompt_that_was_answered() -> None:
+    """An environment adds to a row's prompt; answers to two prompts are no pair."""
+    two = [
+        [sample(text, {}, score, False, prompt=seen) for text, score, seen in answers]
+        for answers in ([("a", 2.0, "q: 1"), ("b", 1.0, "q: 1")], [("c", 2.0, "q: 2"), ("d", 1.0, "q: 3")])
+    ]
+    made = preference_pairs([{"prompt": "q"}] * 2, sampled(two), by="total", least_margin=0.0)
+    assert ([row["prompt"] for row in made.rows], [*made.left_out.values()]) == (["q: 1"], [1])
+    best = best_answers([{"prompt": "q"}] * 2, sampled(two), by="total", keep=1, at_least=None)
+    assert [row["prompt"] for row in best.rows] == ["q: 1", "q: 2"]
