@@ -39,6 +39,7 @@ from numpy.typing import NDArray
 
 from rlhf_cli.config.expand import primary_of
 from rlhf_cli.config.schema.experiment import Experiment
+from rlhf_cli.config.schema.trainer_sections import ENVIRONMENT_COLUMN
 from rlhf_cli.data.source import Row
 from rlhf_cli.errors import ConfigError, RunError, writing
 from rlhf_cli.evaluation.evaluation_results import (
@@ -53,12 +54,14 @@ from rlhf_cli.evaluation.evaluation_results import (
 from rlhf_cli.evaluation.held_out_rows import end_of_run
 from rlhf_cli.evaluation.score_completions import Interact
 from rlhf_cli.evaluation.targets import Target
+from rlhf_cli.models.tokenizer_files import variables_of
 from rlhf_cli.numerics.intervals import Estimate, mean_with_interval
+from rlhf_cli.plan.stack_building import told_tools
 from rlhf_cli.rewards.completion_text import text_of
 from rlhf_cli.rewards.stack.aggregating import why_no_total
 from rlhf_cli.rewards.stack.scored_rows import ScoredRow
 from rlhf_cli.runs.run_folder import SAMPLED, as_typed, make_folder, write_json, write_rows
-from rlhf_cli.tables.trl_trainers import IMAGES
+from rlhf_cli.tables.trl_trainers import IMAGES, TEMPLATE
 from rlhf_cli.text.json_values import without_images
 
 if TYPE_CHECKING:
@@ -208,9 +211,23 @@ def _ranked(samples: Sequence[Sample], by: str) -> list[tuple[float, AnsweredPro
 
 
 def _asked(row: Row, answer: AnsweredPrompt) -> Row:
-    """Return the prompt that was answered, to which an environment may have added, and the names of images."""
-    images = {name: row[name] for name in IMAGES if name in row}
-    return {"prompt": answer.row["prompt"], **without_images(images)}
+    """Return the prompt that was answered, to which an environment may have added, what the chat template read beside
+    it, and the names of images.
+    """
+    beside = {name: row[name] for name in TEMPLATE if row.get(name)}
+    images = without_images({name: row[name] for name in IMAGES if name in row})
+    return {"prompt": answer.row["prompt"], **beside, **images}
+
+
+def _with_template(rows: Sequence[Row], experiment: Experiment, policy: PolicyModel | None) -> list[Row]:
+    """Return the rows with what the chat template reads beside their prompts, in the columns that trainers read."""
+    if policy is None or isinstance(rows[0]["prompt"], str):
+        return [{**row, **dict.fromkeys(TEMPLATE)} for row in rows]
+    settings = experiment.trainer.setting("chat_template_kwargs")
+    known = variables_of(policy.tokenizer.get_chat_template(tools=[{}]))
+    told = told_tools(experiment) if "tools" in known else lambda _: []
+    beside = (dict(zip(TEMPLATE, (told(row.get(ENVIRONMENT_COLUMN)), settings), strict=True)) for row in rows)
+    return [{**row, **own} for row, own in zip(rows, beside, strict=True)]
 
 
 def _key(row: Row) -> str:
@@ -310,10 +327,10 @@ def generate(
         assert policy is not None
         parts, _ = policy_answers(policy, experiment, rows, {SAMPLED: sampling}, end)
     part = parts[SAMPLED]
-    best = best_of_n(part, by=request.by)
+    best, asked = best_of_n(part, by=request.by), _with_template(rows, experiment, policy)
     made = {
-        PAIRS: preference_pairs(rows, part, by=request.by, least_margin=request.least_margin),
-        BEST: best_answers(rows, part, by=request.by, keep=request.keep, at_least=request.at_least),
+        PAIRS: preference_pairs(asked, part, by=request.by, least_margin=request.least_margin),
+        BEST: best_answers(asked, part, by=request.by, keep=request.keep, at_least=request.at_least),
     }
     content: dict[str, object] = {
         "model": target.label,

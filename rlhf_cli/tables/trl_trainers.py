@@ -108,7 +108,7 @@ class TrainerRow:
         return "critic" in self.sections
 
 
-_TEMPLATE = ("tools", "chat_template_kwargs")
+TEMPLATE = ("tools", "chat_template_kwargs")  # columns that a chat template gets beside the messages
 _DIALOGUES = (("messages",), ("conversations",))
 _PAIR, _PAIR_IDS = ("chosen", "rejected"), ("chosen_ids", "rejected_ids")
 _REWARDED = frozenset({"rewards", "truncation"})
@@ -134,14 +134,14 @@ _ROWS = (
         bounds_logits=True,
         learns_from=(("prompt", "completion"), *_DIALOGUES, (TEXT,), ("input_ids",)),
         expected_columns="prompt and completion, or messages, or text",
-        along=(*_TEMPLATE, *IMAGES, "labels", "completion_mask", "assistant_masks"),
+        along=(*TEMPLATE, *IMAGES, "labels", "completion_mask", "assistant_masks"),
         measured=((), ("input_ids",)),
     ),
     _pairing(
         "DPOTrainer",
         bounds_logits=True,
         copies_policy=True,
-        along=("prompt", *_TEMPLATE, *IMAGES),
+        along=("prompt", *TEMPLATE, *IMAGES),
         measured=(("prompt_ids",), _PAIR_IDS),
     ),
     _pairing("ORPOTrainer", f"{_EXPERIMENTAL}orpo", adds_ends=True),
@@ -152,7 +152,7 @@ _ROWS = (
         texts_per_row=3,
         learns_from=((*_PAIR, "reference"),),
         expected_columns="chosen, rejected and reference (the right answer), and a prompt unless all begin with it",
-        along=("prompt", *_TEMPLATE),
+        along=("prompt", *TEMPLATE),
         measured=(("prompt_ids",), (*_PAIR_IDS, "reference_ids")),
     ),
     TrainerRow(
@@ -161,14 +161,14 @@ _ROWS = (
         copies_policy=True,
         learns_from=(("prompt", "completion", "label"), _PAIR),
         expected_columns="prompt, completion and label (true or false), or chosen and rejected with their prompt",
-        along=("prompt", *_TEMPLATE),
+        along=("prompt", *TEMPLATE),
         measured=(("prompt_ids",), ("completion_ids",)),
         splits_pairs=True,
     ),
     _pairing(
         "RewardTrainer",
         learns_from=(_PAIR, _PAIR_IDS),
-        along=("prompt", "margin", *_TEMPLATE),
+        along=("prompt", "margin", *TEMPLATE),
         sections=frozenset({"reward_model"}),
         trains="reward model",
         measured=((), _PAIR_IDS),

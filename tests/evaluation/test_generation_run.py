@@ -6,6 +6,7 @@ import errno
 import json
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -111,6 +112,22 @@ def test_files_of_before_are_removed_and_pass_rates_written(tmp_path: Path) -> N
     assert (asked[4], found.best.by, found.made["pairs.jsonl"].left_out) == (7, "right", {"the margin is below 2": 2})
     assert [row["score"] for row in found.made["best.jsonl"].rows] == [1.0, 1.0]
     assert read(rates) == [{**ROWS[0], "image": "a.png", "pass_rate": 2 / 3}, {"prompt": "b?", "pass_rate": 1 / 3}]
+
+
+@pytest.mark.parametrize(("template", "tools"), [("{{ tools }}", ["add"]), ("{{ messages }}", [])])
+def test_rows_repeat_what_the_chat_template_read(tmp_path: Path, template: str, tools: list[str]) -> None:
+    """A data column `tools` is none of that."""
+    given = "trainer.args.chat_template_kwargs={short: true}"
+    asked = experiment(given, "tools.add.fn=rlhf_cli.rewards.toy:add")
+    rows: list[Any] = [{"prompt": [{"role": "user", "content": "a?"}], "tools": [{"function": {"name": "mine"}}]}]
+    answers = PartAnswers(1, [AnsweredPrompt(rows[0], "1", [1], False)], [ScoredRow(1.0, {})])
+    policy: Any = SimpleNamespace(tokenizer=SimpleNamespace(get_chat_template=lambda **_: template))
+    target, request = Target("policy", tmp_path, "", tmp_path), GenerationRequest(1, "total", 0.0, 1, None, None)
+    interact: Any = lambda *_: ({"sampled": answers}, None)  # noqa: E731
+    found = generate(target, asked, rows, "", request, on_batch=len, policy=policy, interact=interact)
+    (row,) = found.made["best.jsonl"].rows
+    assert [tool["function"]["name"] for tool in row.get("tools", ())] == tools
+    assert row["chat_template_kwargs"] == {"short": True}
 
 
 @pytest.mark.parametrize("max_steps", [9, None])
