@@ -37,6 +37,7 @@ _RESIZES = "model.resize_token_embeddings(len(tokenizer)) and save_pretrained ma
 _OTHER_IDS = "another tokenizer made these ids: make them with the model's, or write texts"
 _COUNTED = 64  # rows that are counted, those with the most characters: to tokenize a hundred thousand takes seconds
 _DROP_LONG_ROWS = ("SFTTrainer", "DPOTrainer", "KTOTrainer", "RewardTrainer")
+_CUT_UNMEASURED = ("ORPOTrainer", "CPOTrainer", "GKDTrainer")  # a run measures the rows of the others, and tells
 _ADDED = 8  # upper bound on the special tokens added to a plain text
 
 
@@ -346,14 +347,21 @@ def context_problems(subject: Subject, data: DataFacts) -> Findings:
 def length_problems(subject: Subject, data: DataFacts) -> Check[DataFacts]:
     """Yield an error if `max_length` leaves no row of a source, or no answer to a mean over answers, and a notice of
     the rows that are dropped; return the facts without them: a pair of a reward model with a longer text, and a row of
-    other trainers whose prompt fills it. ORPO and CPO cut the answer instead.
+    other trainers whose prompt fills it. ORPO and CPO cut the answer instead, GKD the beginning: a notice says so.
     """
     trainer, counter = subject.experiment.trainer, counter_of(subject)
     limit, is_pair = trainer.whole("max_length"), trainer.row.trains == "reward model"
     is_kept = trainer.setting("packing") is True or trainer.setting("truncation_mode") == "keep_end"
     name, loss = trainer.row.name, trainer.setting("loss_type")
     cuts = name == "ORPOTrainer" or (name == "CPOTrainer" and loss in ("ipo", "simpo"))
-    if limit is None or counter is None or is_kept or not (cuts or name in _DROP_LONG_ROWS):
+    if limit is None or counter is None:
+        return data
+    for read in data.sources if name in _CUT_UNMEASURED else ():
+        lengths = counter.wholes(_rows(subject, read), limit)
+        if longer := [tokens for tokens in lengths if tokens > limit]:
+            text = f"trainer.args.max_length={limit} cuts {len(longer)} of {len(lengths)} rows"
+            yield Notice(read.source.name, f"{text}; the longest has {max(longer)} tokens")
+    if is_kept or not (cuts or name in _DROP_LONG_ROWS):
         return data
     count, most = (counter.wholes, limit) if is_pair else (counter.prompts, limit - 1)
     for read in data.sources:

@@ -172,19 +172,27 @@ PAIRS = [{"prompt": "a" * 3, "chosen": "b" * size, "rejected": "c"} for size in 
         # the prompt fills 10 tokens from 8 bytes on; the wholes have 4 + 2 + 1 more than the prompt's bytes
         ("SFT", {}, [LONGER, LONG], ("10 to 16", 16)),
         ("SFT", {}, [SHORT, SHORT], None),
-        ("SFT", {}, [LONGER, SHORT, LONG, SHORT], "2 of 4 rows; the longest has 11 tokens"),
-        ("SFT", {}, [LONGER, SHORT, LONG, SHORT, LONG], "3 of 5 rows; the longest has 11 tokens"),
+        ("SFT", {}, [LONGER, SHORT, LONG, SHORT], "leaves out 2 of 4 rows; the longest has 11 tokens"),
+        ("SFT", {}, [LONGER, SHORT, LONG, SHORT, LONG], "leaves out 3 of 5 rows; the longest has 11 tokens"),
         ("SFT", {"packing": True}, [LONG], None),
         ("DPO", {"truncation_mode": "keep_end"}, [LONG_PAIR], None),
         ("DPO", {"truncation_mode": "keep_start"}, [LONG_PAIR], ("10 to 15", 15)),
         ("SFT", {"max_length": None}, [LONG], None),
-        ("CPO", {"loss_type": "sigmoid"}, [LONG_PAIR], None),  # it cuts them
+        # they cut rows: a pair's text has its bytes and 2 more
+        ("CPO", {"loss_type": "sigmoid"}, [PAIRS[0], LONG_PAIR], "cuts 1 of 2 rows; the longest has 14 tokens"),
+        ("ORPO", {}, PAIRS, "cuts 1 of 3 rows; the longest has 11 tokens"),
+        (
+            "GKD",
+            {},
+            [{"messages": says("a" * size)} for size in (9, 12)],
+            "cuts 1 of 2 rows; the longest has 12 tokens",
+        ),
         # a pair's text: 3 + 4 bytes and 3 more fit
         ("Reward", {}, [PAIRS[1], PAIRS[2]], ("11 to 12", 12)),
-        ("Reward", {}, [PAIRS[0], PAIRS[2], PAIRS[1]], "2 of 3 rows; the longest has 12 tokens"),
+        ("Reward", {}, [PAIRS[0], PAIRS[2], PAIRS[1]], "leaves out 2 of 3 rows; the longest has 12 tokens"),
     ],
 )
-def test_rows_that_max_length_leaves_out(
+def test_rows_that_max_length_leaves_out_or_cuts(
     trl: str, args: dict[str, object], rows: list[dict[str, object]], found: Any
 ) -> None:
     """A row of TRL's is left out if its prompt fills `max_length`, and a pair if a text is longer."""
@@ -194,7 +202,7 @@ def test_rows_that_max_length_leaves_out(
         return [*length_problems(looked_at, data_of(*rows, num_selected=num_selected))]
 
     if not isinstance(found, tuple):
-        text = f"trainer.args.max_length=10 leaves out {found}"
+        text = f"trainer.args.max_length=10 {found}"
         assert problems() == ([Notice("data.mix.a", text)] if found else [])
         return
     (error,) = problems()
@@ -210,8 +218,8 @@ def test_a_mean_over_an_answer_that_is_cut_away_is_refused(trl: str, args: dict[
     """The prompt has its bytes and the token before them that the trainer adds: 9 bytes fill 10 tokens."""
     looked_at = subject(trl, max_length=10, **args)
     pairs = [{"prompt": "a" * size, "chosen": "bc", "rejected": "d"} for size in (8, 9)]
-    assert [*length_problems(looked_at, data_of(pairs[0]))] == []
-    (error,) = length_problems(looked_at, data_of(*pairs))
+    assert [type(found) for found in length_problems(looked_at, data_of(pairs[0]))] == [Notice]
+    *_, error = length_problems(looked_at, data_of(*pairs))
     assert isinstance(error, DataError)
     assert (error.where, error.hint) == ("data.mix.a", "trainer.args.max_length=13")
 
