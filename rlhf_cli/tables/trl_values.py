@@ -88,7 +88,7 @@ class Refusal(NamedTuple):
     """A combination that is refused at `key`: `why`, and what to type `instead`.
 
     `values`: argument -> its value, or a function that says whether a value is meant; `key` itself is on. `losses` is
-    the set of losses; `use_cpu`, `uses_lora` and `generates` are facts that other sections decide.
+    the set of losses; `trainer`, `use_cpu`, `uses_lora`, `generates` and the like are facts that others decide.
     """
 
     key: str
@@ -123,6 +123,7 @@ _LOW_RANK = tuple(f"{name}{end}" for end in ("", "_layerwise") for name in _GALO
 _NO_TARGETS = {"optim": _LOW_RANK.__contains__, "optim_target_modules": None}
 _OF_UPLOADS = ("model_id", "strategy", "private_repo", "always_push", "revision")
 _NO_MAXIMUM, _FILLED = {"max_length": None}, "it fills rows up to max_length, which is null"
+_UNLIMITED, _ANSWER = {"max_length": None, "trainer": "IWOPDTrainer"}, "max_completion_length"
 _UNBOUNDED = {_MODE: ("token_truncate", "sequence_truncate").__contains__, _MIN: None, _MAX: None}
 _OTHER_ORDER = {_EVERY: lambda strategy: strategy != "sequential", "losses": {"kto"}}
 _LAST_RATE = {"lr_scheduler_type": lambda name: str(name).endswith("with_min_lr"), "lr_scheduler_kwargs": _lacks_one}
@@ -136,6 +137,8 @@ REFUSALS = (
     Refusal("generation_batch_size", {_STEPS_A_ROUND: bool}, f"{_STEPS_A_ROUND} excludes it", f"{_STEPS_A_ROUND}=null"),
     Refusal(_SCHEDULE, _FOLLOWING, "it needs evaluations", f"eval_strategy=steps, or trainer.args.{_SCHEDULE}=linear"),
     *(Refusal(name, _NO_MAXIMUM, _FILLED, "max_length=1024") for name in ("packing", "eval_packing")),
+    Refusal("max_length", _UNLIMITED, "the prompt gets what max_length leaves", "max_length=1024"),
+    Refusal(_ANSWER, {_ANSWER: bool, "fills_rows": True}, "less than max_length, for a prompt", "max_length=1024"),
     Refusal("padding_free", {"packing": not_, "max_length": bool}, "it cuts no rows at max_length", "packing=true"),
     Refusal(_SMOOTHING, {_SMOOTHING: 0, "losses": {"exo_pair"}}, "exo_pair needs some", f"{_SMOOTHING}=0.001"),
     Refusal("loss_weights", {"is_weighed_otherwise": True}, "a weight for each loss of loss_type", "loss_weights=null"),

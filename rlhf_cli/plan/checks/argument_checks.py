@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import re
 from collections.abc import Sequence
 from itertools import product
@@ -118,7 +119,10 @@ def refused_combinations(subject: Subject) -> Findings:
     trainer, launch = experiment.trainer, experiment.launch
     given, weights, kl = trainer.setting("loss_type"), trainer.setting("loss_weights"), experiment.kl
     losses = given if isinstance(given, list) else [given]
+    limit, answer = map(trainer.whole, ("max_length", "max_completion_length"))
     facts: dict[str, object] = {
+        "trainer": trainer.row.name,
+        "fills_rows": trainer.row.name in ("GOLDTrainer", "IWOPDTrainer") and (answer or 0) >= (limit or math.inf),
         "losses": {*losses},
         "is_weighed_otherwise": isinstance(weights, list) and len(weights) != len(losses),
         "use_cpu": runs_on_cpu(launch),

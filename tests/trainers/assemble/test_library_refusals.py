@@ -5,6 +5,7 @@ The expectation is TRL's own: with our table emptied, the same words reach TRL's
 
 from __future__ import annotations
 
+import json
 import linecache
 import os
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import rlhf_cli
 from rlhf_cli.cli import main
 from rlhf_cli.config.schema.trainer_sections import Trainer
 from rlhf_cli.errors import ConfigError, UserError
+from rlhf_cli.models.tokenizer_files import EMBEDDED_TOKENIZER
 from rlhf_cli.plan.checks import argument_checks
 from rlhf_cli.plan.preflight import preflight
 from rlhf_cli.plan.prepare import prepare
@@ -25,6 +27,7 @@ from rlhf_cli.trainers.assemble.trl_config import callbacks_of, refusal, refusal
 from tests.support.small_runs import SMALL
 
 _TINY = ["model=tiny_untrained", "model.build.hidden_size=16", "model.build.num_layers=1", "launch=cpu", "track=none"]
+_TEACHER = ["data=toy_demonstrations", f"teacher.path={EMBEDDED_TOKENIZER}"]
 _TAUGHT = ["trainer=sdft", "data=toy_demonstrations", "data.rename.privileged_context=completion"]
 BASES = {
     "GRPO": SMALL,
@@ -33,6 +36,8 @@ BASES = {
     "DPO": ["trainer=dpo", "data=toy_preferences", *_TINY],
     "KTO": ["trainer=kto", "data=toy_judgements", *_TINY],
     "SDFT": [*_TINY, *_TAUGHT],
+    "GOLD": [*_TINY, *_TEACHER, "trainer=gold"],
+    "IWOPD": [*_TINY, *_TEACHER, "trainer=iw_opd", "data=file", "data.path=talks.jsonl"],
 }
 
 
@@ -50,6 +55,7 @@ lr_scheduler_type | SFT lr_scheduler_type=greedy
 packing | SFT packing=true max_length=null
 eval_packing | SFT eval_packing=true max_length=null data.eval.fraction=0.1 eval_strategy=steps
 padding_free | SFT padding_free=true
+max_completion_length | GOLD max_length=128
 label_smoothing | DPO loss_type=exo_pair
 loss_weights | DPO loss_type=[sigmoid,hinge] loss_weights=[1.0]
 use_weighting | DPO loss_type=aot use_weighting=true
@@ -79,6 +85,7 @@ optim_args | SFT optim=sgd optim_args=momentum
 beta | DPO beta=0
 beta | KTO beta=0
 remove_unused_columns | GRPO remove_unused_columns=true
+max_length | IWOPD max_length=null
 use_teacher_server | SDFT use_teacher_server=true
 teacher_model_kind | SDFT teacher_model_kind=ema
 """
@@ -105,6 +112,8 @@ def test_check_says_it_with_its_key(
     monkeypatch.setenv("HF_TOKEN", "hf_none")  # an upload without one is a second mistake
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setattr(argument_checks, "_OPTIMIZERS", {})  # nor is a package that is not installed
+    talk = [{"role": "user", "content": "1+1="}, {"role": "assistant", "content": "2"}]
+    Path("talks.jsonl").write_text((json.dumps({"messages": talk}) + "\n") * 8)
     prepared = prepare(words)
     with pytest.raises(UserError) as caught:
         preflight(prepared.experiment, prepared.composed)
