@@ -14,6 +14,7 @@ from rlhf_cli.evaluation.evaluation_results import SEEN, UNSEEN, BestOfN, Evalua
 from rlhf_cli.evaluation.score_bench import ScoreBench
 from rlhf_cli.evaluation.scored_pairs import RewardModelEvaluation, ScoredPair, SliceAccuracy
 from rlhf_cli.numerics.intervals import Estimate, attempt_counts
+from rlhf_cli.plan.batches import count
 from rlhf_cli.rewards.completion_text import text_of
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, ScoredReward
 from rlhf_cli.runs.run_folder import as_typed
@@ -151,9 +152,10 @@ def show_best_of_n(console: Console, best: BestOfN) -> None:
 def show_made(console: Console, made: Mapping[str, MadeRows], commands: Mapping[str, str]) -> None:
     """Print how many rows each file got, why some prompts gave none, and a command that reads the file."""
     for name, file in made.items():
-        console.print(Text.assemble(("\n" + str(len(file.rows)), "bold"), f" rows in {name}"))
-        for reason, count in file.left_out.items():
-            console.print(f"[dim]  {count} prompts gave no row: {reason}")
+        number, _, rows = count(len(file.rows), "row").partition(" ")
+        console.print(Text.assemble((f"\n{number}", "bold"), f" {rows} in {name}"))
+        for reason, prompts in file.left_out.items():
+            console.print(f"[dim]  {count(prompts, 'prompt')} gave no row: {reason}")
         if file.rows:
             console.print(f"  [cyan]{commands[name]}", soft_wrap=True)
 

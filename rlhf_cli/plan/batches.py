@@ -117,7 +117,7 @@ def plan_batches(trainer: Trainer, *, processes: int, num_rows: int | None, orig
         hint = f"trainer.args.{_BATCH_SIZE}=2, or trainer.args.gradient_accumulation_steps=2"
         raise ConfigError(what, where=where, got=got, expected=expected, hint=hint)
     if num_rows is not None and num_rows < prompts:
-        what, got = f"one round needs {prompts} prompts, but the dataset has {num_rows}", f"{num_rows} rows"
+        what, got = f"one round needs {prompts} prompts, but the dataset has {num_rows}", count(num_rows, "row")
         expected = f"at least {prompts} rows ({round_size} completions / {group} generations)"
         advice = f"add rows, or lower trainer.args.{_ROUND_SIZE if given else _BATCH_SIZE}"
         raise ConfigError(what, where="data", got=got, expected=expected, advice=advice)

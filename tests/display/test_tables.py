@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ from rlhf_cli.analysis.comparison.comparison import ComparisonOptions, compare
 from rlhf_cli.analysis.comparison.logged_run import read_runs
 from rlhf_cli.display.audit_table import answers_table
 from rlhf_cli.display.comparison_tables import number_texts, show_comparison
-from rlhf_cli.display.evaluation_tables import pair_table, show_evaluation, show_parts, show_scores
-from rlhf_cli.evaluation.evaluation_results import ShownAnswer
+from rlhf_cli.display.evaluation_tables import pair_table, show_evaluation, show_made, show_parts, show_scores
+from rlhf_cli.evaluation.evaluation_results import MadeRows, ShownAnswer
 from rlhf_cli.evaluation.scored_pairs import ScoredPair
 from rlhf_cli.rewards.stack.scored_rows import CompletionScores, RewardSummary, ScoredReward, ScoredRow
 from rlhf_cli.rewards.stack.token_offsets import ScoredPart
@@ -33,6 +34,14 @@ def test_every_reward_that_raises_on_a_tried_answer_is_told() -> None:
     table = answers_table([TriedAnswer(kind, "2", None, dict.fromkeys(errors), errors) for kind in ("gold", "empty")])
     said = "\n".join(drawn(table))
     assert all(f"rewards.{name} on {kind}: {errors[name]}" in said for name in errors for kind in ("gold", "empty"))
+
+
+@pytest.mark.parametrize(("number", "ends"), [(1, ""), (2, "s")])
+def test_what_generate_made_is_counted(number: int, ends: str) -> None:
+    made = {"best.jsonl": MadeRows([{}] * number, Counter({"no answer": number}))}
+    said = printed(lambda console: show_made(console, made, {"best.jsonl": "rlhf train"}))
+    assert f"{number} row{ends} in best.jsonl" in said
+    assert f"  {number} prompt{ends} gave no row: no answer" in said
 
 
 def test_rows_and_summary() -> None:

@@ -92,7 +92,7 @@ def group_over_seeds(runs: Sequence[LoggedRun]) -> GroupedRuns:
             if not run.metrics.num_events or (has_finished and run.state != FINISHED):
                 left_out[run.name] = _describe_end(run)
             elif seed in by_seed:
-                left_out[run.name] = f"it repeats the settings and the seed of {by_seed[seed].name}"
+                left_out[run.name] = f"the settings and the seed are those of {by_seed[seed].name}"
             else:
                 by_seed[seed] = run
         by_axis = list(zip(axes_found, texts, strict=True))

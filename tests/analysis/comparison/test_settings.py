@@ -136,7 +136,7 @@ def test_why_a_run_does_not_count() -> None:
     (setting,) = group_over_seeds(named([done, same, failed, open_ended, silent])).settings
     ((seed, first),) = setting.by_seed.items()
     reasons = ("failed at step 3 of 9: no room", "failed at step 3", "created, no log events")
-    repeats = f"it repeats the settings and the seed of {first.name}"
+    repeats = f"the settings and the seed are those of {first.name}"
     assert (seed, *setting.left_out.values()) == ("0", repeats, *reasons)
 
 
