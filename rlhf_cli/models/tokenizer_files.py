@@ -107,25 +107,39 @@ class TokenizerFiles:
             return False
         return name in self.settings or self.settings.get("tokenizer_class", "") in _WITHOUT_DEFAULTS
 
-    @cached_property
+    @property
     def chat_template(self) -> str | None:
         """Return the chat template, or None."""
+        return self._templates.get("default")
+
+    def template_with(self, tools: object) -> str:
+        """Return the chat template for a conversation with these tools, "" without one."""
+        return self._templates.get("tool_use" if tools is not None else "", self.chat_template or "")
+
+    @cached_property
+    def _templates(self) -> dict[str, str]:
+        """Return the chat templates by purpose, as transformers reads them: `default` is for conversations."""
         if self.other_template is not None:
-            return self.other_template
-        file = self.folder / "chat_template.jinja"
-        if file.is_file():
+            return {"default": self.other_template}
+        files = {file.stem: file for file in self.folder.glob("additional_chat_templates/*.jinja")}
+        if (file := self.folder / "chat_template.jinja").is_file():
+            files["default"] = file
+        found = dict[str, str]()
+        for name, file in files.items():
             try:
-                return read_regular(file)
+                found[name] = read_regular(file)
             except (OSError, ValueError) as error:
                 what = "the chat template cannot be read"
                 raise ModelError(what, where=self.where, got=f"{file}: {error}") from None
+        if found:
+            return found
         former = self.folder / "chat_template.json"
         settings = read_json(former, self.where) if former.is_file() else self.settings
         template = settings.get("chat_template")
-        if isinstance(template, list):  # one per purpose; `default` is for conversations
-            entries = [entry for entry in template if isinstance(entry, dict)]
-            template = next((entry.get("template") for entry in entries if entry.get("name") == "default"), None)
-        return template if isinstance(template, str) else None
+        if isinstance(template, list):  # one per purpose
+            template = {str(entry.get("name")): entry.get("template") for entry in template if isinstance(entry, dict)}
+        named = template if isinstance(template, dict) else {"default": template}
+        return {name: text for name, text in named.items() if isinstance(text, str)}
 
     @cached_property
     def _content(self) -> JsonTree:

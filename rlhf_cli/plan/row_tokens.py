@@ -164,7 +164,7 @@ def asking_columns(rows: RowTable) -> list[Row]:
 def rendered(messages: Messages, tokenizer: TokenizerFiles, settings: Mapping[str, object]) -> str:
     """Return a prompt's messages as the chat template writes them. Raise one of TEMPLATE_ERRORS."""
     special = {name: token for name in SPECIAL if (token := tokenizer.special(name)) is not None}
-    return render_chat(tokenizer.chat_template or "", messages, special, settings)
+    return render_chat(tokenizer.template_with(settings.get("tools")), messages, special, settings)
 
 
 def _rows(subject: Subject, read: ReadSource) -> list[Row]:

@@ -209,6 +209,20 @@ def test_where_a_template_stands(tmp_path: Path) -> None:
         assert read_tokenizer(folder, where="model.path").chat_template == wanted
 
 
+@pytest.mark.parametrize("in_files", [True, False])
+def test_tools_have_a_template_of_their_own_as_in_transformers(tmp_path: Path, in_files: bool) -> None:
+    named = {"tool_use": "a{{ 1 }}", "default": "b"}
+    given = {} if in_files else {"chat_template": named}
+    folder = model_copy(tmp_path / "model", without=("chat_template.jinja",), tokenizer_config=given)
+    for name, text in named.items() if in_files else ():
+        (folder / "additional_chat_templates").mkdir(exist_ok=True)
+        (folder / "additional_chat_templates" / f"{name}.jinja").write_text(text)
+    read, theirs = read_tokenizer(folder, where="model.path"), AutoTokenizer.from_pretrained(folder)
+    assert read.chat_template == "b"
+    for tools in (None, [], [{"name": "add"}]):
+        assert read.template_with(tools) == theirs.get_chat_template(tools=tools)
+
+
 def test_a_tokenizer_that_lacks_something_is_named_with_another_one_to_type() -> None:
     for error, lacks in ((module.no_end_token, "eos_token"), (module.no_chat_template, "chat_template")):
         made: Any = error("folder", where="here")

@@ -37,6 +37,7 @@ TEMPLATE = (
 )
 TOKENIZER: Any = SimpleNamespace(
     chat_template=TEMPLATE,
+    template_with=lambda tools: TEMPLATE,
     lengths=lambda texts, *, special_tokens: [len(text.encode()) + 2 * special_tokens for text in texts],
     special={"bos_token": "<s>"}.get,
 )

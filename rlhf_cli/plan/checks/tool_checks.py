@@ -7,6 +7,7 @@ import inspect
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -165,7 +166,8 @@ def call_problems(subject: Subject) -> Findings:
     settings = subject.experiment.trainer.args.get("chat_template_kwargs")
     given = {**(settings if isinstance(settings, dict) else {}), "tools": schemas_of(tools)}
     calls = _example_calls(tools).items()
-    problems = (_problem_of_call(name, arguments, tokenizer, given) for name, arguments in calls)
+    judged = replace(tokenizer, other_template=tokenizer.chat_template)  # TRL wants it of the default one, too
+    problems = (_problem_of_call(name, arguments, judged, given) for name, arguments in calls)
     for what, got, expected in islice(filter(None, problems), 1):
         where = subject.where("model.chat_template" if subject.experiment.model.chat_template else "model.path")
         hint = "model=tiny_calls  # an embedded model whose template can"
