@@ -174,7 +174,8 @@ def preempt(folder: RunFolder, reason: str | None) -> Status:
     with contextlib.suppress(RunError):  # a damaged file is replaced
         if (status := read_status(folder)).state == FINISHED:
             return status
-    return update_status(folder, state=PREEMPTED, reason=reason)
+    checkpoint = folder.last_checkpoint()  # the signal may have come before its name was recorded
+    return update_status(folder, state=PREEMPTED, reason=reason, last_checkpoint=checkpoint and checkpoint.name)
 
 
 def claim(folder: RunFolder) -> None:

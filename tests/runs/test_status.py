@@ -18,6 +18,7 @@ from rlhf_cli.runs import run_status
 from rlhf_cli.runs.run_folder import RunFolder, read_json, write_json
 from rlhf_cli.runs.run_status import ANOTHER_RANK, claim, newest_run, read_status, set_stop_reason, with_newest
 from rlhf_cli.runs.writer_lock import only_writer
+from tests.support.one_rank import write_checkpoint
 
 MakeRun = Callable[..., RunFolder]
 HERE = socket.gethostname()
@@ -223,3 +224,10 @@ def test_whoever_takes_a_run_is_written_down(make_run: MakeRun, monkeypatch: pyt
     found = read_status(folder)
     assert (found.state, found.step, found.job_id, found.pid) == ("running", 5, "12_3", os.getpid())
     assert (found.reason, found.failing_rank, found.warnings) == (None, None, 0)
+
+
+def test_a_stopped_run_names_the_checkpoint_that_it_had_no_time_to_record(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert run_status.preempt(folder, "Ctrl-C").last_checkpoint is None
+    write_checkpoint(folder, 3)
+    assert run_status.preempt(folder, "Ctrl-C").last_checkpoint == "checkpoint-3"
