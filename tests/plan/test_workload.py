@@ -302,6 +302,6 @@ def test_prompts_that_are_dropped_fill_no_round(write: Write, refused: Refused) 
     prompts = ["x" * 600] * 9 + ["1+1="]
     write("rows.jsonl", "".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
     words = ("exp=quickstart", "data=file", "data.path=rows.jsonl", "~rewards.correct", "data.overlong_prompts=drop")
-    assert refused(*words).got == "1 rows"
+    assert refused(*words).got == "1 row"
     write("rows.jsonl", (json.dumps({"prompt": "1+1="}) + "\n") * 10)
     assert planned(*words).num_rows == 10
