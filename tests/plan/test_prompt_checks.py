@@ -158,6 +158,7 @@ class TestTokenizer:
             ({"text": f"a{LAST}"}, "", f"{LAST!r}, id 257"),
             ({"input_ids": [5, 257]}, "", "the id 257"),
             ({"input_ids": [5, -1]}, "", "the id -1"),
+            ({"input_ids": [0, 256]}, "", None),
             ({"messages": TALK}, "{{ messages }}", None),
             ({"messages": TALK}, "{{ messages }}" + LAST, f"{LAST!r}, id 257"),
         ],

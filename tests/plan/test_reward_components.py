@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 from pathlib import Path
@@ -44,6 +45,17 @@ def test_a_component_has_the_rules_of_its_section() -> None:
     turns = made(per="turn", weight={"start": 0.0, "end": 1.0, "steps": 9})
     assert turns == Component("mine", score, Schedule(0.0, 1.0, steps=9), timeout_s=900.0, per="turn")
     assert made(isolate=True).timeout_s is None  # its limit is one of a row
+
+
+def test_only_a_limit_of_the_user_s_holds_outside_of_a_training(write: Write) -> None:
+    write("mine.py", "def f(completions, **more):\n    return [0.0] * len(completions)\n")
+    mine = ("rewards.mine.fn=./mine.py:f", "rewards.mine.timeout_s=7")
+    experiment = prepare([QUICK, *mine], keep_run_names=True).experiment
+    with contextlib.closing(reward_stack(experiment, device="cpu")) as stack:
+        assert {one.name: one.timeout_s for one in stack.components if one.name in ("brevity", "mine")} == {
+            "brevity": None,
+            "mine": 7.0,
+        }
 
 
 def test_the_source_of_a_section(write: Write) -> None:

@@ -234,6 +234,7 @@ def test_an_event_of_more_seconds_weighs_more() -> None:
     first = {"time/elapsed_s": 10.0, "time/share/generation": 0.5, "time/share/rest": 0.5}
     last = {"time/elapsed_s": 30.0, "time/share/generation": 0.1, "time/share/rest": 0.7, "time/share/waiting": 0.2}
     spent = TimeSpent()
+    spent.take({"time/elapsed_s": 0.0, "time/share/rest": 1.0})
     assert spent.shares() == {}
     for event in ({"time/share/rest": 0.5}, last, first):
         spent.take(event)

@@ -11,7 +11,7 @@ import pytest
 
 from rlhf_cli.runs.metrics_file import read_metrics
 from rlhf_cli.runs.recorder import KeepHeartbeat, Recorder, ShortHistory
-from rlhf_cli.runs.run_folder import RunFolder
+from rlhf_cli.runs.run_folder import RunFolder, read_json
 from rlhf_cli.runs.run_status import read_status
 
 MakeRun = Callable[..., RunFolder]
@@ -35,6 +35,16 @@ def test_tables_are_removed_every_ten_steps_but_for_the_first_and_the_last(
         Path(tables, f"completions_{number:05}.parquet").touch()
     recorder_of(folder).on_step_begin(None, at_step(step), None)
     assert sorted(int(file.stem[-5:]) for file in tables.iterdir()) == kept
+
+
+def test_what_a_step_decided_is_recorded_once(make_run: MakeRun) -> None:
+    folder, asked = make_run(), list[int]()
+    recorder = Recorder(
+        folder, None, keep_last=2, keep_every=None, new_code=dict, modes=lambda: (asked.append(1), {"mode": "a"})[1]
+    )
+    for step in (1, 2):
+        recorder.on_step_end(None, at_step(step), None)  # type: ignore[arg-type]
+    assert (read_json(folder.provenance)["mode"], len(asked)) == ("a", 1)
 
 
 def test_an_event_has_the_time_since_the_training_began_and_its_step_is_in_the_status(

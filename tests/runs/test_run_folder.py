@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shlex
@@ -12,7 +13,7 @@ import pytest
 
 from rlhf_cli.errors import RunError
 from rlhf_cli.runs import run_folder
-from rlhf_cli.runs.run_folder import RunFolder, open_run, runs_in, write_text
+from rlhf_cli.runs.run_folder import RunFolder, open_run, runs_in, write_json, write_text
 
 MakeRun = Callable[..., RunFolder]
 
@@ -26,6 +27,18 @@ def test_the_last_checkpoint_has_the_highest_step_of_the_whole_ones(make_run: Ma
     for step, last in ((20, 20), (9, 20), (100, 100)):
         (folder.checkpoints / f"checkpoint-{step}" / "trainer_state.json").write_text("{}")
         assert folder.last_checkpoint() == folder.checkpoints / f"checkpoint-{last}"
+
+
+def test_a_configuration_is_edited_if_it_has_another_hash_than_the_one_that_was_trained_with(make_run: MakeRun) -> None:
+    folder = make_run()
+    written = folder.config.read_bytes()
+    assert not folder.is_config_edited()
+    write_json(folder.provenance, {"sha256": {"config": hashlib.sha256(written).hexdigest()}})
+    for content, is_edited in ((written, False), (written + b"#", True), (b"\xff", False)):
+        folder.config.write_bytes(content)
+        assert folder.is_config_edited() == is_edited
+    folder.config.unlink()
+    assert not folder.is_config_edited()
 
 
 def test_a_folder_that_holds_runs_or_sweeps_is_told(

@@ -24,6 +24,14 @@ MakeRun = Callable[..., RunFolder]
 HERE = socket.gethostname()
 
 
+def test_two_events_say_how_long_a_step_takes(make_run: MakeRun) -> None:
+    events = [{"step": step, "time_s": 3.0 * step} for step in (2, 4)]
+    assert [run_status.pace(make_run(f"{len(some)}", events=some))[0] for some in ([], events[:1], events)] == [
+        *(None, None),
+        3.0,
+    ]
+
+
 def test_the_newest_run_and_the_command_with_it(
     make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import pytest
 
 from rlhf_cli.cli import main
 from rlhf_cli.errors import RewardError, RewardFailed, ServerSilent, described, in_a_line, message_of, shortened
-from rlhf_cli.rewards.stack.calling import RewardLoop, with_own_arguments
+from rlhf_cli.rewards.stack.calling import RewardLoop, _waited_for, with_own_arguments
 from rlhf_cli.rewards.stack.component import Component, RewardTimeout, ScoreGate
 from rlhf_cli.rewards.stack.reward_stack import RewardStack
 from rlhf_cli.text.redaction import traceback_of
@@ -330,6 +331,23 @@ def test_long_errors_are_shortened(train, workplace: Path, capfd: Any, which: st
     assert len(out) + len(err) < 60_000
     assert main(["status", folder.shown]) == 0
     assert len(capfd.readouterr().out) < 10_000
+
+
+def test_a_loop_may_be_closed_twice() -> None:
+    loop = RewardLoop()
+    assert loop.run(asyncio.sleep(0, result=7), 5.0) == 7
+    loop.close()
+    loop.close()
+
+
+def test_this_process_waits_for_threads_that_are_no_daemons() -> None:
+    ended = threading.Event()
+    threads = [threading.Thread(target=ended.wait, daemon=is_daemon) for is_daemon in (True, False)]
+    for thread in threads:
+        thread.start()
+    found = _waited_for()
+    ended.set()
+    assert [thread in found for thread in threads] == [False, True]
 
 
 def test_a_reward_that_is_cancelled_by_itself_has_failed() -> None:
