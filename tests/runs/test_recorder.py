@@ -35,6 +35,8 @@ def test_tables_are_removed_every_ten_steps_but_for_the_first_and_the_last(
         Path(tables, f"completions_{number:05}.parquet").touch()
     recorder_of(folder).on_step_begin(None, at_step(step), None)
     assert sorted(int(file.stem[-5:]) for file in tables.iterdir()) == kept
+    recorder_of(folder).on_train_end(None, at_step(step), None)
+    assert sorted(int(file.stem[-5:]) for file in tables.iterdir()) == [1, 3, 4]
 
 
 def test_what_a_step_decided_is_recorded_once(make_run: MakeRun) -> None:

@@ -220,6 +220,7 @@ def test_each_request_to_stop_is_stronger_and_reaches_jobs_that_begin_late(place
         runner._stop_where_asked()
     assert sweep.sent == [(77, signal.SIGTERM), (77, signal.SIGINT), (77, signal.SIGKILL)]
     assert [line.partition(":")[0] for line in said[-3:]] == ["SIGTERM", "Ctrl-C", "SIGTERM"]
+    assert "stopping the run in progress now" in said[-2]
     assert runner.run() == 75
     assert sweep.sent[3:] == [(1000, signal.SIGKILL)]
     assert len(sweep.processes.begun) == 1

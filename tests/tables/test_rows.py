@@ -23,7 +23,7 @@ from rlhf_cli.tables.passes import DEFAULTS_IF_OMITTED, why_config_not_packed, w
 from rlhf_cli.tables.resume_keys import RESUME_KEYS, ResumeRow, row_of
 from rlhf_cli.tables.strategies import STRATEGIES
 from rlhf_cli.tables.trl_trainers import CLIPPED_PPO_LOSSES, POLICY_LOSSES, SEQUENCE_LOSSES, TRAINERS, UNSUPPORTED
-from rlhf_cli.tables.trl_values import CHOICES, RANGES, REWARD_ARGUMENTS, SIZES, Range
+from rlhf_cli.tables.trl_values import CHOICES, RANGES, REWARD_ARGUMENTS, SIZES, Range, _is_malformed
 from rlhf_cli.trainers.ppo.critic import KlPenalty
 
 Try = Callable[[float], object]
@@ -324,3 +324,8 @@ def test_choices_are_those_in_the_metadata_of_fields() -> None:
     seen = re.search(r"Must be one of (\[[^\]]*\])", arguments.__doc__ or "")
     assert seen is not None
     assert set(CHOICES["include_num_input_tokens_seen"]) == set(ast.literal_eval(seen[1]))
+
+
+def test_one_pair_without_its_sign_makes_optim_args_unreadable() -> None:
+    texts = (None, "a=1", "a=1,b=2", "a", "a=1,b", "a=1=2")
+    assert [_is_malformed(text) for text in texts] == [False, False, False, True, True, True]

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from rlhf_cli.errors import Preempted, RunError, message_of
@@ -51,11 +51,11 @@ class Mirror:
     say: Callable[[str], None]
     unique_prompts: bool = False  # one row per prompt in a completion table
     completions_every: int = 1  # steps from one completion table to the next
-    _wandb: wandb.Run | None = field(default=None, init=False)
-    _reporting: Reporting | None = field(default=None, init=False)
-    _goes_on_from: int = field(default=0, init=False)
-    _kept_to: int = field(default=0, init=False)
-    _tables_to: int = field(default=0, init=False)
+    _wandb: wandb.Run | None = None
+    _reporting: Reporting | None = None
+    _goes_on_from: int = 0
+    _kept_to: int = 0
+    _tables_to: int = 0
 
     @contextlib.contextmanager
     def attempt(

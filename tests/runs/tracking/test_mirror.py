@@ -97,7 +97,8 @@ def test_what_wandb_keeps_is_not_logged_again(told, folder: RunFolder) -> None:
             mirror.event({"step": step, "reward": 0.5})
         mirror.table("answers", 5, [])
         assert tracker.tables == [("answers", step, [["2", "swordfish"]]) for step in (2, 4)]
-    assert tracker.metrics == [2, 4]
+    mirror.event({"step": 5, "reward": 0.5})
+    assert tracker.metrics == [2, 4]  # nothing after its end
     assert tracker.summary["best/train/reward"] == 0.9  # of the whole run, not of its last attempt
     assert printed[0].startswith("wandb has steps 3 to 3 from before the stop and keeps them as they were")
     Mirror(folder, TrackingPlan("none", tracker="mlflow"), say=print).table("answers", 4, rows)

@@ -96,6 +96,7 @@ def test_records_of_several_chunks_are_kept_whole(tmp_path: Path) -> None:
     padded = last + bytes(5) + chunk(1, 9)
     for written, kept in (
         *((begun, begun), (first, begun), (middle, begun), (last, last), (padded, padded), (padded[:-1], last)),
+        (begun + chunk(1, 0), begun + chunk(1, 0)),
         *((begun + chunk(5, 9), begun), (begun + bytes(3), begun), (bytes(7) + chunk(0, 9), bytes(7) + chunk(0, 9))),
     ):
         file.write_bytes(written)
