@@ -187,7 +187,7 @@ PAIRS = [{"prompt": "a" * 3, "chosen": "b" * size, "rejected": "c"} for size in 
         (
             "GKD",
             {},
-            [{"messages": says("a" * size)} for size in (9, 12)],
+            [{"messages": says("abc", "d" * size)} for size in (6, 9)],
             "cuts 1 of 2 rows; the longest has 12 tokens",
         ),
         # a pair's text: 3 + 4 bytes and 3 more fit
@@ -225,6 +225,22 @@ def test_a_mean_over_an_answer_that_is_cut_away_is_refused(trl: str, args: dict[
     *_, error = length_problems(looked_at, data_of(*pairs))
     assert isinstance(error, DataError)
     assert (error.where, error.hint) == ("data.mix.a", "trainer.args.max_length=13")
+
+
+@pytest.mark.parametrize(("most", "fills"), [(10, True), (11, False), (None, False)])
+def test_an_answer_that_leaves_no_token_of_its_prompt_is_refused(most: int | None, fills: bool) -> None:
+    """TRL's collator of GKD raises in the middle of a run."""
+    talks = [{"messages": says("abc", "d" * size)} for size in (4, 10)]
+    found = [*length_problems(subject("GKD", max_length=most), data_of(*talks))]
+    if not fills:
+        assert [type(one) for one in found] == [Notice] * (most is not None)
+        return
+    (error,) = found
+    assert isinstance(error, DataError)
+    assert (error.where, error.hint) == ("data.mix.a", "trainer.args.max_length=13")
+    assert "1 of 2 rows" in error.what
+    long = {"messages": says("a", "d" * 1024)}
+    assert [type(one) for one in length_problems(subject("GKD", max_length=None), data_of(long))] == [DataError]
 
 
 @pytest.mark.parametrize("kind", ["rope_parameters", "n_embd"])
