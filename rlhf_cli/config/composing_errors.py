@@ -285,6 +285,8 @@ def _word_problems(overrides: list[str]) -> Iterator[ConfigError]:
             quoted, meant = f"\"{key}='{{}}'\"", value.translate(_TYPOGRAPHIC).rstrip(",")
             hint = quoted.format(value) if value and set(value).isdisjoint("'\"[{$`\\!") else None
             hint = f"{key}={meant}" if meant not in ("", value) else hint
+            if drawn := re.fullmatch(r"(?:log(?:_?uniform|space)?|(uniform))(\(.+,.+\))", value):  # of other tools
+                hint = f"'{key}=interval{drawn[2]}'" if drawn[1] else f"'{key}=tag(log,interval{drawn[2]})'"
             hint = hint if hint is not None and hint.isprintable() and key.isascii() else None
             what, got = "a value cannot be read", f"{typed}\n{reason_of(error)}"
             expected = f"[a,b] for a list, {{a: 1}} for a mapping, quotes within quotes: {quoted.format('TEXT')}"

@@ -269,6 +269,7 @@ def from_section(section: Mapping[str, str], rewards: Iterable[str], typed: Iter
         override = _parse(f"{keys[0]}={text}")
         if override is None or not override.is_sweep_override():
             what = f"{key} has only one value, so there is nothing to search"
+            what = what if override is not None else f"the values of {key} cannot be read"
             raise ConfigError(what, where=f"sweep.space.{key}", got=text, expected=_EXPECTED)
         space |= dict.fromkeys((each for each in keys if each not in typed), distribution_of(override))
     return space
