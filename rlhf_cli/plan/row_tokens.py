@@ -38,6 +38,7 @@ _OTHER_IDS = "another tokenizer made these ids: make them with the model's, or w
 _COUNTED = 64  # rows that are counted, those with the most characters: to tokenize a hundred thousand takes seconds
 _DROP_LONG_ROWS = ("SFTTrainer", "DPOTrainer", "KTOTrainer", "RewardTrainer")
 _CUT_UNMEASURED = ("ORPOTrainer", "CPOTrainer", "GKDTrainer")  # a run measures the rows of the others, and tells
+_NEED_PROMPTS = ("GKDTrainer", "GOLDTrainer")  # they cut the beginning, and a row needs a token of its prompt
 _GKD_MOST = 1024  # tokens at which TRL's collator cuts a row without max_length
 _ADDED = 8  # upper bound on the special tokens added to a plain text
 
@@ -78,11 +79,12 @@ class RowCounter:
         counts = self._longest([[self._text(row, text, asks=False) for text in _wholes(row)] for row in rows], least)
         return [max(count, _ids(row)) for count, row in zip(counts, rows, strict=True)]
 
-    def last_messages(self, rows: Sequence[Row]) -> list[int]:
-        """Return the tokens of the last message of each row's dialogue."""
-        talks = [[talk for talk in _wholes(row) if isinstance(talk, list)] for row in rows]
-        asked = [[self._text(row, talk[:-1], asks=True) for talk in own] for row, own in zip(rows, talks, strict=True)]
-        return [whole - prompt for whole, prompt in zip(self.wholes(rows), self._longest(asked, 0), strict=True)]
+    def answers(self, rows: Sequence[Row]) -> list[int]:
+        """Return the tokens of each row's answer: the last message of a dialogue, or what stands behind a prompt."""
+        talks = [[talk[:-1] for talk in _wholes(row) if isinstance(talk, list)] for row in rows]
+        asked = [[row["prompt"]] if row.get("prompt") else own for row, own in zip(rows, talks, strict=True)]
+        texts = [[self._text(row, text, asks=True) for text in own] for row, own in zip(rows, asked, strict=True)]
+        return [whole - prompt for whole, prompt in zip(self.wholes(rows), self._longest(texts, 0), strict=True)]
 
     def _text(self, row: Row, text: object, *, asks: bool) -> _Text:
         is_chat = isinstance(text, list)
@@ -354,8 +356,8 @@ def context_problems(subject: Subject, data: DataFacts) -> Findings:
 def length_problems(subject: Subject, data: DataFacts) -> Check[DataFacts]:
     """Yield an error if `max_length` leaves no row of a source, or no answer to a mean over answers, and a notice of
     the rows that are dropped; return the facts without them: a pair of a reward model with a longer text, and a row of
-    other trainers whose prompt fills it. ORPO and CPO cut the answer instead, GKD the beginning: a notice says so, or
-    an error if GKD would cut a whole prompt.
+    other trainers whose prompt fills it. ORPO and CPO cut the answer instead, GKD and GOLD the beginning: a notice says
+    so, or an error if they would cut a whole prompt.
     """
     trainer, counter = subject.experiment.trainer, counter_of(subject)
     name, loss, is_pair = trainer.row.name, trainer.setting("loss_type"), trainer.row.trains == "reward model"
@@ -364,15 +366,17 @@ def length_problems(subject: Subject, data: DataFacts) -> Check[DataFacts]:
     cuts = name == "ORPOTrainer" or (name == "CPOTrainer" and loss in ("ipo", "simpo"))
     if limit is None or counter is None:
         return data
-    for read in data.sources if name in _CUT_UNMEASURED else ():
+    for read in data.sources if name in (*_CUT_UNMEASURED, *_NEED_PROMPTS) else ():
         rows = _rows(subject, read)
-        answers = counter.last_messages(rows) if name == "GKDTrainer" else []
+        answers = counter.answers(rows) if name in _NEED_PROMPTS else []
         if filled := [tokens for tokens in answers if tokens >= limit]:
             what = f"max_length cuts the whole prompt of {len(filled)} of {len(rows)} rows, where TRL ends a run"
             got = f"trainer.args.max_length={limit}, and an answer of {max(filled)} tokens"
             hint = f"trainer.args.max_length={max(counter.wholes(rows))}"
             yield DataError(what, where=read.source.name, got=got, expected="room for a token before it", hint=hint)
-        elif longer := [tokens for tokens in counter.wholes(rows, limit) if tokens > limit]:
+            continue
+        longer = [tokens for tokens in counter.wholes(rows, limit) if tokens > limit]
+        if longer and name in _CUT_UNMEASURED:
             text = f"trainer.args.max_length={limit} cuts {len(longer)} of {len(rows)} rows"
             yield Notice(read.source.name, f"{text}; the longest has {max(longer)} tokens")
     if is_kept or not (cuts or name in _DROP_LONG_ROWS):

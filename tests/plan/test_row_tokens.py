@@ -229,9 +229,12 @@ def test_a_mean_over_an_answer_that_is_cut_away_is_refused(trl: str, args: dict[
 
 @pytest.mark.parametrize(("most", "fills"), [(10, True), (11, False), (None, False)])
 def test_an_answer_that_leaves_no_token_of_its_prompt_is_refused(most: int | None, fills: bool) -> None:
-    """TRL's collator of GKD raises in the middle of a run."""
+    """TRL's collator of GKD and GOLD raises in the middle of a run."""
     talks = [{"messages": says("abc", "d" * size)} for size in (4, 10)]
     found = [*length_problems(subject("GKD", max_length=most), data_of(*talks))]
+    texts = [{"prompt": "abc", "completion": "d" * size} for size in (3, 9)]  # and the end of the answer
+    of_gold = [*length_problems(subject("GOLD", max_length=most), data_of(*texts))]
+    assert [type(one) for one in of_gold] == [DataError] * fills
     if not fills:
         assert [type(one) for one in found] == [Notice] * (most is not None)
         return
