@@ -70,9 +70,16 @@ def reward_errors(log: Log, setup: RunSetup) -> Iterator[CheckResult]:
 def _failing_tools(log: Log) -> Iterator[Finding]:
     """Yield a finding for each tool if at least half of its calls fail; a model learns by some errors.
 
-    Calls that reach no tool are compared with all calls.
+    Calls that reach no tool are compared with all calls. Yield one if no tool was ever called, because TRL takes a call
+    in a form that it cannot read for text.
     """
     every = {metric: log.curve(metric) for metric in log.names("tools/") if metric.endswith("/calls")}
+    agree = Fix("rlhf check", "shows whether the chat template and its parser agree")
+    if every and not any(one.values.any() for one in every.values()):
+        first = next(iter(every.values()))
+        if len(first) >= ENOUGH:
+            what = "no tool was ever called: the model does not try, or calls in a form that cannot be read"
+            yield first.finding("warning", what, [agree], first.evidence("0 calls"), subject="tools")
     for metric, calls in every.items():
         name, errors = metric.split("/")[1], log.curve(metric.removesuffix("calls") + "errors")
         is_unknown = name == "unknown"
@@ -83,7 +90,7 @@ def _failing_tools(log: Log) -> Iterator[Finding]:
         late = f", {timeouts:.0%} by a timeout" if timeouts else ""
         what = f"{share:.0%} of the calls {'reach no tool' if is_unknown else f'of tool {name} fail{late}'}"
         fix = Fix(f"tools.{name}.on_error=raise", "ends the run at the first failure and shows the traceback")
-        fixes = [Fix("rlhf check", "shows whether the chat template and its parser agree")] if is_unknown else [fix]
+        fixes = [agree] if is_unknown else [fix]
         says = f"{errors.mean:.3g} of {called / len(calls):.3g} calls per round; the model reads the error and goes on"
         yield errors.finding("warning", what, fixes, errors.evidence(says), subject=name)
 

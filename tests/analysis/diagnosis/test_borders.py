@@ -271,11 +271,14 @@ def tools(errors: float, unknown: float) -> Curves:
     return {**judge(0.0), **{f"tools/{name}": [count] * 10 for name, count in counts.items()}}
 
 
+NO_CALLS = ((9, "fine"), (10, "warning"))
+
 REWARD_ERRORS = [
     (tools(4.9, 0.0), "fine"),
     (tools(5.0, 0.0), "warning"),
     (tools(0.0, 9.9), "fine"),
     (tools(0.0, 10.0), "warning"),  # half of all calls
+    *(({**judge(0.0), "tools/add/calls": [0.0] * n, "tools/add/errors": [0.0] * n}, said) for n, said in NO_CALLS),
     (judge(1.99), "fine"),
     (judge(2.0), "warning"),
     (judge(9.9), "warning"),
