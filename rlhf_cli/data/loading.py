@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -166,12 +167,18 @@ def _unreadable_hub(source: DataSource, error: Exception) -> DataError:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Hide the progress bars of `datasets`, for work of a second, unless its environment variable decides."""
+    """Hide the progress bars of `datasets`, for work of a second, unless its environment variable decides, and what it
+    says of functions whose results it cannot cache, as ORPO's.
+    """
+    cannot_cache = logging.getLogger("datasets.fingerprint")
+    level = cannot_cache.level
+    cannot_cache.setLevel(logging.ERROR)
     was_disabled = datasets.utils.are_progress_bars_disabled() or "HF_DATASETS_DISABLE_PROGRESS_BARS" in os.environ
     if not was_disabled:
         datasets.disable_progress_bars()
     try:
         yield
     finally:
+        cannot_cache.setLevel(level)
         if not was_disabled:
             datasets.enable_progress_bars()

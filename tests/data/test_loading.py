@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import logging
 import sys
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -188,8 +190,11 @@ def test_the_first_rows_need_hold_no_transcript() -> None:
 @pytest.mark.parametrize("are_hidden", [False, True])
 def test_progress_bars_are_hidden_for_a_while(are_hidden: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["datasets.utils.tqdm"], "_hf_datasets_progress_bars_disabled", are_hidden)
+    warns = partial(logging.getLogger("datasets.fingerprint").isEnabledFor, logging.WARNING)
     with quiet():
         assert datasets.utils.are_progress_bars_disabled()
+        assert not warns()  # of ORPO's method, which cannot be cached
+    assert warns()
     assert datasets.utils.are_progress_bars_disabled() == are_hidden
 
 
