@@ -79,6 +79,7 @@ def test_one_question_for_all_and_what_this_user_has_in_line_elsewhere(slurm: St
     assert "--jobs 7,8" in call
     *rows, other, third = overview([place / "runs"], mine=True)[0]
     assert [(row.run, row.state, row.slurm_state) for row in rows] == here
+    assert not other.config_edited
     assert (other.run, other.state, other.reason) == ("/elsewhere/runs/exp/other", "queued", "QOSMaxJobsPerUserLimit")
     assert (third.run, third.state) == ("/elsewhere/runs/exp/third", "running")
 

@@ -63,8 +63,6 @@ def test_tokens_by_hand() -> None:
         4: {"prompt": says("abcd"), "chat_template_kwargs": {"divisor": 0}},  # it fails: the contents are counted
     }
     assert counter.prompts(list(prompts.values())) == list(prompts)
-    plain = RowCounter(SimpleNamespace(lengths=lambda texts, **_: [*map(len, texts)]), ONE)  # type: ignore[arg-type]
-    assert plain.prompts([{"prompt": "a"}]) == [1]
     wholes: dict[int, dict[str, Any]] = {
         6: {"text": "abc"},
         8: {"prompt": "ab", "completion": "cde"},

@@ -311,7 +311,7 @@ def test_a_trial_that_does_worse_than_the_others_is_stopped(tmp_path: Path, prun
     search = open_study(tmp_path, plan_of("m", prune=prune))
     for value in (1.0, 0.9, 0.8, 0.95, 0.85, 0.7):
         trial = search.ask({**SPACE})
-        for percent in (11, 33, 100):
+        for percent in (10, 11, 33, 100):
             is_stopped(trial, percent, value)
         search.tell(trial, value)
     bad = search.ask({**SPACE})

@@ -351,3 +351,11 @@ def test_a_metric_over_rows_counts_those_of_all_processes() -> None:
     metrics = {"vespo/phi_seq_mean": [0.75]}
     left_out_mixin.count_metrics_over_kept(metrics, inputs, accelerator, counts_clipped_rows=False)
     assert metrics == {"vespo/phi_seq_mean": [0.5]}
+
+
+def test_the_means_of_a_micro_batch_are_those_of_its_window() -> None:
+    """Four micro-batches of a row with 1, 2, 3 and 5 tokens are two optimizer steps."""
+    accelerator = SimpleNamespace(reduce=lambda own, reduction: own)
+    trainer: Any = SimpleNamespace(args=SimpleNamespace(gradient_accumulation_steps=2), accelerator=accelerator)
+    batches = LeftOutMixin._counted(trainer, [{"completion_mask": torch.ones(1, tokens)} for tokens in (1, 2, 3, 5)])
+    assert [batch[left_out_mixin.IN_WINDOW] for batch in batches] == [[1.0, 1.5]] * 2 + [[1.0, 4.0]] * 2

@@ -158,6 +158,7 @@ def test_a_gpu_that_is_not_there_is_not_replaced_by_the_cpu(monkeypatch: pytest.
         ),
         (("+exp=quickstart", "aggregate=normalize_then_sum"), {"reward_weights": [1.0] * 3, "scale_rewards": "batch"}),
         (("+exp=toy_ppo",), {"disable_dropout": True}),
+        (("+exp=toy_ppo", "~trainer.args.disable_dropout"), {"disable_dropout": True}),
         (("+exp=toy_ppo", "+trainer.args.disable_dropout=false"), {"disable_dropout": False}),
         (("+exp=quickstart",), {"disable_dropout": False}),
         (("+exp=toy_reward", "reward_model.center=0.5"), {"center_rewards_coefficient": 0.5}),

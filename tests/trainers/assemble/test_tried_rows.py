@@ -164,6 +164,7 @@ def test_the_tokens_are_those_of_trl(
     wanted = expected(trainer, of_trl(trainer, rows, args, tokenizer_of(template), place))
     if trainer == "kto":  # TRL puts all chosen answers first
         shown, wanted = sorted(shown, key=str), sorted((text for text in wanted), key=str)
+        assert {column for column, *_ in shown} == ({"chosen", "rejected"} if "chosen" in row else {"completion"})
     assert [text[1:] for text in shown] == [text[1:] for text in wanted]
     assert shown or trainer == "reward"  # which leaves long rows out
     if not {"max_length", "dataset_text_field"} & set(args):  # the plan counts what is cut off, too

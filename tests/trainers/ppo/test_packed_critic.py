@@ -175,6 +175,8 @@ def test_a_token_beyond_the_critics_vocabulary_is_read_as_its_last() -> None:
     beyond = critic.values(batch)  # type: ignore[arg-type]
     batch["completion_ids"][0, 2] = TOKENS["vocab_size"] - 1
     assert torch.equal(beyond, critic.values(batch))  # type: ignore[arg-type]
+    batch["completion_ids"][0, 2] = TOKENS["vocab_size"] - 2
+    assert not torch.equal(beyond, critic.values(batch))  # type: ignore[arg-type]
 
 
 OF_THE_CRITIC = "trimmed: packed, the critic's states were "

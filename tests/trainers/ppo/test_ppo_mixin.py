@@ -226,3 +226,18 @@ def test_a_value_in_the_place_of_rewards_by_token_is_told_of(
     trainer.reward_stack = SimpleNamespace(outcomes=outcomes, components=components)
     trainer._warn_of_dense_rewards()
     assert len(caplog.records) == is_told
+
+
+def test_the_value_loss_and_what_it_clips_are_logged() -> None:
+    """A half of the squared error of each token that counts: 0.5 and 2; twice the mean of the row is 2.5."""
+    logged: dict[str, torch.Tensor] = {}
+    settings = SimpleNamespace(value_clip=0.5, loss_coef=2.0)
+    critic = SimpleNamespace(settings=settings, values=lambda *_, **__: torch.zeros(1, 3))
+    trainer: Any = SimpleNamespace(
+        critic=critic, loss_type="grpo", current_gradient_accumulation_steps=1, kept_share=lambda _: 1.0
+    )
+    trainer._packs_values, trainer._log_means = bool, lambda _, named: logged.update(named)
+    given = {"returns": torch.tensor([[1.0, 2.0, 9.0]]), "rollout_values": torch.zeros(1, 3)}
+    loss = PpoMixin._value_loss(trainer, given | {"completion_mask": torch.tensor([[1, 1, 0]])})
+    assert (loss.item(), logged["ppo/value_loss"].tolist()) == (2.5, [[0.5, 2.0, 0.0]])
+    assert logged["ppo/value_clip_fraction"].sum() == 0
