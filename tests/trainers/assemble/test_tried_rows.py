@@ -17,7 +17,7 @@ import trl
 from transformers import tokenization_utils_base
 
 from rlhf_cli.cli import main
-from rlhf_cli.errors import ModelError
+from rlhf_cli.errors import DataError, ModelError
 from rlhf_cli.evaluation.audit import trial
 from rlhf_cli.evaluation.audit.trial import after_truncation
 from rlhf_cli.models.byte_tokenizer import byte_tokenizer
@@ -303,3 +303,12 @@ def test_the_tokens_of_an_answer_are_counted_without_special_ones(place: Path, m
 
     monkeypatch.setattr(trial, "policy_tokenizer", lambda *_, **__: tokenizer)
     test_an_answer_that_is_cut_off_by_hand(place, RAMP, False, 2.0 - 6 / 8)
+
+
+def test_rows_without_what_is_learnt_are_named_by_their_set(place: Path) -> None:
+    (place / "t.jsonl").write_text('{"prompt": "q", "completion": "a"}\n' * 8)
+    (place / "e.jsonl").write_text('{"prompt": "q"}\n' * 8)
+    words = ["trainer=sft", "model=tiny", "data=file", "data.path=t.jsonl", "data.eval.path=e.jsonl"]
+    with pytest.raises(DataError) as caught:
+        training_rows(prepare(words).experiment)
+    assert caught.value.where == "data.eval"
