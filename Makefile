@@ -26,7 +26,7 @@ check: $(STAMP)  ## before a commit, in a minute: style, types, the house and wh
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy --explicit-package-bases $(LOOSE:%=--disable-error-code %) scripts
+	$(BIN)/mypy --cache-dir .mypy_cache/scripts --explicit-package-bases $(LOOSE:%=--disable-error-code %) scripts
 	$(BIN)/pytest -q -n 2 --dist loadfile tests/house tests/config tests/cli/test_options.py
 
 # Collecting the tests writes compiled code, even if the shell forbids it: that saves each worker 15 seconds, and every
